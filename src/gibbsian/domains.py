@@ -1,0 +1,332 @@
+"""What x is: its shape, its support, the measure it is summed or integrated against.
+
+A domain is declared once with the energy and checked where a kernel, an objective or an estimator meets
+it, never inside a hot step. All of them take an int (a vector) or a shape.
+
+>>> Binary(3).states().shape
+torch.Size([8, 3])
+>>> Box(2, low=-1.0, high=1.0).contains(torch.zeros(4, 2)).all()
+tensor(True)
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from gibbsian.errors import ArgumentError, DomainError, ShapeError
+from gibbsian.random import require_generator
+
+__all__ = ["Binary", "Box", "Categorical", "Domain", "NonNegative", "Real", "Spin"]
+
+Bound = float | tuple[float, ...]
+
+
+def _as_shape(shape: int | tuple[int, ...]) -> tuple[int, ...]:
+    sizes = (shape,) if isinstance(shape, int) else tuple(int(s) for s in shape)
+    if not sizes or any(s < 1 for s in sizes):
+        raise ArgumentError(f"a domain needs at least one unit on every axis, got shape {sizes}")
+    return sizes
+
+
+@dataclass(frozen=True)
+class Domain(ABC):
+    """The space of one event x; a batch has shape `(batch, *shape)`."""
+
+    shape: tuple[int, ...]
+    discrete: ClassVar[bool] = False
+    hint: ClassVar[str] = ""
+
+    def __init__(self, shape: int | tuple[int, ...]) -> None:
+        object.__setattr__(self, "shape", _as_shape(shape))
+
+    @property
+    def numel(self) -> int:
+        """Numbers in one event."""
+        return math.prod(self.shape)
+
+    @abstractmethod
+    def contains(self, x: Tensor) -> Tensor:
+        """Element-wise: does this entry lie in the support? Same shape as x."""
+
+    @abstractmethod
+    def sample(
+        self, n: int, *, generator: torch.Generator, dtype: torch.dtype | None = None
+    ) -> Tensor:
+        """Reference draws `(n, *shape)`: uniform where that is a law, else a unit-scale one."""
+
+    def check_shape(self, x: Tensor, name: str = "x") -> None:
+        """Raise unless x is a non-empty batch of events of this domain."""
+        if not isinstance(x, Tensor):
+            raise ShapeError(f"{name} is a {type(x).__name__}, expected a torch.Tensor of shape (batch, *{self.shape})")
+        if x.dim() == 0 or tuple(x.shape[1:]) != self.shape:
+            extra = " (add a batch axis: x[None])" if tuple(x.shape) == self.shape else ""
+            raise ShapeError(
+                f"{name} has shape {tuple(x.shape)}, expected (batch, {', '.join(map(str, self.shape))}) for {self}{extra}"
+            )
+        if len(x) == 0:
+            raise ShapeError(f"{name} is an empty batch of shape {tuple(x.shape)}; give at least one row")
+        if not x.is_floating_point():
+            raise DomainError(f"{name} has dtype {x.dtype}, expected a floating dtype; call {name}.float() first")
+
+    def check(self, x: Tensor, name: str = "x") -> None:
+        """Raise unless x is a non-empty batch of finite events inside the support."""
+        self.check_shape(x, name)
+        inside = self.contains(x)
+        if bool(inside.all()):
+            return
+        position = tuple((~inside).nonzero()[0].tolist())
+        value = float(x[position])
+        count = int((~inside).sum())
+        what = "is not finite" if not math.isfinite(value) else f"lies outside {self}"
+        hint = "remove or replace such rows" if not math.isfinite(value) else self.hint
+        raise DomainError(
+            f"{name}[{', '.join(map(str, position))}] = {value:g} {what} "
+            f"({count} of {x.numel()} entries do); {hint}"
+        )
+
+    def __str__(self) -> str:
+        inner = str(self.shape[0]) if len(self.shape) == 1 else str(self.shape)
+        return f"{type(self).__name__}({inner})"
+
+
+@dataclass(frozen=True, init=False)
+class Real(Domain):
+    """All of R^d, Lebesgue measure. Reference draws are standard normal."""
+
+    hint: ClassVar[str] = "every finite number is allowed"
+
+    def contains(self, x: Tensor) -> Tensor:
+        return torch.isfinite(x)
+
+    def sample(self, n: int, *, generator: torch.Generator, dtype: torch.dtype | None = None) -> Tensor:
+        generator = require_generator(generator, generator.device)
+        return torch.randn(n, *self.shape, generator=generator, dtype=dtype, device=generator.device)
+
+
+class Bounded(Domain):
+    """Continuous with walls: kernels reflect at them exactly."""
+
+    def bounds(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Lower and upper walls as tensors that broadcast against x; the upper may be infinite."""
+        raise NotImplementedError
+
+
+def _bound(value: object, shape: tuple[int, ...], name: str) -> Bound:
+    t = torch.as_tensor(value, dtype=torch.float64)
+    if not bool(torch.isfinite(t).all()):
+        raise ArgumentError(f"{name} of a box must be finite, got {value}; use Real or NonNegative for open sides")
+    if t.dim() == 0:
+        return float(t)
+    if tuple(t.shape) != shape:
+        raise ShapeError(f"{name} of a box has shape {tuple(t.shape)}, expected a number or the event shape {shape}")
+    return tuple(t.flatten().tolist())
+
+
+@dataclass(frozen=True, init=False)
+class Box(Bounded):
+    """A product of intervals [low, high], Lebesgue measure; bounds are numbers or tensors of the event shape."""
+
+    low: Bound
+    high: Bound
+    hint: ClassVar[str] = "rescale the data into the box, or declare a larger one"
+
+    def __init__(self, shape: int | tuple[int, ...], low: object = 0.0, high: object = 1.0) -> None:
+        super().__init__(shape)
+        object.__setattr__(self, "low", _bound(low, self.shape, "low"))
+        object.__setattr__(self, "high", _bound(high, self.shape, "high"))
+        lo, hi = self.bounds(torch.zeros(1, dtype=torch.float64))
+        if not bool((lo < hi).all()):
+            raise ArgumentError(f"a box needs low < high everywhere, got low={self.low}, high={self.high}")
+
+    def bounds(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        low, high = (torch.as_tensor(b, dtype=x.dtype, device=x.device) for b in (self.low, self.high))
+        return tuple(b.reshape(self.shape) if b.dim() else b for b in (low, high))  # type: ignore[return-value]
+
+    @property
+    def log_volume(self) -> float:
+        """log of the Lebesgue volume."""
+        low, high = self.bounds(torch.zeros(1, dtype=torch.float64))
+        return float((high - low).expand(self.shape).log().sum())
+
+    def contains(self, x: Tensor) -> Tensor:
+        low, high = self.bounds(x)
+        return (x >= low) & (x <= high)
+
+    def sample(self, n: int, *, generator: torch.Generator, dtype: torch.dtype | None = None) -> Tensor:
+        u = torch.rand(n, *self.shape, generator=generator, dtype=dtype, device=generator.device)
+        low, high = self.bounds(u)
+        return low + (high - low) * u
+
+    def __str__(self) -> str:
+        inner = str(self.shape[0]) if len(self.shape) == 1 else str(self.shape)
+        low, high = (b if isinstance(b, float) else "..." for b in (self.low, self.high))
+        return f"Box({inner}, low={low}, high={high})"
+
+
+@dataclass(frozen=True, init=False)
+class NonNegative(Bounded):
+    """[0, ∞)^d, Lebesgue measure. Reference draws are exponential with rate 1."""
+
+    hint: ClassVar[str] = "shift the data, take its exponential, or declare Real"
+
+    def bounds(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.zeros((), dtype=x.dtype, device=x.device), torch.full(
+            (), math.inf, dtype=x.dtype, device=x.device
+        )
+
+    def contains(self, x: Tensor) -> Tensor:
+        return (x >= 0) & torch.isfinite(x)
+
+    def sample(self, n: int, *, generator: torch.Generator, dtype: torch.dtype | None = None) -> Tensor:
+        x = torch.empty(n, *self.shape, dtype=dtype, device=generator.device)
+        return x.exponential_(generator=generator)
+
+
+class Discrete(Domain):
+    """Finitely many states, counting measure: enumerable in a stream when small."""
+
+    discrete: ClassVar[bool] = True
+
+    @property
+    def log_size(self) -> float:
+        """log of the number of states."""
+        raise NotImplementedError
+
+    @property
+    def size(self) -> int:
+        """The number of states, exactly."""
+        raise NotImplementedError
+
+    def _decode(self, index: Tensor, dtype: torch.dtype) -> Tensor:
+        raise NotImplementedError
+
+    def chunks(
+        self, rows: int = 1 << 16, *, dtype: torch.dtype | None = None, device: torch.device | str = "cpu"
+    ) -> Iterator[Tensor]:
+        """All states in blocks of at most `rows`, never all at once."""
+        if self.size > 1 << 40:
+            raise DomainError(f"{self} has 2^{self.log_size / math.log(2):.0f} states, too many to enumerate")
+        for start in range(0, self.size, rows):
+            index = torch.arange(start, min(start + rows, self.size), device=device)
+            yield self._decode(index, dtype or torch.get_default_dtype())
+
+    def states(self, *, dtype: torch.dtype | None = None, device: torch.device | str = "cpu") -> Tensor:
+        """All states at once `(size, *shape)`, the last unit changing fastest; at most 2^20 of them."""
+        if self.size > 1 << 20:
+            raise DomainError(
+                f"{self} has 2^{self.log_size / math.log(2):.0f} states, too many for one tensor; stream them with chunks()"
+            )
+        return torch.cat(list(self.chunks(1 << 20, dtype=dtype, device=device)))
+
+    def sample(self, n: int, *, generator: torch.Generator, dtype: torch.dtype | None = None) -> Tensor:
+        raise NotImplementedError
+
+
+class _TwoValued(Discrete):
+    """Units with two values."""
+
+    low: ClassVar[float]
+
+    @property
+    def size(self) -> int:
+        return 1 << self.numel
+
+    @property
+    def log_size(self) -> float:
+        return self.numel * math.log(2)
+
+    def _decode(self, index: Tensor, dtype: torch.dtype) -> Tensor:
+        shifts = torch.arange(self.numel - 1, -1, -1, device=index.device)
+        bits = ((index[:, None] >> shifts) & 1).to(dtype)
+        return (self.low + (1 - self.low) * bits).reshape(-1, *self.shape)
+
+    def contains(self, x: Tensor) -> Tensor:
+        return (x == self.low) | (x == 1)
+
+    def sample(self, n: int, *, generator: torch.Generator, dtype: torch.dtype | None = None) -> Tensor:
+        bits = torch.randint(
+            2, (n, *self.shape), generator=generator, dtype=dtype or torch.get_default_dtype(), device=generator.device
+        )
+        return self.low + (1 - self.low) * bits
+
+
+@dataclass(frozen=True, init=False)
+class Binary(_TwoValued):
+    """{0, 1}^n, counting measure."""
+
+    low: ClassVar[float] = 0.0
+    hint: ClassVar[str] = (
+        "binarise first: binarise='sample' (x > u, stochastic) or binarise='threshold' (x > 0.5) "
+        "through gibbsian.data.binarise"
+    )
+
+
+@dataclass(frozen=True, init=False)
+class Spin(_TwoValued):
+    """{-1, +1}^n, counting measure."""
+
+    low: ClassVar[float] = -1.0
+    hint: ClassVar[str] = "map {0, 1} to {-1, +1} with 2 * x - 1, after binarising grey values"
+
+
+@dataclass(frozen=True, init=False)
+class Categorical(Discrete):
+    """Units with `classes` values each, one-hot: an event has shape `(*shape, classes)`.
+
+    >>> domain = Categorical(2, classes=3)
+    >>> domain.one_hot(torch.tensor([[0, 2]]))
+    tensor([[[1., 0., 0.],
+             [0., 0., 1.]]])
+    """
+
+    classes: int
+    hint: ClassVar[str] = "encode integer labels with domain.one_hot(labels)"
+
+    def __init__(self, shape: int | tuple[int, ...], classes: int) -> None:
+        if classes < 2:
+            raise ArgumentError(f"a categorical unit needs at least two classes, got {classes}")
+        super().__init__((*_as_shape(shape), int(classes)))
+        object.__setattr__(self, "classes", int(classes))
+
+    @property
+    def units(self) -> int:
+        """Number of categorical units."""
+        return self.numel // self.classes
+
+    @property
+    def size(self) -> int:
+        return int(self.classes**self.units)
+
+    @property
+    def log_size(self) -> float:
+        return self.units * math.log(self.classes)
+
+    def one_hot(self, labels: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
+        """Integer labels `(batch, *units)` as one-hot events."""
+        return torch.nn.functional.one_hot(labels.long(), self.classes).to(dtype or torch.get_default_dtype())
+
+    def labels(self, x: Tensor) -> Tensor:
+        """One-hot events as integer labels."""
+        return x.argmax(-1)
+
+    def _decode(self, index: Tensor, dtype: torch.dtype) -> Tensor:
+        powers = self.classes ** torch.arange(self.units - 1, -1, -1, device=index.device)
+        labels = (index[:, None] // powers) % self.classes
+        return self.one_hot(labels.reshape(-1, *self.shape[:-1]), dtype=dtype)
+
+    def contains(self, x: Tensor) -> Tensor:
+        one_hot = (((x == 0) | (x == 1)).all(-1) & (x.sum(-1) == 1)).unsqueeze(-1)
+        return one_hot.expand_as(x)
+
+    def sample(self, n: int, *, generator: torch.Generator, dtype: torch.dtype | None = None) -> Tensor:
+        labels = torch.randint(self.classes, (n, *self.shape[:-1]), generator=generator, device=generator.device)
+        return self.one_hot(labels, dtype=dtype)
+
+    def __str__(self) -> str:
+        inner = str(self.shape[0]) if len(self.shape) == 2 else str(self.shape[:-1])
+        return f"Categorical({inner}, classes={self.classes})"

@@ -1,0 +1,405 @@
+"""Energies, score fields, what they may know about themselves, and their algebra.
+
+    p(x) = exp(-E(x)) / Z,   s(x) = ∇ₓ log p(x) = -∇ₓ E(x)
+
+One object serves everything: it is trained by any objective, sampled by any kernel that fits its domain,
+and given a likelihood by any estimator.
+
+>>> import gibbsian as gb
+>>> energy = gb.as_energy(lambda x: 0.5 * x.square().sum(-1), gb.domains.Real(2))
+>>> energy(torch.ones(3, 2))
+tensor([1., 1., 1.])
+>>> hotter, both = energy / 2.0, energy + energy
+>>> both.score(torch.ones(1, 2))
+tensor([[-2., -2.]])
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from gibbsian.domains import Bounded, Box, Domain, Real
+from gibbsian.errors import ArgumentError, CapabilityError, DomainError, ShapeError
+
+__all__ = [
+    "ContrastiveModel",
+    "Energy",
+    "Family",
+    "FunctionEnergy",
+    "GibbsModel",
+    "Mixture",
+    "Normalised",
+    "Sampleable",
+    "ScoreField",
+    "Sum",
+    "Tempered",
+    "Unconstrained",
+    "as_energy",
+    "log_z_of",
+    "mixture",
+    "unconstrained",
+]
+
+
+class ScoreField(nn.Module, ABC):
+    """A model that has a score s(x) ≈ ∇ₓ log p(x), but no energy (a score network)."""
+
+    domain: Domain
+
+    def __init__(self, domain: Domain) -> None:
+        super().__init__()
+        self.domain = domain
+
+    @abstractmethod
+    def score(self, x: Tensor, *, create_graph: bool = False) -> Tensor:
+        """s(x), the shape of x; detached unless `create_graph`."""
+
+
+class Energy(nn.Module, ABC):
+    """An unnormalised negative log-density over a domain: `forward(x)` maps `(batch, *event)` to `(batch,)`.
+
+    Subclasses set the domain through `super().__init__(domain)` and write `forward`. Those that know their
+    gradient in closed form override `energy_and_score`; those that know more about themselves have the
+    methods of `Normalised`, `Sampleable`, `GibbsModel` or `Family`.
+    """
+
+    domain: Domain
+
+    def __init__(self, domain: Domain) -> None:
+        super().__init__()
+        if not isinstance(domain, Domain):
+            raise ArgumentError(
+                f"domain is a {type(domain).__name__}, expected one of gibbsian.domains, such as domains.Real(2)"
+            )
+        self.domain = domain
+
+    @abstractmethod
+    def forward(self, x: Tensor) -> Tensor:
+        """The energy of each row of x, shape `(batch,)`."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        energy = super().__call__(x)
+        if not isinstance(energy, Tensor) or energy.shape != x.shape[:1]:
+            got = tuple(energy.shape) if isinstance(energy, Tensor) else type(energy).__name__
+            raise ShapeError(
+                f"the energy of a batch of shape {tuple(x.shape)} came out as {got}, expected ({len(x)},): "
+                "one number a row; sum over the event axes, for example with .flatten(1).sum(1)"
+            )
+        return energy
+
+    def energy_and_score(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """E(x) and s(x) = -∇E(x), both detached: one forward and one backward pass."""
+        if torch.compiler.is_compiling():  # functorch traces everywhere; in eager mode it is slower
+
+            def total(y: Tensor) -> tuple[Tensor, Tensor]:
+                energy = self(y)
+                return energy.sum(), energy
+
+            gradient, energy = torch.func.grad(total, has_aux=True)(x)
+            return energy.detach(), -gradient
+        with torch.enable_grad():
+            x = x.detach().requires_grad_(True)
+            energy = self(x)
+            (gradient,) = torch.autograd.grad(energy.sum(), x)
+        return energy.detach(), gradient.neg_()
+
+    def score(self, x: Tensor, *, create_graph: bool = False) -> Tensor:
+        """s(x) = -∇E(x); with `create_graph` it can be differentiated again (in x and the parameters)."""
+        if not create_graph:
+            return self.energy_and_score(x)[1]
+        with torch.enable_grad():
+            x = x if x.requires_grad else x.detach().requires_grad_(True)
+            (gradient,) = torch.autograd.grad(self(x).sum(), x, create_graph=True)
+        return -gradient
+
+    def tempered(self, beta: Tensor) -> "Energy":
+        """The energy at inverse temperature β, a number or one per row: βE. Latent-variable models temper
+        their joint energy instead, so that their conditionals stay exact."""
+        return Tempered(self, beta)
+
+    def __add__(self, other: "Energy") -> "Energy":
+        """Product of densities: E₁ + E₂."""
+        return Sum([self, other]) if isinstance(other, Energy) else NotImplemented
+
+    def __sub__(self, other: "Energy") -> "Energy":
+        """E₁ - E₂: away from the second. Z must stay finite, which nobody checks for you."""
+        return Sum([self, other], [1.0, -1.0]) if isinstance(other, Energy) else NotImplemented
+
+    def __mul__(self, factor: float) -> "Energy":
+        """Inverse temperature: factor · E."""
+        if isinstance(factor, Energy):
+            raise ArgumentError("energies are multiplied by numbers; for a product of densities add them: a + b")
+        return Sum([self], [float(factor)])
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, temperature: float) -> "Energy":
+        """Temperature: E / T."""
+        if not float(temperature) > 0:
+            raise ArgumentError(f"a temperature must be positive, got {temperature}")
+        return Sum([self], [1.0 / float(temperature)])
+
+    def __neg__(self) -> "Energy":
+        return Sum([self], [-1.0])
+
+
+# --- what a model may know about itself -----------------------------------------------------------
+
+
+@runtime_checkable
+class Normalised(Protocol):
+    """Knows its partition function."""
+
+    def log_z(self) -> Tensor:
+        """log Z = log ∫ exp(-E)."""
+
+
+@runtime_checkable
+class Sampleable(Protocol):
+    """Draws exactly from its own law."""
+
+    def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
+        """n exact independent draws `(n, *event)`."""
+
+
+@runtime_checkable
+class GibbsModel(Protocol):
+    """Knows exact block conditionals and can sweep over all of them."""
+
+    def gibbs_noise(self, x: Tensor, steps: int, generator: torch.Generator) -> Any:
+        """The random numbers of `steps` sweeps, a tuple of tensors with leading axis `steps`."""
+
+    def gibbs_sweep(self, x: Tensor, noise: Any, free: Tensor | None) -> Tensor:
+        """Resample every block once in turn; entries where `free` is False keep their value."""
+
+
+@runtime_checkable
+class ContrastiveModel(Protocol):
+    """Shares products between its Gibbs sweeps and its energy gradient: the fast path of contrastive divergence."""
+
+    def contrast(
+        self, batch: Tensor, chains: Tensor | None, steps: int, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """E(batch).mean() - E(samples).mean(), differentiable in the parameters, and the samples: `steps` Gibbs
+        sweeps from `chains`, or from the batch itself where that is None."""
+
+
+@runtime_checkable
+class Family(Protocol):
+    """A family of energies or score fields: `given(index)` picks one (a class, a noise level, an input)."""
+
+    def given(self, index: Any) -> Energy | ScoreField:
+        """The member at `index`."""
+
+
+def log_z_of(energy: nn.Module, purpose: str) -> Tensor:
+    """log Z of a model that knows it, or an error that says what to do."""
+    if isinstance(energy, Normalised):
+        return energy.log_z()
+    raise CapabilityError(
+        f"{purpose} needs log Z, which {type(energy).__name__} does not know; estimate it with gibbsian.partition "
+        "and pass it as log_z="
+    )
+
+
+# --- construction and algebra ---------------------------------------------------------------------
+
+
+class FunctionEnergy(Energy):
+    """Any callable or module as an energy."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor], domain: Domain) -> None:
+        super().__init__(domain)
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+def as_energy(function: Callable[[Tensor], Tensor], domain: Domain) -> Energy:
+    """Use any callable or `nn.Module` that maps `(batch, *event)` to `(batch,)` as an energy over `domain`.
+
+    A module's parameters are the energy's parameters, so it can be trained.
+
+    >>> import gibbsian as gb
+    >>> net = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.SiLU(), torch.nn.Linear(8, 1), torch.nn.Flatten(0))
+    >>> gb.as_energy(net, gb.domains.Real(2))(torch.zeros(5, 2)).shape
+    torch.Size([5])
+    """
+    if not callable(function):
+        raise ArgumentError(f"as_energy takes a callable that maps a batch to energies, got {type(function).__name__}")
+    return FunctionEnergy(function, domain)
+
+
+def _common_domain(parts: Sequence[Energy], what: str) -> Domain:
+    if not parts:
+        raise ArgumentError(f"a {what} of energies needs at least one part")
+    for part in parts:
+        if not isinstance(part, Energy):
+            raise ArgumentError(
+                f"a {what} of energies got a {type(part).__name__}; wrap functions with gibbsian.as_energy first"
+            )
+        if part.domain != parts[0].domain:
+            raise DomainError(
+                f"the parts of a {what} live on {parts[0].domain} and {part.domain}; they must share one domain"
+            )
+    return parts[0].domain
+
+
+class Sum(Energy):
+    """Σ cᵢ Eᵢ(x): product of densities, temperature and negation in one."""
+
+    coefficients: Tensor
+
+    def __init__(self, parts: Sequence[Energy], coefficients: Sequence[float] | None = None) -> None:
+        super().__init__(_common_domain(parts, "sum"))
+        coefficients = [1.0] * len(parts) if coefficients is None else list(coefficients)
+        flat: list[Energy] = []
+        weights: list[float] = []
+        for part, c in zip(parts, coefficients, strict=True):
+            inner = list(zip(part.parts, part.coefficients.tolist(), strict=True)) if isinstance(part, Sum) else [(part, 1.0)]
+            for leaf, w in inner:
+                flat.append(leaf)  # type: ignore[arg-type]
+                weights.append(c * w)
+        self.parts = nn.ModuleList(flat)
+        self.register_buffer("coefficients", torch.tensor(weights, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        c = self.coefficients.to(x.dtype)
+        total = c[0] * self.parts[0](x)
+        for i in range(1, len(self.parts)):
+            total = total + c[i] * self.parts[i](x)
+        return total
+
+    def energy_and_score(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        c = self.coefficients.to(x.dtype)
+        both = [part.energy_and_score(x) for part in self.parts]  # type: ignore[operator]
+        energy = sum(c[i] * e for i, (e, _) in enumerate(both))
+        return energy, sum(c[i] * s for i, (_, s) in enumerate(both))
+
+
+class Tempered(Energy):
+    """βE(x), β a number or one per row of the batch."""
+
+    beta: Tensor
+
+    def __init__(self, base: Energy, beta: Tensor) -> None:
+        super().__init__(base.domain)
+        self.base = base
+        self.register_buffer("beta", torch.as_tensor(beta), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.beta.to(x.dtype) * self.base(x)
+
+    def energy_and_score(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        energy, score = self.base.energy_and_score(x)
+        beta = self.beta.to(x.dtype)
+        return beta * energy, beta.reshape(-1, *[1] * (x.dim() - 1)) * score
+
+
+class Mixture(Energy):
+    """E(x) = -log Σ wᵢ exp(-Eᵢ(x)) / Zᵢ: normalised, so log Z = 0."""
+
+    log_weights: Tensor
+
+    def __init__(self, parts: Sequence[Energy], weights: Tensor, log_z: Sequence[Tensor]) -> None:
+        super().__init__(_common_domain(parts, "mixture"))
+        self.parts = nn.ModuleList(parts)
+        self.register_buffer("log_weights", weights.log() - torch.stack([torch.as_tensor(z).detach().to(weights) for z in log_z]))
+        self.register_buffer("weights", weights)
+
+    def forward(self, x: Tensor) -> Tensor:
+        log_p = torch.stack([-part(x) for part in self.parts], 1) + self.log_weights.to(x.dtype)
+        return -torch.logsumexp(log_p, 1)
+
+    def log_z(self) -> Tensor:
+        """0: the parts are normalised by their own log Z."""
+        return torch.zeros((), dtype=self.log_weights.dtype, device=self.log_weights.device)
+
+    def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
+        """Exact draws where every part can draw exactly."""
+        for part in self.parts:
+            if not isinstance(part, Sampleable):
+                raise CapabilityError(f"{type(part).__name__} cannot be drawn from exactly; use gibbsian.sample on the mixture")
+        weights: Tensor = self.weights  # type: ignore[assignment]
+        which = torch.multinomial(weights, n, replacement=True, generator=generator)
+        draws = torch.stack([part.sample(n, generator=generator) for part in self.parts])  # type: ignore[operator]
+        return draws[which, torch.arange(n, device=which.device)]
+
+
+def mixture(parts: Sequence[Energy], weights: Sequence[float], log_z: Sequence[float] | None = None) -> Mixture:
+    """A mixture whose weights are probabilities: each part knows its `log_z()`, or it is given.
+
+    >>> import gibbsian as gb
+    >>> narrow = gb.energies.Gaussian(torch.zeros(1), torch.eye(1))
+    >>> wide = gb.energies.Gaussian(torch.zeros(1), 9 * torch.eye(1))
+    >>> gb.mixture([narrow, wide], weights=[0.25, 0.75]).log_z()
+    tensor(0., dtype=torch.float64)
+    """
+    w = torch.as_tensor(weights, dtype=torch.float64)
+    if w.shape != (len(parts),) or not bool((w > 0).all()):
+        raise ArgumentError(f"a mixture of {len(parts)} parts needs that many positive weights, got {list(weights)}")
+    if abs(float(w.sum()) - 1) > 1e-6:
+        raise ArgumentError(f"mixture weights are probabilities and must add up to 1, got a sum of {float(w.sum()):g}")
+    if log_z is None:
+        known = [log_z_of(part, "a mixture") for part in parts]
+    else:
+        known = [torch.as_tensor(z, dtype=torch.float64) for z in log_z]
+        if len(known) != len(parts):
+            raise ArgumentError(f"a mixture of {len(parts)} parts needs that many log_z, got {len(known)}")
+    return Mixture(parts, w, known)
+
+
+class Unconstrained(Energy):
+    """A bounded energy pulled back to all of R^d: x = T(u), E(u) = E(T(u)) - log|det ∂T/∂u|.
+
+    T is the logistic map for a box and softplus for the non-negative domain. Both directions are exact, so
+    any kernel for real states samples the bounded law: map its draws back with `constrain`.
+    """
+
+    def __init__(self, base: Energy) -> None:
+        if not isinstance(base.domain, Bounded):
+            raise DomainError(f"only bounded domains need a transformation, this energy lives on {base.domain}")
+        super().__init__(Real(base.domain.shape))
+        self.base = base
+
+    def constrain(self, u: Tensor) -> Tensor:
+        """x = T(u), with any leading axes."""
+        low, high = self.base.domain.bounds(u)  # type: ignore[attr-defined]
+        if isinstance(self.base.domain, Box):
+            return low + (high - low) * torch.sigmoid(u)
+        return nn.functional.softplus(u)
+
+    def unconstrain(self, x: Tensor) -> Tensor:
+        """u = T⁻¹(x) for x strictly inside the domain."""
+        low, high = self.base.domain.bounds(x)  # type: ignore[attr-defined]
+        if isinstance(self.base.domain, Box):
+            return torch.logit((x - low) / (high - low))
+        return x + torch.log(-torch.expm1(-x))
+
+    def forward(self, u: Tensor) -> Tensor:
+        low, high = self.base.domain.bounds(u)  # type: ignore[attr-defined]
+        if isinstance(self.base.domain, Box):
+            log_slope = (high - low).log() - nn.functional.softplus(u) - nn.functional.softplus(-u)
+        else:
+            log_slope = -nn.functional.softplus(-u)
+        return self.base(self.constrain(u)) - log_slope.flatten(1).sum(1)
+
+    def log_z(self) -> Tensor:
+        """The same as the bounded energy's: the map preserves mass."""
+        return log_z_of(self.base, "the unconstrained energy")
+
+
+def unconstrained(energy: Energy) -> Unconstrained:
+    """The energy of a bounded law on unbounded coordinates, for kernels that should not meet walls.
+
+    >>> import gibbsian as gb
+    >>> flat = gb.as_energy(lambda x: 0 * x.sum(-1), gb.domains.Box(1))
+    >>> free = gb.unconstrained(flat)
+    >>> free.constrain(torch.zeros(1, 1))
+    tensor([[0.5000]])
+    """
+    return Unconstrained(energy)

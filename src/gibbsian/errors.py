@@ -1,0 +1,73 @@
+"""Everything that gibbsian raises or warns with.
+
+Each error says what was given, what was expected and what to do instead. All of them derive from
+`GibbsianError` and from the built-in exception that fits, so `except ValueError` works too.
+"""
+
+__all__ = [
+    "ArgumentError",
+    "CapabilityError",
+    "CheckpointError",
+    "CompileWarning",
+    "DataError",
+    "DivergenceError",
+    "DivergenceWarning",
+    "DomainError",
+    "EstimateWarning",
+    "GibbsianError",
+    "GibbsianWarning",
+    "RandomnessError",
+    "ShapeError",
+]
+
+
+class GibbsianError(Exception):
+    """Base of every error raised by gibbsian."""
+
+
+class ArgumentError(GibbsianError, ValueError):
+    """An argument has a value that makes no sense (a negative step size, an empty list)."""
+
+
+class ShapeError(GibbsianError, ValueError):
+    """A tensor has the wrong shape."""
+
+
+class DomainError(GibbsianError, ValueError):
+    """Values lie outside a domain, or two domains do not fit together."""
+
+
+class DataError(GibbsianError, ValueError):
+    """Data cannot be read or used: missing, corrupt, empty, or of the wrong kind."""
+
+
+class RandomnessError(GibbsianError, ValueError):
+    """A generator is missing or lives on another device."""
+
+
+class CapabilityError(GibbsianError, TypeError):
+    """The model cannot do what was asked of it (no known log Z, no exact conditionals, no energy)."""
+
+
+class DivergenceError(GibbsianError, RuntimeError):
+    """Energies, gradients or chains became non-finite or exploded."""
+
+
+class CheckpointError(GibbsianError, RuntimeError):
+    """A run folder or checkpoint is missing, corrupt or does not fit."""
+
+
+class GibbsianWarning(UserWarning):
+    """Base of every warning given by gibbsian."""
+
+
+class DivergenceWarning(GibbsianWarning):
+    """Some chains diverged; the others are unaffected."""
+
+
+class EstimateWarning(GibbsianWarning):
+    """An estimate is less trustworthy than its error bar says."""
+
+
+class CompileWarning(GibbsianWarning):
+    """Compilation was asked for and is not used, with the reason."""

@@ -1,0 +1,187 @@
+"""What a kernel is: one Markov transition, vectorised over chains, with its randomness as an argument.
+
+A kernel is a frozen dataclass of hyper-parameters. The runner asks it once for `init`, draws the random
+numbers and schedule values of many steps with `inputs`, and feeds them to `step` one by one, so eager and
+compiled chains see the same numbers and a changed step size never triggers a recompilation.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+from gibbsian.domains import Bounded, Discrete, Domain, Real
+from gibbsian.energy import Energy, ScoreField
+from gibbsian.errors import ArgumentError, CapabilityError, DomainError
+from gibbsian.random import normals
+
+__all__ = ["ChainState", "Info", "Kernel", "MoveInputs", "event_view", "gaussian_inputs", "positive"]
+
+
+class ChainState(NamedTuple):
+    """Where the chains are, with the energy and score already computed there.
+
+    `free` is a 0/1 mask of the entries that may move, or None when all may.
+    """
+
+    x: Tensor
+    energy: Tensor
+    score: Tensor
+    free: Tensor | None = None
+
+
+class Info(NamedTuple):
+    """What a person wants to see of one step, per chain."""
+
+    acceptance: Tensor  # probability of acceptance, NaN for unadjusted kernels
+    diverged: Tensor  # bool: a non-finite energy or state was met
+
+
+class MoveInputs(NamedTuple):
+    """Inputs of one step of a Gaussian-driven kernel; with a leading axis, of many."""
+
+    z: Tensor  # (chains, *event) standard normal
+    threshold: Tensor  # (chains,) log of a uniform number
+    step_size: Tensor  # () or (chains,)
+
+
+def positive(name: str, value: Any, kernel: str, *, zero: bool = False) -> None:
+    """Refuse a hyper-parameter (number, tensor or schedule) that is not positive and finite."""
+    t = torch.as_tensor(value)
+    good = bool(((t >= 0) if zero else (t > 0)).all()) and bool(torch.isfinite(t).all()) if t.numel() else False
+    if not good:
+        bound = "zero or more" if zero else "positive"
+        raise ArgumentError(f"{kernel}({name}={value}): {name} must be {bound} and finite; try a value such as 0.1")
+
+
+def event_view(value: Tensor, x: Tensor) -> Tensor:
+    """A per-chain tensor `(chains,)` (or a scalar) shaped to broadcast against `(chains, *event)`."""
+    return value.reshape(-1, *[1] * (x.dim() - 1)) if value.dim() else value
+
+
+def schedule_values(value: Any, steps: int, start: int, like: Tensor, name: str) -> Tensor:
+    """The value of a hyper-parameter at `steps` steps from `start`: shape (steps,) or (steps, chains).
+
+    A number holds for all steps; a 1-D tensor is a schedule, one value a step; a 2-D tensor `(1, chains)` is
+    one value per chain, held for all steps.
+    """
+    t = torch.as_tensor(value, dtype=like.dtype, device=like.device)
+    if t.dim() == 0:
+        return t.expand(steps)
+    if t.dim() == 2 and len(t) == 1:
+        return t.expand(steps, -1)
+    if t.dim() == 1 and start + steps <= len(t):
+        return t[start : start + steps]
+    raise ArgumentError(
+        f"the schedule of {name} has shape {tuple(t.shape)} but steps {start} to {start + steps} were asked for; "
+        "give one number, or one value for every step, or a (1, chains) tensor for one value per chain"
+    )
+
+
+def gaussian_inputs(
+    x: Tensor,
+    steps: int,
+    generator: torch.Generator,
+    step_size: Any,
+    start: int,
+    *,
+    name: str = "step_size",
+    jitter: float = 0.0,
+) -> MoveInputs:
+    """Normals for the move, log-uniforms for the acceptance and jittered step sizes, from one block of normals.
+
+    If a, b are standard normal then ½(a² + b²) is exponential with rate 1, so -½(a² + b²) is the log of a
+    uniform number: one kind of random number serves all.
+    """
+    chains, event = len(x), x[0].numel()
+    block = normals(steps, chains * (event + 2) + 2, generator, dtype=x.dtype, device=x.device)
+    z = block[:, : chains * event].reshape(steps, *x.shape)
+    log_u = block[:, chains * event :].reshape(steps, chains + 1, 2).square().sum(2).mul_(-0.5)
+    sizes = schedule_values(step_size, steps, start, x, name)
+    if jitter:
+        factor = 1 + jitter * (2 * log_u[:, -1].exp() - 1)
+        sizes = sizes * (factor if sizes.dim() == 1 else factor[:, None])
+    return MoveInputs(z, log_u[:, :-1], sizes)
+
+
+@dataclass(frozen=True)
+class Kernel(ABC):
+    """One Markov transition. See CONTRIBUTING.md for how to add one."""
+
+    domains: ClassVar[tuple[type[Domain], ...]] = (Real, Bounded)
+    needs_energy: ClassVar[bool] = True  # False: a ScoreField is enough
+    adjusted: ClassVar[bool] = True  # leaves exp(-E) exactly invariant
+    unroll: ClassVar[int] = 10  # steps compiled into one graph
+    fixed_chunk: ClassVar[int | None] = None  # steps drawn at a time; 1 where a step draws as it goes
+
+    @abstractmethod
+    def init(self, energy: Any, x: Tensor, free: Tensor | None = None) -> Any:
+        """The state at positions x; entries where `free` is 0 will not move."""
+
+    @abstractmethod
+    def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> Any:
+        """Random numbers and schedule values of `steps` steps: a named tuple of tensors with that leading axis."""
+
+    @abstractmethod
+    def step(self, energy: Any, state: Any, inputs: Any) -> tuple[Any, Info]:
+        """One transition of every chain."""
+
+    def position(self, state: Any) -> Tensor:
+        """The positions `(chains, *event)` in a state."""
+        return state.x
+
+    def total_steps(self, energy: Any) -> int | None:
+        """How many steps a run takes when nobody says; None where that must be said."""
+        return None
+
+    def target(self, energy: Any) -> Any:
+        """The energy that is handed to `init` and `step` (tempered or annealed kernels change it)."""
+        return energy
+
+    def clamped(self, free: Tensor) -> Self:
+        """The kernel for chains of which only the `free` entries move."""
+        return self
+
+    def why_not_compiled(self) -> str | None:
+        """Why this kernel runs eagerly even when compilation is asked for; None where it compiles."""
+        return None
+
+    def check(self, energy: Any) -> None:
+        """Refuse an energy that this kernel cannot sample, and say which kernels can."""
+        name = type(self).__name__
+        if isinstance(energy, ScoreField):
+            if self.needs_energy:
+                raise CapabilityError(
+                    f"{name} needs an energy for its acceptance test, but {type(energy).__name__} has only a score; "
+                    "use kernels.Langevin or kernels.AnnealedLangevin"
+                )
+        elif not isinstance(energy, Energy):
+            raise CapabilityError(
+                f"{type(energy).__name__} is not an energy; wrap it with gibbsian.as_energy(function, domain)"
+            )
+        if not isinstance(energy.domain, self.domains):
+            raise DomainError(f"{name} cannot move states of {energy.domain}; {_advice(energy.domain)}")
+
+
+def _advice(domain: Domain) -> str:
+    if isinstance(domain, Discrete):
+        return "for discrete states use kernels.Gibbs, SiteGibbs, GibbsWithGradients or DiscreteLangevin"
+    return "for continuous states use kernels.RandomWalk, MALA, HMC, NUTS or Langevin"
+
+
+def masked(t: Tensor, free: Tensor | None) -> Tensor:
+    """t where entries may move, 0 elsewhere."""
+    return t if free is None else t * free
+
+
+def start_state(energy: Energy, x: Tensor, free: Tensor | None) -> ChainState:
+    """Energy and (masked) score at x."""
+    e, s = energy.energy_and_score(x)
+    return ChainState(x, e, masked(s, free), free)
+
+
+def where_chain(condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
+    """Row-wise choice between two tensors of the same shape `(chains, ...)`."""
+    return torch.where(event_view(condition, a), a, b)

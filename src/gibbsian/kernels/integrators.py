@@ -1,0 +1,158 @@
+"""Building blocks of Hamiltonian kernels: mass matrices, leapfrog steps, walls.
+
+    H(x, v) = E(x) + ½ vᵀM⁻¹v,   v the momentum,   ẋ = M⁻¹v,   v̇ = -∇E = s(x)
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gibbsian.domains import Bounded, Box
+from gibbsian.energy import Energy
+from gibbsian.errors import ArgumentError, ShapeError
+from gibbsian.kernels.base import masked
+
+__all__ = ["Metric", "Point", "leapfrog", "reflect"]
+
+
+class Metric(NamedTuple):
+    """A mass matrix M: identity, diagonal (event shape) or dense (numel × numel).
+
+    `inverse` is M⁻¹ and `root` a factor R with R Rᵀ = M, so that R z is a momentum; both None for the identity.
+    A dense metric may have a leading chain axis (clamping that differs between chains).
+    """
+
+    inverse: Tensor | None
+    root: Tensor | None
+    dense: bool = False
+
+    @staticmethod
+    def of(mass: Tensor | float | None) -> "Metric":
+        """From a number, a diagonal (event shape, or flat) or a square matrix over flattened events.
+
+        A square 2-D tensor is always taken as dense: give the diagonal of square images flat.
+        """
+        if mass is None:
+            return Metric(None, None)
+        m = torch.as_tensor(mass)
+        if not m.is_floating_point():
+            m = m.to(torch.get_default_dtype())
+        if m.dim() == 2 and m.shape[0] == m.shape[1] and m.shape[0] > 1:
+            if not torch.allclose(m, m.T):
+                raise ArgumentError("a dense mass matrix must be symmetric; symmetrise it with (M + M.T) / 2")
+            root, info = torch.linalg.cholesky_ex(m)
+            if int(info) != 0:
+                raise ArgumentError("a dense mass matrix must be positive definite; add a multiple of the identity")
+            return Metric(torch.cholesky_inverse(root), root, True)
+        if not bool((m > 0).all()) or not bool(torch.isfinite(m).all()):
+            raise ArgumentError(f"masses must be positive and finite, the smallest given is {float(m.min()):g}")
+        return Metric(1 / m, m.sqrt())
+
+    def check(self, x: Tensor) -> None:
+        """Refuse a mass whose shape does not fit the events of x."""
+        if self.inverse is None:
+            return
+        want = (x[0].numel(),) * 2 if self.dense else tuple(x.shape[1:])
+        got = tuple(self.inverse.shape)
+        if self.dense and got[-2:] != want:
+            raise ShapeError(f"the dense mass is {got}, expected {want} for events of shape {tuple(x.shape[1:])}")
+        if not self.dense and got not in {(), want, (x[0].numel(),)}:
+            raise ShapeError(f"the diagonal mass has shape {got}, expected a number or the event shape {want}")
+
+    def to(self, x: Tensor) -> "Metric":
+        """On the device, in the precision and (if diagonal) in the event shape of x."""
+        if self.inverse is None or self.root is None:
+            return self
+        inverse, root = self.inverse.to(x), self.root.to(x)
+        if not self.dense and inverse.dim():
+            inverse, root = inverse.reshape(x.shape[1:]), root.reshape(x.shape[1:])
+        return Metric(inverse, root, self.dense)
+
+    def momentum(self, z: Tensor) -> Tensor:
+        """v = R z ~ N(0, M)."""
+        if self.root is None:
+            return z
+        return _matvec(self.root, z) if self.dense else self.root * z
+
+    def velocity(self, v: Tensor) -> Tensor:
+        """M⁻¹ v."""
+        if self.inverse is None:
+            return v
+        return _matvec(self.inverse, v) if self.dense else self.inverse * v
+
+    def kinetic(self, v: Tensor) -> Tensor:
+        """½ vᵀM⁻¹v per chain."""
+        return 0.5 * (v * self.velocity(v)).flatten(1).sum(1)
+
+    def restrict(self, free: Tensor) -> "Metric":
+        """The metric of the free coordinates: the block of M⁻¹ that belongs to them.
+
+        Diagonal metrics need nothing (masked momenta stay masked); for a dense one the free block of M⁻¹ is
+        kept and the clamped coordinates are decoupled.
+        """
+        if not self.dense or self.inverse is None:
+            return self
+        f = free.to(self.inverse).flatten(-self._event_dims(free))
+        both = f[..., :, None] * f[..., None, :]
+        inverse = self.inverse * both + torch.diag_embed(1 - f)
+        mass = torch.cholesky_inverse(torch.linalg.cholesky(inverse))
+        return Metric(inverse, torch.linalg.cholesky(mass), True)
+
+    def _event_dims(self, free: Tensor) -> int:
+        n = self.inverse.shape[-1]  # type: ignore[union-attr]
+        dims, size = 0, 1
+        while size < n:
+            dims += 1
+            size *= free.shape[-dims]
+        return max(dims, 1)
+
+
+def _matvec(matrix: Tensor, v: Tensor) -> Tensor:
+    flat = v.flatten(1)
+    out = flat @ matrix.T if matrix.dim() == 2 else torch.einsum("cij,cj->ci", matrix, flat)
+    return out.reshape(v.shape)
+
+
+class Point(NamedTuple):
+    """A point of phase space with the energy and score there."""
+
+    x: Tensor
+    v: Tensor
+    energy: Tensor
+    score: Tensor
+
+
+def reflect(x: Tensor, v: Tensor, domain: Bounded) -> tuple[Tensor, Tensor]:
+    """Fold positions that left the domain back in as a billiard does, turning v round at each wall.
+
+    Any number of bounces is folded at once: the position is a triangle wave, and v changes sign on its
+    falling half. The map preserves volume and is its own inverse after a flip of v, so Metropolis
+    corrections that ignore it stay exact.
+    """
+    low, high = domain.bounds(x)
+    if not isinstance(domain, Box):  # one wall, below
+        beyond = x < low
+        return torch.where(beyond, 2 * low - x, x), torch.where(beyond, -v, v)
+    width = high - low
+    t = torch.remainder(x - low, 2 * width)
+    falling = t > width
+    folded = low + torch.where(falling, 2 * width - t, t)
+    inside = (x >= low) & (x <= high)  # left as they are, to the bit
+    return torch.where(inside, x, folded), torch.where(inside | ~falling, v, -v)
+
+
+def leapfrog(
+    energy: Energy, p: Point, step_size: Tensor, metric: Metric, free: Tensor | None, steps: int = 1
+) -> Point:
+    """`steps` leapfrog steps: half a kick, then drifts and kicks in turn, the last kick a half. One gradient each."""
+    x, v, e, s = p
+    v = torch.addcmul(v, step_size, s, value=0.5)
+    for i in range(steps):
+        x = torch.addcmul(x, step_size, metric.velocity(v))
+        if isinstance(energy.domain, Bounded):
+            x, v = reflect(x, v, energy.domain)
+        e, s = energy.energy_and_score(x)
+        s = masked(s, free)
+        v = torch.addcmul(v, step_size, s, value=1.0 if i + 1 < steps else 0.5)
+    return Point(x, v, e, s)

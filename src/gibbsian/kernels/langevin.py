@@ -1,0 +1,140 @@
+"""Langevin dynamics: unadjusted, and the cold short-run form that trains image models.
+
+    x ← x + (ε²/2) s(x) + ε z,   z ~ N(0, I)
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gibbsian.domains import Bounded
+from gibbsian.kernels.base import Info, Kernel, MoveInputs, event_view, masked, positive, schedule_values
+from gibbsian.kernels.integrators import reflect
+from gibbsian.random import normals
+
+__all__ = ["Langevin", "ShortRunLangevin"]
+
+
+class Positions(NamedTuple):
+    """Positions alone: an unadjusted kernel needs nothing else."""
+
+    x: Tensor
+    free: Tensor | None = None
+
+
+def unadjusted_info(x: Tensor) -> Info:
+    """No acceptance; a chain is divergent once any of its entries is not finite."""
+    finite = torch.isfinite(x).flatten(1).all(1)
+    return Info(torch.full_like(finite, torch.nan, dtype=x.dtype), ~finite)
+
+
+def normal_inputs(x: Tensor, steps: int, generator: torch.Generator) -> Tensor:
+    """Standard normals (steps, chains, *event)."""
+    z = normals(steps, x.numel(), generator, dtype=x.dtype, device=x.device)
+    return z.reshape(steps, *x.shape)
+
+
+@dataclass(frozen=True)
+class Langevin(Kernel):
+    """Unadjusted Langevin dynamics (ULA): x ← x + (ε²/2)s(x) + εz.
+
+    Cheap, needs only a score, and biased: on N(0, 1) its own law has variance 1/(1 - ε²/4). Use MALA where an
+    energy is at hand and the law must be exact. In a box it is reflected at the walls.
+
+    Reference: Parisi 1981; Roberts & Tweedie 1996.
+
+    Args:
+        step_size: ε; a number, a schedule (one value a step) or a `(1, chains)` tensor.
+
+    >>> import gibbsian as gb
+    >>> g = torch.Generator().manual_seed(0)
+    >>> trace = gb.sample(gb.energies.Banana(), Langevin(step_size=0.1), torch.zeros(8, 2), steps=10, generator=g)
+    """
+
+    step_size: float | Tensor
+    needs_energy: ClassVar[bool] = False
+    adjusted: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        positive("step_size", self.step_size, "Langevin")
+
+    def init(self, energy: Any, x: Tensor, free: Tensor | None = None) -> Positions:
+        return Positions(x, free)
+
+    def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> MoveInputs:
+        z = normal_inputs(x, steps, generator)
+        return MoveInputs(z, z.new_empty(steps, 0), schedule_values(self.step_size, steps, start, x, "step_size"))
+
+    def step(self, energy: Any, state: Positions, inputs: MoveInputs) -> tuple[Positions, Info]:
+        x, free = state
+        eps = event_view(inputs.step_size, x)
+        drift = torch.addcmul(inputs.z, eps, energy.score(x), value=0.5)  # z + (ε/2)s
+        x = torch.addcmul(x, eps, masked(drift, free))
+        if isinstance(energy.domain, Bounded):
+            x, _ = reflect(x, x, energy.domain)
+        return Positions(x, free), unadjusted_info(x)
+
+
+class ShortRunInputs(NamedTuple):
+    """Noise, and step and noise sizes, of short-run steps."""
+
+    z: Tensor
+    step_size: Tensor
+    noise: Tensor
+
+
+@dataclass(frozen=True)
+class ShortRunLangevin(Kernel):
+    """The "Langevin" of deep image models: x ← x + α·clip(s(x), ±c) + τz, with step and noise decoupled.
+
+    This is a cold, clipped optimiser and not a sampler of exp(-E): for small α it follows exp(-E/T) at
+    temperature T = τ²/2α (`.temperature`; 1e-6 in common settings), and on N(0, 1) its own law has variance
+    τ²/(α(2 - α)) when nothing is clipped. What it draws is its own short-run law, which is what models
+    trained with it learn to make look like data. Use `Langevin` or `MALA` to sample the energy.
+
+    Reference: Nijkamp et al. 2019; Du & Mordatch 2019.
+
+    >>> ShortRunLangevin(step_size=10.0, noise=0.005, clip=0.03).temperature
+    1.25e-06
+    """
+
+    step_size: float | Tensor
+    noise: float | Tensor
+    clip: float | None = None
+    needs_energy: ClassVar[bool] = False
+    adjusted: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        positive("step_size", self.step_size, "ShortRunLangevin")
+        positive("noise", self.noise, "ShortRunLangevin", zero=True)
+        if self.clip is not None:
+            positive("clip", self.clip, "ShortRunLangevin")
+
+    @property
+    def temperature(self) -> float:
+        """τ²/2α: the temperature of the law it follows for small steps (of the last step of a schedule)."""
+        last = lambda v: float(torch.as_tensor(v).flatten()[-1])  # noqa: E731
+        return float(f"{last(self.noise) ** 2 / (2 * last(self.step_size)):.12g}")
+
+    def init(self, energy: Any, x: Tensor, free: Tensor | None = None) -> Positions:
+        return Positions(x, free)
+
+    def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> ShortRunInputs:
+        return ShortRunInputs(
+            normal_inputs(x, steps, generator),
+            schedule_values(self.step_size, steps, start, x, "step_size"),
+            schedule_values(self.noise, steps, start, x, "noise"),
+        )
+
+    def step(self, energy: Any, state: Positions, inputs: ShortRunInputs) -> tuple[Positions, Info]:
+        x, free = state
+        score = energy.score(x)
+        if self.clip is not None:
+            score = score.clamp(-self.clip, self.clip)
+        move = event_view(inputs.step_size, x) * score + event_view(inputs.noise, x) * inputs.z
+        x = x + masked(move, free)
+        if isinstance(energy.domain, Bounded):
+            x, _ = reflect(x, x, energy.domain)
+        return Positions(x, free), unadjusted_info(x)

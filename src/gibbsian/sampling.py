@@ -1,0 +1,307 @@
+"""Running kernels: `sample`, and the `Trace` it returns.
+
+    x0 → kernel.init → [chunk of K steps] → keep or stream → Trace
+
+The random numbers of a chunk are drawn from the caller's generator before it and enter as tensors, so eager
+and compiled chains agree on the same seed, and on the CPU a run does not depend on how it is cut in chunks.
+"""
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gibbsian.compiled import compiled_chunk
+from gibbsian.diagnostics import StreamingMoments, summarise
+from gibbsian.domains import Categorical, Domain
+from gibbsian.errors import ArgumentError, CapabilityError, DivergenceError, DivergenceWarning, DomainError, ShapeError
+from gibbsian.kernels.base import Kernel
+from gibbsian.progress import progress_bar
+from gibbsian.random import require_generator
+
+__all__ = ["Trace", "advance", "run_chunk", "sample"]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What a run of a kernel returns.
+
+    Attributes:
+        samples: kept draws `(draws, chains, *event)`, or None when they were not kept.
+        last: positions `(chains, *event)` after the last step.
+        acceptance: mean acceptance probability over steps and chains, burn-in left out; NaN for unadjusted kernels.
+        divergences: for each chain, how many steps met a non-finite or exploding energy or state.
+        steps: steps run so far, those of the trace that was resumed counted in.
+        compiled: True, or the reason why the run was eager, or False when compilation was not asked for.
+    """
+
+    samples: Tensor | None
+    last: Tensor
+    acceptance: Tensor
+    divergences: Tensor
+    steps: int
+    kernel: Kernel
+    state: Any
+    clamp: Tensor | None = None
+    moments: StreamingMoments | None = None
+    draw_acceptance: Tensor | None = None
+    draw_diverged: Tensor | None = None
+    compiled: bool | str = False
+
+    def summary(self) -> dict[str, Tensor]:
+        """Mean, sd, R-hat, effective sample size and Monte-Carlo error of every entry of the event.
+
+        From kept draws through ArviZ (rank-normalised split R-hat, bulk ESS in `ess`, tail ESS in
+        `ess_tail`); from streamed statistics otherwise (plain split R-hat, batch-means ESS).
+        """
+        if self.samples is not None:
+            return summarise(self.samples)
+        if self.moments is None:
+            raise CapabilityError("this trace holds no draws after burn-in; run more steps than burn_in")
+        return self.moments.summary()
+
+    def to_arviz(self, name: str = "x") -> Any:
+        """The kept draws as ArviZ's DataTree, with acceptance and divergences as sample statistics."""
+        if self.samples is None or self.draw_acceptance is None or self.draw_diverged is None:
+            raise CapabilityError("nothing to export: the draws were not kept; call sample(..., keep=True)")
+        from arviz_base import from_dict
+
+        chain_first = lambda t: t.transpose(0, 1).cpu().numpy()  # noqa: E731
+        stats = {"acceptance_rate": chain_first(self.draw_acceptance), "diverging": chain_first(self.draw_diverged)}
+        return from_dict({"posterior": {name: chain_first(self.samples)}, "sample_stats": stats})
+
+    def __repr__(self) -> str:
+        kept = tuple(self.samples.shape) if self.samples is not None else "not kept"
+        return (
+            f"Trace({type(self.kernel).__name__}, {self.steps} steps, {len(self.last)} chains, samples {kept}, "
+            f"acceptance {float(self.acceptance):.3g}, {int((self.divergences > 0).sum())} divergent chains)"
+        )
+
+
+def _per_step(inputs: Any) -> Iterator[Any]:
+    """Cut inputs with a leading step axis into the inputs of single steps."""
+    parts = [t.unbind(0) if isinstance(t, Tensor) else t for t in inputs]
+    for one in zip(*parts, strict=True):
+        yield type(inputs)(*one) if hasattr(inputs, "_fields") else one
+
+
+def run_chunk(energy: Any, kernel: Kernel, state: Any, inputs: Any) -> tuple[Any, Tensor, Tensor, Tensor]:
+    """Several steps: the state after them, and positions, acceptance and divergence of each. The compiled unit."""
+    positions, acceptance, diverged = [], [], []
+    for one in _per_step(inputs):
+        state, info = kernel.step(energy, state, one)
+        positions.append(kernel.position(state))
+        acceptance.append(info.acceptance)
+        diverged.append(info.diverged)
+    return state, torch.stack(positions), torch.stack(acceptance), torch.stack(diverged)
+
+
+def advance(
+    energy: Any, kernel: Kernel, state: Any, steps: int, generator: torch.Generator, start: int = 0
+) -> tuple[Any, Tensor, Tensor]:
+    """Run `steps` steps and keep nothing but the state: (state, acceptance, diverged), the last two per chain.
+
+    The lean inner loop of the objectives; `energy` is `kernel.target(energy)`, checks are the caller's.
+    """
+    acceptance, diverged = [], []
+    with torch.no_grad():
+        done = 0
+        while done < steps:
+            k = min(kernel.fixed_chunk or kernel.unroll, steps - done)
+            for one in _per_step(kernel.inputs(kernel.position(state), k, generator, start + done)):
+                state, info = kernel.step(energy, state, one)
+                acceptance.append(info.acceptance)
+                diverged.append(info.diverged)
+            done += k
+    return state, torch.stack(acceptance).mean(0), torch.stack(diverged).any(0)
+
+
+def check_start(energy: Any, x: Tensor, name: str = "x0") -> None:
+    """Refuse starting points of the wrong shape, precision, device or domain."""
+    domain: Domain = energy.domain
+    domain.check(x, name)
+    for key, p in energy.named_parameters():
+        if p.is_floating_point() and (p.dtype != x.dtype or p.device.type != x.device.type):
+            raise ArgumentError(
+                f"{name} is {x.dtype} on {x.device.type} but the energy's {key} is {p.dtype} on {p.device.type}; "
+                f"move one of them, for example {name}.to({key.split('.')[-1]}) or energy.to({name}.device, {name}.dtype)"
+            )
+
+
+def free_mask(clamp: Tensor | None, x: Tensor, domain: Domain) -> Tensor | None:
+    """1 where entries may move, 0 where `clamp` holds them; broadcasts against x."""
+    if clamp is None:
+        return None
+    if not isinstance(clamp, Tensor) or clamp.dtype != torch.bool:
+        what = clamp.dtype if isinstance(clamp, Tensor) else type(clamp).__name__
+        raise ArgumentError(f"clamp is {what}, expected a bool tensor, True where entries of x0 are held fixed")
+    event, whole = tuple(domain.shape), tuple(x.shape)
+    if isinstance(domain, Categorical) and clamp.shape in {event[:-1], whole[:-1]}:
+        clamp = clamp.unsqueeze(-1).expand(*clamp.shape, domain.classes)
+    if tuple(clamp.shape) not in {event, whole}:
+        raise ShapeError(f"clamp has shape {tuple(clamp.shape)}, expected {event} (all chains alike) or {whole} (per chain)")
+    if bool(clamp.all()):
+        raise ArgumentError("clamp holds every entry, so nothing is left to sample; set some entries to False")
+    return (~clamp).to(x)
+
+
+def _check_counts(steps: int | None, burn_in: int, thin: int) -> None:
+    if steps is None:
+        raise ArgumentError("say how many steps to run: sample(..., steps=1000)")
+    if steps < 1 or int(steps) != steps:
+        raise ArgumentError(f"steps={steps}: the number of steps must be a whole number from 1 on")
+    if not 0 <= burn_in < steps:
+        raise ArgumentError(f"burn_in={burn_in} of steps={steps}: steps counts the burn-in, so burn_in must be smaller")
+    if thin < 1 or int(thin) != thin:
+        raise ArgumentError(f"thin={thin}: keep every thin-th draw, a whole number from 1 on")
+
+
+def sample(
+    energy: Any,
+    kernel: Kernel,
+    x0: "Tensor | Trace",
+    steps: int | None = None,
+    *,
+    burn_in: int = 0,
+    thin: int = 1,
+    keep: bool = True,
+    clamp: Tensor | None = None,
+    generator: torch.Generator | None = None,
+    compile: bool = False,
+    progress: bool | None = None,
+) -> Trace:
+    """Run chains of a kernel on an energy, all at once on the batch axis.
+
+    Args:
+        energy: an `Energy` (or, for unadjusted kernels, a `ScoreField`).
+        kernel: one of `gibbsian.kernels`, or yours.
+        x0: starting points `(chains, *event)`, or a `Trace` to go on from (same kernel, bit for bit on the CPU).
+        steps: how many steps, burn-in counted in.
+        burn_in: how many of the first steps are not kept.
+        thin: keep every thin-th step after the burn-in.
+        keep: False keeps only the last state and streamed statistics: memory flat in steps.
+        clamp: bool tensor, True for entries that keep their value in x0; of the event shape, or per chain.
+        generator: the source of all randomness; required.
+        compile: compile chunks of steps (seconds to a minute the first time); on CUDA a chunk also becomes one
+            captured graph. Falls back to eager with a `CompileWarning` that says why.
+        progress: show a progress bar; by default on a terminal.
+
+    Chains that meet non-finite energies are counted in `trace.divergences` and do not disturb the others; a
+    `DivergenceWarning` names them. If every chain ends non-finite, `DivergenceError` is raised.
+
+    >>> import gibbsian as gb
+    >>> g = torch.Generator().manual_seed(0)
+    >>> target = gb.energies.Gaussian(torch.zeros(2), torch.eye(2))
+    >>> trace = gb.sample(target, gb.kernels.MALA(step_size=0.9), torch.zeros(50, 2), steps=200, burn_in=100, generator=g)
+    >>> trace.samples.shape
+    torch.Size([100, 50, 2])
+    >>> more = gb.sample(target, gb.kernels.MALA(step_size=0.9), trace, steps=10, generator=g)
+    """
+    if not isinstance(kernel, Kernel):
+        raise ArgumentError(f"kernel is a {type(kernel).__name__}, expected one of gibbsian.kernels, such as kernels.MALA(step_size=0.1)")
+    kernel.check(energy)
+    steps = kernel.total_steps(energy) if steps is None else steps
+    _check_counts(steps, burn_in, thin)
+    if steps is None:  # for the type checker: _check_counts has raised
+        raise ArgumentError("say how many steps to run")
+    with torch.no_grad():
+        target = kernel.target(energy)
+        if isinstance(x0, Trace):
+            if clamp is not None:
+                raise ArgumentError("a resumed run keeps the clamp of its trace; leave clamp out")
+            state, done, free, x = x0.state, x0.steps, x0.clamp, x0.last
+            kernel = kernel if free is None else kernel.clamped(free)
+        else:
+            x = x0
+            check_start(energy, x)
+            done, free = 0, free_mask(clamp, x, energy.domain)
+            kernel = kernel if free is None else kernel.clamped(free)
+            state = kernel.init(target, x.detach().clone(), free)
+            _check_energies(state)
+        generator = require_generator(generator, x.device)
+
+        draws = -(-(steps - burn_in) // thin)
+        moments = None if keep else StreamingMoments(draws)
+        storage: list[Tensor] = []
+        acceptances: list[Tensor] = []
+        divergences: list[Tensor] = []
+        accepted, counted = torch.zeros((), dtype=torch.float64, device=x.device), 0
+        diverged_total = torch.zeros(len(x), dtype=torch.long, device=x.device)
+        size = kernel.fixed_chunk or kernel.unroll
+        how: bool | str = False
+        chunk = run_chunk
+        if compile:
+            chunk, how = compiled_chunk(run_chunk, target, kernel, state, x, size)
+        at = 0
+        with progress_bar(steps, f"{type(kernel).__name__}", progress) as tick:
+            while at < steps:
+                k = min(size, steps - at)
+                inputs = kernel.inputs(x, k, generator, done + at)
+                state, positions, acceptance, diverged = (chunk if k == size else run_chunk)(target, kernel, state, inputs)
+                first = -(at - burn_in) % thin if at > burn_in else burn_in - at
+                if first < k:
+                    kept = positions[first::thin]
+                    if moments is not None:
+                        moments.update(kept)
+                    else:
+                        storage.append(kept if chunk is run_chunk and thin == 1 else kept.clone())
+                        acceptances.append(acceptance[first::thin].clone())
+                        divergences.append(diverged[first::thin].clone())
+                    counted += k - max(0, burn_in - at)
+                    accepted += acceptance[max(0, burn_in - at) :].double().mean(1).sum()
+                diverged_total += diverged.sum(0)
+                at += k
+                tick(k)
+        position = kernel.position(state)
+        _report(diverged_total, position, kernel)
+        return Trace(
+            samples=torch.cat(storage) if keep else None,
+            last=position,
+            acceptance=accepted / max(counted, 1),
+            divergences=diverged_total,
+            steps=done + steps,
+            kernel=kernel,
+            state=state,
+            clamp=free,
+            moments=moments,
+            draw_acceptance=torch.cat(acceptances) if keep else None,
+            draw_diverged=torch.cat(divergences) if keep else None,
+            compiled=how,
+        )
+
+
+def _check_energies(state: Any) -> None:
+    energy = getattr(state, "energy", None)
+    if energy is None:
+        return
+    bad = ~torch.isfinite(energy.flatten())
+    if bool(bad.any()):
+        index = int(bad.nonzero()[0])
+        raise DomainError(
+            f"the energy at x0[{index}] is {float(energy.flatten()[index])} ({int(bad.sum())} of {bad.numel()} chains); "
+            "start every chain where the energy is finite"
+        )
+
+
+def _report(diverged: Tensor, position: Tensor, kernel: Kernel) -> None:
+    lost = ~torch.isfinite(position).flatten(1).all(1)
+    name = type(kernel).__name__
+    if bool(lost.all()):
+        raise DivergenceError(f"all {len(lost)} chains of {name} became non-finite; use a smaller step size, or check the energy")
+    if bool(lost.any()):
+        warnings.warn(
+            f"{int(lost.sum())} of {len(lost)} chains of {name} became non-finite (the first is chain {int(lost.nonzero()[0])}); "
+            "the others are unaffected; use a smaller step size, or drop them with trace.divergences",
+            DivergenceWarning,
+            stacklevel=3,
+        )
+    elif bool((diverged > 0).any()):
+        warnings.warn(
+            f"{int((diverged > 0).sum())} of {len(diverged)} chains of {name} had divergent steps ({int(diverged.sum())} in all), "
+            "which were refused; a smaller step size explores such regions, see trace.divergences",
+            DivergenceWarning,
+            stacklevel=3,
+        )
