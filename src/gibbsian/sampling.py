@@ -111,7 +111,7 @@ def advance(
         done = 0
         while done < steps:
             k = min(kernel.fixed_chunk or kernel.unroll, steps - done)
-            for one in _per_step(kernel.inputs(kernel.position(state), k, generator, start + done)):
+            for one in _per_step(kernel.draw(energy, kernel.position(state), k, generator, start + done)):
                 state, info = kernel.step(energy, state, one)
                 acceptance.append(info.acceptance)
                 diverged.append(info.diverged)
@@ -239,7 +239,7 @@ def sample(
         with progress_bar(steps, f"{type(kernel).__name__}", progress) as tick:
             while at < steps:
                 k = min(size, steps - at)
-                inputs = kernel.inputs(x, k, generator, done + at)
+                inputs = kernel.draw(target, x, k, generator, done + at)
                 state, positions, acceptance, diverged = (chunk if k == size else run_chunk)(target, kernel, state, inputs)
                 first = -(at - burn_in) % thin if at > burn_in else burn_in - at
                 if first < k:

@@ -124,6 +124,11 @@ class Kernel(ABC):
     def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> Any:
         """Random numbers and schedule values of `steps` steps: a named tuple of tensors with that leading axis."""
 
+    def draw(self, energy: Any, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> Any:
+        """What the runners call for `inputs`: kernels whose random numbers depend on the model (the hidden layer
+        of a machine, the number of categorical sites) override it; kernels that wrap another call this one."""
+        return self.inputs(x, steps, generator, start)
+
     @abstractmethod
     def step(self, energy: Any, state: Any, inputs: Any) -> tuple[Any, Info]:
         """One transition of every chain."""
