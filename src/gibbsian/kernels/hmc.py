@@ -9,9 +9,8 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from gibbsian.domains import Bounded
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, DomainError
+from gibbsian.errors import ArgumentError
 from gibbsian.kernels.base import (
     ChainState,
     Info,
@@ -74,15 +73,11 @@ class HMC(Kernel):
     @property
     def unroll(self) -> int:  # type: ignore[override]
         """Steps compiled into one graph: as many as keep the graph small."""
-        return max(1, 20 // self.leapfrog_steps)
+        return max(1, 50 // self.leapfrog_steps)
 
     def check(self, energy: Any) -> None:
         super().check(energy)
-        if isinstance(energy.domain, Bounded) and self.metric.dense:
-            raise DomainError(
-                f"a dense mass cannot be reflected at the walls of {energy.domain}; use a diagonal mass, or sample "
-                "gibbsian.unconstrained(energy)"
-            )
+        self.metric.check_walls(energy.domain)
 
     def clamped(self, free: Tensor) -> Self:
         kernel = replace(self)

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gibbsian.domains import Bounded, Box
+from gibbsian.domains import Bounded, Box, Domain
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, ShapeError
+from gibbsian.errors import ArgumentError, DomainError, ShapeError
 from gibbsian.kernels.base import masked
 
 __all__ = ["Metric", "Point", "leapfrog", "reflect"]
@@ -59,6 +59,14 @@ class Metric(NamedTuple):
             raise ShapeError(f"the dense mass is {got}, expected {want} for events of shape {tuple(x.shape[1:])}")
         if not self.dense and got not in {(), want, (x[0].numel(),)}:
             raise ShapeError(f"the diagonal mass has shape {got}, expected a number or the event shape {want}")
+
+    def check_walls(self, domain: Domain) -> None:
+        """Refuse a dense mass where there are walls: reflection turns single coordinates round."""
+        if self.dense and isinstance(domain, Bounded):
+            raise DomainError(
+                f"a dense mass cannot be reflected at the walls of {domain}; use a diagonal mass, or sample "
+                "gibbsian.unconstrained(energy)"
+            )
 
     def to(self, x: Tensor) -> "Metric":
         """On the device, in the precision and (if diagonal) in the event shape of x."""
@@ -110,8 +118,10 @@ class Metric(NamedTuple):
 
 def _matvec(matrix: Tensor, v: Tensor) -> Tensor:
     flat = v.flatten(1)
-    out = flat @ matrix.T if matrix.dim() == 2 else torch.einsum("cij,cj->ci", matrix, flat)
-    return out.reshape(v.shape)
+    if matrix.dim() == 2:
+        return (flat @ matrix.T).reshape(v.shape)
+    rows = flat.reshape(-1, len(matrix), flat.shape[1])  # several replicas of the chains may share their matrices
+    return torch.einsum("cij,rcj->rci", matrix, rows).reshape(v.shape)
 
 
 class Point(NamedTuple):
