@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from gibbsian.domains import Bounded, Box, Domain, Real
 from gibbsian.errors import ArgumentError, CapabilityError, DomainError, ShapeError
+from gibbsian.recorded import Recorded
 
 __all__ = [
     "ContrastiveModel",
@@ -44,7 +45,7 @@ __all__ = [
 ]
 
 
-class ScoreField(nn.Module, ABC):
+class ScoreField(Recorded, ABC):
     """A model that has a score s(x) ≈ ∇ₓ log p(x), but no energy (a score network)."""
 
     domain: Domain
@@ -58,7 +59,7 @@ class ScoreField(nn.Module, ABC):
         """s(x), the shape of x; detached unless `create_graph`."""
 
 
-class Energy(nn.Module, ABC):
+class Energy(Recorded, ABC):
     """An unnormalised negative log-density over a domain: `forward(x)` maps `(batch, *event)` to `(batch,)`.
 
     Subclasses set the domain through `super().__init__(domain)` and write `forward`. Those that know their
