@@ -5,13 +5,15 @@ Nothing in gibbsian reads or moves the global random state.
 
 import hashlib
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 from gibbsian.errors import RandomnessError
 
-__all__ = ["normals", "require_generator", "stream", "uniforms"]
+__all__ = ["isolated", "normals", "require_generator", "stream", "uniforms"]
 
 _LANE = 16  # torch draws CPU normals in groups of 16: rows of a multiple of 16 do not depend on the cut
 
@@ -47,6 +49,29 @@ def require_generator(generator: torch.Generator | None, device: torch.device) -
             f"make it with torch.Generator({device.type!r})"
         )
     return generator
+
+
+@contextmanager
+def isolated(generator: torch.Generator) -> Iterator[None]:
+    """Run code that knows only the global random state (layer constructors, distributions) from a generator.
+
+    Inside, the global state of the CPU and of the generator's device is seeded from the generator; afterwards
+    it is what it was before.
+
+    >>> before = torch.get_rng_state()
+    >>> with isolated(torch.Generator().manual_seed(0)):
+    ...     layer = torch.nn.Linear(3, 3)
+    >>> torch.equal(before, torch.get_rng_state())
+    True
+    """
+    device = require_generator(generator, generator.device).device
+    seed = int(torch.randint(1 << 62, (), generator=generator, device=device))
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.random.default_generator.manual_seed(seed)  # torch.manual_seed would touch every device
+        if device.type == "cuda":
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
+        yield
 
 
 def _rows(steps: int, count: int) -> tuple[int, int]:

@@ -5,12 +5,15 @@
 
 An objective is a frozen dataclass of options. What it carries from step to step (persistent chains, a
 learned log Z, a flow, a generator network) is its state: a named tuple whose leaves are tensors, numbers,
-strings, None, nested named tuples or `nn.Module`s, so that it is saved and resumed with the run. Modules in the
-state are trained together with the energy.
+strings, None, nested (named) tuples or `nn.Module`s, so that it is saved and resumed with the run. Modules in
+the state are trained together with the energy, those of their parameters that require a gradient.
+
+A batch is a tensor `(batch, *event)`, or a pair of it and labels `(batch,)`; objectives that do not use
+labels ignore them.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,17 +21,19 @@ import torch
 from torch import Tensor, nn
 
 from gibbsian.energy import Energy, ScoreField
-from gibbsian.errors import CapabilityError, DivergenceError
+from gibbsian.errors import CapabilityError, DataError, DivergenceError, ShapeError
 
-__all__ = ["Loss", "Objective", "state_modules"]
+__all__ = ["Batch", "Loss", "Objective", "check_finite", "labels", "observed", "state_modules"]
+
+Batch = Tensor | Sequence[Tensor]
 
 
 class Loss(NamedTuple):
     """What an objective returns: `value` to differentiate, the next state, and detached numbers to log.
 
-    `value` is minimised over the parameters of the energy and of the modules in the state. A two-player objective
-    also returns `other`, a second loss minimised over the parameters of the state's modules alone; `value` is
-    then minimised over the energy's parameters alone.
+    `value` is minimised over the parameters of the energy and of the modules in the state. A two-player
+    objective also returns `other`, a second loss minimised over the parameters of the state's modules alone;
+    `value` is then minimised over the energy's parameters alone.
     """
 
     value: Tensor
@@ -46,32 +51,70 @@ def state_modules(state: Any) -> Iterator[nn.Module]:
             yield from state_modules(part)
 
 
+def observed(batch: Batch) -> Tensor:
+    """The events of a batch, without its labels."""
+    if isinstance(batch, Tensor):
+        return batch
+    if isinstance(batch, Sequence) and len(batch) > 0 and isinstance(batch[0], Tensor):
+        return batch[0]
+    raise DataError(
+        f"a batch is a tensor (batch, *event) or a pair of it and labels, got a {type(batch).__name__}"
+    )
+
+
+def labels(batch: Batch, objective: str) -> Tensor:
+    """The labels `(batch,)` of a batch, as whole numbers."""
+    if isinstance(batch, Tensor) or len(batch) != 2:
+        raise DataError(
+            f"{objective} needs labels: give pairs (x, y), for example torch.utils.data.TensorDataset(x, y)"
+        )
+    x, y = batch
+    if y.shape != x.shape[:1]:
+        raise ShapeError(f"labels have shape {tuple(y.shape)}, expected ({len(x)},): one whole number a row")
+    if y.is_floating_point() or y.dtype == torch.bool:
+        raise DataError(f"labels have dtype {y.dtype}, expected whole numbers; call y.long() first")
+    return y.long()
+
+
 @dataclass(frozen=True)
 class Objective(ABC):
     """A learning principle. See CONTRIBUTING.md for how to add one."""
 
-    def init(self, energy: Any, batch: Tensor, generator: torch.Generator) -> Any:
-        """The state before the first step; checks energy and batch once. Stateless objectives return ()."""
+    def init(self, energy: Any, batch: Batch, generator: torch.Generator) -> Any:
+        """The state before the first step; checks energy and batch once. Stateless objectives return ().
+
+        Noise models are fitted to this batch and chains may start from it: give it as many rows as are at
+        hand.
+        """
         self.check(energy, batch)
         return ()
 
     @abstractmethod
-    def __call__(self, energy: Any, batch: Tensor, state: Any, generator: torch.Generator) -> Loss:
+    def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
         """The loss on a batch."""
 
-    def check(self, energy: Any, batch: Tensor) -> None:
+    def check(self, energy: Any, batch: Batch) -> None:
         """Refuse an energy or a batch that this objective cannot use."""
         if not isinstance(energy, Energy | ScoreField):
             raise CapabilityError(
                 f"{type(energy).__name__} is not an energy; wrap it with gibbsian.as_energy(function, domain)"
             )
-        energy.domain.check(batch, "batch")
+        energy.domain.check(observed(batch), "batch")
+
+    def log_z(self, state: Any) -> Tensor | None:
+        """The log Z that this objective learns along with the energy; None where it learns none."""
+        return None
 
 
 def check_finite(value: Tensor, what: str) -> None:
-    """Raise on a non-finite loss term: it is never turned into a number."""
+    """Raise on a non-finite loss term: it is never turned into a number. This waits once for the device.
+
+    While a CUDA graph is being captured nothing can be read: whoever captures checks after the replay.
+    """
+    if value.is_cuda and torch.cuda.is_current_stream_capturing():
+        return
     if not bool(torch.isfinite(value).all()):
         raise DivergenceError(
-            f"{what} is not finite ({float(value.detach().flatten()[0]):g}); lower the learning rate or the step size, "
-            "or let gibbsian.fit's guard roll back"
+            f"{what} is not finite ({float(value.detach().flatten()[0]):g}); lower the learning rate or the "
+            "step size, or let gibbsian.fit's guard roll back"
         )

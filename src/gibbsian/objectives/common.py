@@ -1,0 +1,118 @@
+"""What the objectives share: option checks, gradients collected part by part, frozen modules."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gibbsian.energy import ScoreField
+from gibbsian.errors import ArgumentError, CapabilityError
+from gibbsian.objectives.base import Loss, Objective, check_finite
+
+
+def finish(
+    objective: Objective, value: Tensor, state: Any, metrics: dict[str, Tensor], other: Tensor | None = None
+) -> Loss:
+    """The loss, once it is known to be finite."""
+    both = value if other is None else value + other.detach()
+    check_finite(both, f"the loss of {type(objective).__name__}")
+    return Loss(value, state, {name: metric.detach() for name, metric in metrics.items()}, other)
+
+
+# --- options --------------------------------------------------------------------------------------
+
+
+def need_energy(objective: Objective, energy: Any) -> None:
+    """Refuse a score network where energies are compared."""
+    if isinstance(energy, ScoreField):
+        raise CapabilityError(
+            f"{type(objective).__name__} compares energies, but {type(energy).__name__} has only a score; "
+            "train it with one of the score-matching objectives"
+        )
+
+
+def whole(objective: Objective, name: str, value: Any, least: int = 1) -> None:
+    """Refuse an option that is not a whole number from `least` on."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ArgumentError(
+            f"{type(objective).__name__}({name}={value!r}): {name} must be a whole number from {least} on"
+        )
+
+
+def number(
+    objective: Objective,
+    name: str,
+    value: Any,
+    low: float = 0.0,
+    high: float = math.inf,
+    *,
+    open_low: bool = False,
+) -> None:
+    """Refuse an option that is not a finite number in [low, high], or (low, high] with `open_low`."""
+    fine = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not fine or value > high or value < low or (open_low and value == low):
+        bound = f"in {'(' if open_low else '['}{low:g}, {high:g}{')' if high == math.inf else ']'}"
+        raise ArgumentError(
+            f"{type(objective).__name__}({name}={value!r}): {name} must be a finite number {bound}"
+        )
+
+
+def one_of(objective: Objective, name: str, value: Any, allowed: Sequence[str]) -> None:
+    """Refuse an option outside a list of words."""
+    if value not in allowed:
+        words = ", ".join(map(repr, allowed))
+        raise ArgumentError(f"{type(objective).__name__}({name}={value!r}): {name} must be one of {words}")
+
+
+# --- gradients ------------------------------------------------------------------------------------
+
+
+def trainable(energy: nn.Module) -> list[nn.Parameter]:
+    """The parameters that learning may change."""
+    return [p for p in energy.parameters() if p.requires_grad]
+
+
+def linear_loss(value: Tensor, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> Tensor:
+    """A loss with the given value and the given gradient: value + Σ (θ - stop(θ))·g."""
+    total = value.detach()
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        if gradient is not None:
+            total = total + ((parameter - parameter.detach()) * gradient).sum()
+    return total
+
+
+def accumulated(parts: Iterable[Callable[[], Tensor]], energy: nn.Module) -> Tensor:
+    """Σ of parts whose graphs are freed one by one, so that memory is that of the largest part.
+
+    Each part is differentiated at once; the sum carries the collected gradient of the energy's parameters.
+    """
+    parameters = trainable(energy)
+    total: Tensor | None = None
+    gradients: list[Tensor | None] = [None] * len(parameters)
+    for part in parts:
+        value = part()
+        if parameters and value.requires_grad:
+            for i, g in enumerate(torch.autograd.grad(value, parameters, allow_unused=True)):
+                if g is not None:
+                    seen = gradients[i]
+                    gradients[i] = g if seen is None else seen + g
+        total = value.detach() if total is None else total + value.detach()
+    if total is None:
+        raise ArgumentError("nothing to add up: give at least one part")
+    return linear_loss(total, parameters, gradients)
+
+
+@contextmanager
+def frozen(module: nn.Module) -> Iterator[None]:
+    """Inside, graphs do not reach the module's parameters: gradients flow through its input alone."""
+    parameters = trainable(module)
+    for p in parameters:
+        p.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for p in parameters:
+            p.requires_grad_(True)
