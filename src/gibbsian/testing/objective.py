@@ -1,0 +1,125 @@
+"""Conformance of an objective: seeds, a finite differentiable loss, and a state that can be saved."""
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gibbsian.errors import ArgumentError
+from gibbsian.objectives.base import Loss, Objective, state_modules
+from gibbsian.random import require_generator
+from gibbsian.testing.common import leaves, replay, require, same, untouched
+
+__all__ = ["check_objective"]
+
+
+def check_objective(
+    objective: Objective, energy: Any, batch: Tensor, *, generator: torch.Generator
+) -> list[str]:
+    """What `gibbsian.fit` relies on in an objective, apart from its gradient being the right one.
+
+    The loss is one finite number that can be differentiated, in the energy's parameters (or those of the
+    modules in the state), with finite gradients; the same generator state gives the same loss, gradient and
+    state to the bit; the state is made of tensors, numbers, strings, None, tuples and modules and carries no
+    graph; two steps can follow each other; metrics are detached numbers; batch, parameters and global random
+    states stay untouched.
+
+    Args:
+        objective: the objective.
+        energy: an energy (or score field) that it can train; it is copied, not trained.
+        batch: data `(batch, *event)`.
+        generator: required.
+
+    Returns:
+        The names of the checks that applied.
+
+    Raises:
+        AssertionError: what is wrong.
+    """
+    if not isinstance(objective, Objective):
+        raise ArgumentError(f"objective is a {type(objective).__name__}, expected one of gibbsian.objectives")
+    require_generator(generator, batch.device)
+    name = type(objective).__name__
+    runs = [_two_steps(objective, copy.deepcopy(energy), batch, g) for g in (replay(generator), generator)]
+    for a, b in zip(*runs, strict=True):
+        require(same(a, b), f"{name} gives another loss, gradient or state from the same generator state")
+    return ["loss", "gradient", "state", "seed"]
+
+
+def _two_steps(objective: Objective, energy: Any, batch: Tensor, generator: torch.Generator) -> list[Tensor]:
+    """Losses, gradients and states of two steps in a row, every one of them checked."""
+    name, seen = type(objective).__name__, []
+    with untouched(f"{name}.init", energy, batch=batch):
+        state = objective.init(energy, batch, generator)
+    _check_state(name, state)
+    for _ in range(2):
+        with untouched(name, energy, batch=batch):
+            loss = objective(energy, batch, state, generator)
+        _check_loss(name, loss)
+        gradients = _gradients(name, loss, energy, loss.state)
+        seen += [loss.value.detach(), *gradients, *(t.detach() for t in _tensors(loss.state))]
+        state = loss.state
+    return seen
+
+
+def _check_loss(name: str, loss: Any) -> None:
+    require(
+        isinstance(loss, Loss),
+        f"{name} returned a {type(loss).__name__}, expected a Loss(value, state, metrics)",
+    )
+    for what, value in (("value", loss.value), ("other", loss.other)):
+        if what == "other" and value is None:
+            continue
+        require(
+            isinstance(value, Tensor) and value.dim() == 0,
+            f"{name}: loss.{what} must be a tensor of shape ()",
+        )
+        require(bool(torch.isfinite(value)), f"{name}: loss.{what} is {float(value.detach())}")
+        require(value.requires_grad, f"{name}: loss.{what} cannot be differentiated")
+    for key, value in loss.metrics.items():
+        scalar = not isinstance(value, Tensor) or (value.numel() == 1 and not value.requires_grad)
+        require(scalar, f"{name}: the metric {key!r} must be one detached number")
+    _check_state(name, loss.state)
+
+
+def _check_state(name: str, state: Any) -> None:
+    for leaf in leaves(state):
+        known = leaf is None or isinstance(leaf, Tensor | nn.Module | int | float | bool | str)
+        require(
+            known,
+            f"{name}: the state holds a {type(leaf).__name__}, which cannot be saved; use tensors or modules",
+        )
+        free = not isinstance(leaf, Tensor) or not leaf.requires_grad
+        require(free, f"{name}: a tensor of the state carries a graph; detach it")
+
+
+def _tensors(state: Any) -> list[Tensor]:
+    found = []
+    for leaf in leaves(state):
+        if isinstance(leaf, Tensor):
+            found.append(leaf)
+        elif isinstance(leaf, nn.Module):
+            found += [t.clone() for t in leaf.state_dict().values()]
+    return found
+
+
+def _gradients(name: str, loss: Loss, energy: nn.Module, state: Any) -> list[Tensor]:
+    """Gradients of the loss, and of the second player's, all finite and not all absent."""
+    own = [p for p in energy.parameters() if p.requires_grad]
+    others = [p for module in state_modules(state) for p in module.parameters() if p.requires_grad]
+    players = [(loss.value, own + others if loss.other is None else own)]
+    if loss.other is not None:
+        players.append((loss.other, others))
+    found = []
+    for value, parameters in players:
+        require(parameters, f"{name}: there is no parameter to train, neither in the energy nor in the state")
+        some = [
+            g
+            for g in torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True)
+            if g is not None
+        ]
+        require(some, f"{name}: the loss does not depend on any parameter")
+        require(all(bool(torch.isfinite(g).all()) for g in some), f"{name}: a gradient is not finite")
+        found += some
+    return found
