@@ -9,6 +9,7 @@ torch.Size([8, 3])
 tensor(True)
 """
 
+import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from torch import Tensor
 from gibbsian.errors import ArgumentError, DomainError, ShapeError
 from gibbsian.random import require_generator
 
-__all__ = ["Binary", "Box", "Categorical", "Domain", "NonNegative", "Real", "Spin"]
+__all__ = ["Binary", "Box", "Categorical", "Counts", "Domain", "NonNegative", "Real", "Spin"]
 
 Bound = float | tuple[float, ...]
 
@@ -202,7 +203,8 @@ class Discrete(Domain):
         """The number of states, exactly."""
         raise NotImplementedError
 
-    def _decode(self, index: Tensor, dtype: torch.dtype) -> Tensor:
+    def decode(self, index: Tensor, dtype: torch.dtype) -> Tensor:
+        """The states at these positions of the enumeration, `(len(index), *shape)`."""
         raise NotImplementedError
 
     def chunks(
@@ -213,7 +215,7 @@ class Discrete(Domain):
             raise DomainError(f"{self} has 2^{self.log_size / math.log(2):.0f} states, too many to enumerate")
         for start in range(0, self.size, rows):
             index = torch.arange(start, min(start + rows, self.size), device=device)
-            yield self._decode(index, dtype or torch.get_default_dtype())
+            yield self.decode(index, dtype or torch.get_default_dtype())
 
     def states(self, *, dtype: torch.dtype | None = None, device: torch.device | str = "cpu") -> Tensor:
         """All states at once `(size, *shape)`, the last unit changing fastest; at most 2^20 of them."""
@@ -240,7 +242,7 @@ class _TwoValued(Discrete):
     def log_size(self) -> float:
         return self.numel * math.log(2)
 
-    def _decode(self, index: Tensor, dtype: torch.dtype) -> Tensor:
+    def decode(self, index: Tensor, dtype: torch.dtype) -> Tensor:
         shifts = torch.arange(self.numel - 1, -1, -1, device=index.device)
         bits = ((index[:, None] >> shifts) & 1).to(dtype)
         return (self.low + (1 - self.low) * bits).reshape(-1, *self.shape)
@@ -314,7 +316,7 @@ class Categorical(Discrete):
         """One-hot events as integer labels."""
         return x.argmax(-1)
 
-    def _decode(self, index: Tensor, dtype: torch.dtype) -> Tensor:
+    def decode(self, index: Tensor, dtype: torch.dtype) -> Tensor:
         powers = self.classes ** torch.arange(self.units - 1, -1, -1, device=index.device)
         labels = (index[:, None] // powers) % self.classes
         return self.one_hot(labels.reshape(-1, *self.shape[:-1]), dtype=dtype)
@@ -330,3 +332,59 @@ class Categorical(Discrete):
     def __str__(self) -> str:
         inner = str(self.shape[0]) if len(self.shape) == 2 else str(self.shape[:-1])
         return f"Categorical({inner}, classes={self.classes})"
+
+
+@dataclass(frozen=True, init=False)
+class Counts(Domain):
+    """Word counts of documents: whole numbers from 0 on, which add up to `total` where that is given.
+
+    The measure counts the orders of the words: Σ over n of N!/Πn_k! exp(-E(n)), so that an energy of counts is
+    the energy of one ordered document.
+
+    >>> Counts(2, total=2).states()
+    tensor([[2., 0.],
+            [1., 1.],
+            [0., 2.]])
+    """
+
+    total: int | None
+    discrete: ClassVar[bool] = True
+    hint: ClassVar[str] = "counts are whole numbers from 0 on, and every row adds up to the total where one is declared"
+
+    def __init__(self, words: int, total: int | None = None) -> None:
+        super().__init__(words)
+        if total is not None and total < 1:
+            raise ArgumentError(f"documents of total={total} words; a document needs at least one word")
+        object.__setattr__(self, "total", total)
+
+    def contains(self, x: Tensor) -> Tensor:
+        whole = (x >= 0) & (x == x.floor()) & torch.isfinite(x)
+        return whole if self.total is None else whole & (x.sum(-1, keepdim=True) == self.total)
+
+    def _length(self) -> int:
+        if self.total is None:
+            raise ArgumentError(f"{self} holds documents of any length; declare one with Counts(words, total=N)")
+        return self.total
+
+    def log_orders(self, x: Tensor) -> Tensor:
+        """log(N!/Πn_k!), the number of orders of the words of each row."""
+        return torch.lgamma(x.sum(-1) + 1) - torch.lgamma(x + 1).sum(-1)
+
+    def states(self, *, dtype: torch.dtype | None = None, device: torch.device | str = "cpu") -> Tensor:
+        """All counts that add up to `total`; at most 2^20 of them."""
+        total, words = self._length(), self.numel
+        if math.comb(total + words - 1, words - 1) > 1 << 20:
+            raise DomainError(f"{self} has {math.comb(total + words - 1, words - 1)} states, too many for one tensor")
+        rows = [(total,)] if words == 1 else []
+        for bars in itertools.combinations(range(total + words - 1), words - 1) if words > 1 else ():
+            edges = (-1, *bars, total + words - 1)
+            rows.append(tuple(b - a - 1 for a, b in itertools.pairwise(edges)))
+        return torch.tensor(sorted(rows, reverse=True), dtype=dtype or torch.get_default_dtype(), device=device)
+
+    def sample(self, n: int, *, generator: torch.Generator, dtype: torch.dtype | None = None) -> Tensor:
+        words = torch.randint(self.numel, (n, self._length()), generator=generator, device=generator.device)
+        counts = torch.zeros(n, self.numel, dtype=dtype or torch.get_default_dtype(), device=generator.device)
+        return counts.scatter_add_(1, words, torch.ones_like(words, dtype=counts.dtype))
+
+    def __str__(self) -> str:
+        return f"Counts({self.numel}, total={self.total})"

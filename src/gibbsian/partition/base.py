@@ -1,11 +1,16 @@
 """The estimate of a log partition function, with what is known about its error."""
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-__all__ = ["LogZ"]
+from gibbsian.energy import Energy
+from gibbsian.errors import CapabilityError, DivergenceError
+
+__all__ = ["LogZ", "exactly", "placement"]
 
 
 @dataclass(frozen=True)
@@ -31,3 +36,39 @@ class LogZ:
     def __repr__(self) -> str:
         interval = f"[{float(self.lower):.4f}, {float(self.upper):.4f}]"
         return f"LogZ({float(self.value):.4f} {interval}, stderr {float(self.stderr):.2g}, {self.method})"
+
+
+def exactly(value: Tensor, method: str, **diagnostics: Any) -> LogZ:
+    """A log Z without error: every bound is the value itself."""
+    value = value.detach()
+    return LogZ(value, torch.zeros_like(value), value, value, method, diagnostics)
+
+
+def require_energy(energy: Any) -> Energy:
+    """Refuse what is not an energy."""
+    if not isinstance(energy, Energy):
+        raise CapabilityError(
+            f"{type(energy).__name__} is not an energy, so it has no partition function; "
+            "wrap functions with gibbsian.as_energy(function, domain)"
+        )
+    return energy
+
+
+def placement(energy: nn.Module) -> tuple[torch.dtype, torch.device]:
+    """Precision and device of an energy: those of its parameters, else of its buffers (the narrowest floating
+    one), else float64 on the CPU."""
+    for tensors in (list(energy.parameters()), list(energy.buffers())):
+        floating = [t for t in tensors if t.is_floating_point()]
+        if floating:
+            narrowest = min(floating, key=lambda t: torch.finfo(t.dtype).bits)
+            return narrowest.dtype, narrowest.device
+    return torch.float64, torch.device("cpu")
+
+
+def refuse_nan(value: Tensor, what: str) -> None:
+    """Raise where a sum or mean of exponentials came out as NaN or +∞: an energy was NaN or -∞."""
+    if not bool((value < math.inf).all()):  # False for NaN
+        raise DivergenceError(
+            f"{what} is {float(value.flatten()[0]):g}: some energies are NaN or -∞, so this is not a finite measure; "
+            "check the parameters of the energy"
+        )
