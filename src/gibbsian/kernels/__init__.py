@@ -1,14 +1,18 @@
 """Markov kernels: one transition each, vectorised over chains."""
 
 from gibbsian.kernels.base import ChainState, Info, Kernel
+from gibbsian.kernels.gibbs import Gibbs
 from gibbsian.kernels.hmc import HMC, MALA
 from gibbsian.kernels.langevin import Langevin, ShortRunLangevin
 from gibbsian.kernels.metropolis import Independence, Metropolis, RandomWalk
+from gibbsian.kernels.nuts import NUTS
 
 __all__ = [
     "HMC",
     "MALA",
+    "NUTS",
     "ChainState",
+    "Gibbs",
     "Independence",
     "Info",
     "Kernel",
