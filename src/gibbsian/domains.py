@@ -375,7 +375,7 @@ class Counts(Domain):
         total, words = self._length(), self.numel
         if math.comb(total + words - 1, words - 1) > 1 << 20:
             raise DomainError(f"{self} has {math.comb(total + words - 1, words - 1)} states, too many for one tensor")
-        rows = [(total,)] if words == 1 else []
+        rows: list[tuple[int, ...]] = [(total,)] if words == 1 else []
         for bars in itertools.combinations(range(total + words - 1), words - 1) if words > 1 else ():
             edges = (-1, *bars, total + words - 1)
             rows.append(tuple(b - a - 1 for a, b in itertools.pairwise(edges)))

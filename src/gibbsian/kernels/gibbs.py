@@ -43,13 +43,17 @@ class Gibbs(Kernel):
                 if isinstance(energy.domain, Discrete)
                 else "kernels.MALA, HMC or NUTS for continuous states"
             )
-            raise CapabilityError(f"Gibbs needs exact conditionals, which {type(energy).__name__} does not know; use {other}")
+            raise CapabilityError(
+                f"Gibbs needs exact conditionals, which {type(energy).__name__} does not know; use {other}"
+            )
 
     def init(self, energy: Any, x: Tensor, free: Tensor | None = None) -> Positions:
         return Positions(x, free)
 
     def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> Any:
-        raise CapabilityError("the random numbers of a Gibbs sweep depend on the model; call draw(energy, x, ...)")
+        raise CapabilityError(
+            "the random numbers of a Gibbs sweep depend on the model; call draw(energy, x, ...)"
+        )
 
     def draw(self, energy: Any, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> Any:
         return energy.gibbs_noise(x, steps, generator)

@@ -1,6 +1,6 @@
 """General Boltzmann machines over {0, 1} or ±1 units, with and without hidden units.
 
-    E(z) = -½ zᵀWz - b·z,   W symmetric with zero diagonal,   z = (v, h)
+E(z) = -½ zᵀWz - b·z,   W symmetric with zero diagonal,   z = (v, h)
 """
 
 import torch
@@ -50,12 +50,22 @@ class BoltzmannMachine(Energy):
     def __init__(
         self, n: int, spin: bool = False, hidden: int = 0, *, generator: torch.Generator | None = None
     ) -> None:
-        if isinstance(n, bool) or not isinstance(n, int) or n < 1 or not isinstance(hidden, int) or hidden < 0:
-            raise ArgumentError(f"BoltzmannMachine(n={n!r}, hidden={hidden!r}): whole numbers, at least one visible unit")
+        if (
+            isinstance(n, bool)
+            or not isinstance(n, int)
+            or n < 1
+            or not isinstance(hidden, int)
+            or hidden < 0
+        ):
+            raise ArgumentError(
+                f"BoltzmannMachine(n={n!r}, hidden={hidden!r}): whole numbers, at least one visible unit"
+            )
         super().__init__(Spin(n) if spin else Binary(n))
         self.n, self.spin, self.hidden = n, bool(spin), hidden
         generator = stream(0, "init") if generator is None else generator
-        upper = 0.01 * torch.randn(n + hidden, n + hidden, generator=generator, device=generator.device).triu(1)
+        upper = 0.01 * torch.randn(n + hidden, n + hidden, generator=generator, device=generator.device).triu(
+            1
+        )
         self.weight = nn.Parameter(upper + upper.T)
         self.bias = nn.Parameter(upper.new_zeros(n + hidden))
 
@@ -64,7 +74,9 @@ class BoltzmannMachine(Energy):
         units = self.n + self.hidden
         if weight is not None:
             if tuple(weight.shape) != (units, units):
-                raise ShapeError(f"weight has shape {tuple(weight.shape)}, expected {(units, units)}: all units, visible first")
+                raise ShapeError(
+                    f"weight has shape {tuple(weight.shape)}, expected {(units, units)}: all units, visible first"
+                )
             if not torch.equal(weight, weight.T):
                 i, j = (weight != weight.T).nonzero()[0].tolist()
                 raise ArgumentError(
@@ -142,7 +154,9 @@ class BoltzmannMachine(Energy):
     def site_logits(self, x: Tensor, site: "int | Tensor") -> Tensor:
         """log p(xᵢ = 1 | rest) - log p(xᵢ = other | rest) at one site, or at one site per row: `(batch,)`."""
         if self.hidden:
-            raise CapabilityError("conditionals of visible units alone have no closed form with hidden units; use complete()")
+            raise CapabilityError(
+                "conditionals of visible units alone have no closed form with hidden units; use complete()"
+            )
         weight = self.weight
         field = x @ weight[:, site] if isinstance(site, int) else (x * weight[site]).sum(1)
         field = field + self.bias[site]

@@ -1,6 +1,6 @@
 """Restricted Boltzmann machines: two layers of units, any pair of kinds that has a normaliser.
 
-    E(v, h) = E_v(v) + E_h(h) - φ(v)ᵀ W φ(h),    F(v) = E_v(v) - log Σ_h exp(-E_h(h) + φ(v)ᵀ W φ(h))
+E(v, h) = E_v(v) + E_h(h) - φ(v)ᵀ W φ(h),    F(v) = E_v(v) - log Σ_h exp(-E_h(h) + φ(v)ᵀ W φ(h))
 """
 
 import copy
@@ -12,7 +12,7 @@ from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, DivergenceError, ShapeError
 from gibbsian.models.rbm_path import RBMPath, TemperedRBM
 from gibbsian.random import require_generator, stream
-from gibbsian.units import Count, Natural, Unit, as_unit, layer_noise
+from gibbsian.units import Count, Gaussian, Natural, Unit, as_unit, layer_noise
 
 __all__ = ["RBM"]
 
@@ -56,7 +56,9 @@ class RBM(Energy):
     ) -> None:
         visible, hidden = copy.deepcopy(as_unit(visible, "visible")), copy.deepcopy(as_unit(hidden, "hidden"))
         if isinstance(hidden, Count):
-            raise ArgumentError("count units cannot be hidden: their number of words must be given; use units.Softmax")
+            raise ArgumentError(
+                "count units cannot be hidden: their number of words must be given; use units.Softmax"
+            )
         if isinstance(visible, Count) and hidden.real:
             raise ArgumentError(
                 f"counts with {type(hidden).__name__} hidden units are not defined: the hidden bias grows with the "
@@ -78,13 +80,12 @@ class RBM(Energy):
         """Raise where two unbounded layers are coupled so strongly that the law has no normaliser."""
         if not (self.visible.real and self.hidden.real):
             return
-        signed = all(type(unit).__name__ == "Gaussian" for unit in (self.visible, self.hidden))
-        mixed = any(type(unit).__name__ == "Gaussian" for unit in (self.visible, self.hidden))
+        gaussian = isinstance(self.visible, Gaussian), isinstance(self.hidden, Gaussian)
         weight = self.weight.detach()
-        norm = float(torch.linalg.matrix_norm(weight if mixed else weight.clamp(min=0), 2))
+        norm = float(torch.linalg.matrix_norm(weight if any(gaussian) else weight.clamp(min=0), 2))
         if not norm < 1:
-            need = "exactly when" if signed else "for sure when"
-            what = "W" if mixed else "the positive part of W"
+            need = "exactly when" if all(gaussian) else "for sure when"
+            what = "W" if any(gaussian) else "the positive part of W"
             raise DivergenceError(
                 f"{type(self.visible).__name__} visible with {type(self.hidden).__name__} hidden units have a normaliser "
                 f"{need} the largest singular value of {what} is below 1, and it is {norm:.4g}; "
@@ -120,7 +121,9 @@ class RBM(Energy):
         For counts `total` is the document length N: one law per N.
         """
         self.check_proper()
-        cumulant = self.visible.log_partition(self.visible_natural(h), total) - self.visible.constant(self.visible_bias)
+        cumulant = self.visible.log_partition(self.visible_natural(h), total) - self.visible.constant(
+            self.visible_bias
+        )
         own = self.hidden.energy(h, self.hidden_bias)
         if isinstance(self.visible, Count):
             own = own * (self.visible.noise_size() if total is None else total)
@@ -189,7 +192,9 @@ class RBM(Energy):
         if base_bias is None:
             return RBMPath(self, self.visible.base(self.weight))
         if base_bias.shape != self.visible_bias.shape:
-            raise ShapeError(f"base_bias has shape {tuple(base_bias.shape)}, expected {tuple(self.visible_bias.shape)}")
+            raise ShapeError(
+                f"base_bias has shape {tuple(base_bias.shape)}, expected {tuple(self.visible_bias.shape)}"
+            )
         return RBMPath(self, self.visible.natural(base_bias.to(self.weight)))
 
     # --- learning -----------------------------------------------------------------------------------

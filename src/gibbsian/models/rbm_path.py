@@ -46,7 +46,9 @@ class TemperedRBM(Energy):
         self.rbm.check_proper()
         visible, hidden = self.rbm.visible, self.rbm.hidden
         cumulant = hidden.log_partition(self._mixed(self.rbm.hidden_natural(x), 1))
-        energy = self.beta * (visible.energy(x, self.rbm.visible_bias) + hidden.constant(self.rbm.hidden_bias))
+        energy = self.beta * (
+            visible.energy(x, self.rbm.visible_bias) + hidden.constant(self.rbm.hidden_bias)
+        )
         if self.base is not None:
             energy = energy + (1 - self.beta) * natural_energy(self.base[0], x)
         return energy - cumulant
@@ -87,7 +89,7 @@ class RBMPath:
 
     def __init__(self, rbm: "RBM", base: Natural) -> None:
         self.rbm = rbm
-        fixed = Natural(*[None if part is None else part.detach() for part in base])  # type: ignore[misc]
+        fixed = Natural(base.linear.detach(), None if base.precision is None else base.precision.detach())
         self.base = (fixed, rbm.hidden.base(rbm.weight.detach()))
 
     @property
