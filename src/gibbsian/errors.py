@@ -16,8 +16,10 @@ __all__ = [
     "EstimateWarning",
     "GibbsianError",
     "GibbsianWarning",
+    "ProcessError",
     "RandomnessError",
     "ShapeError",
+    "TrainingWarning",
 ]
 
 
@@ -57,6 +59,10 @@ class CheckpointError(GibbsianError, RuntimeError):
     """A run folder or checkpoint is missing, corrupt or does not fit."""
 
 
+class ProcessError(GibbsianError, RuntimeError):
+    """Another process of a distributed job was lost, or the processes do not fit together."""
+
+
 class GibbsianWarning(UserWarning):
     """Base of every warning given by gibbsian."""
 
@@ -71,3 +77,7 @@ class EstimateWarning(GibbsianWarning):
 
 class CompileWarning(GibbsianWarning):
     """Compilation was asked for and is not used, with the reason."""
+
+
+class TrainingWarning(GibbsianWarning):
+    """A training run shows early signs of trouble, or goes on from an older checkpoint."""
