@@ -26,8 +26,8 @@ class Gaussian(Energy):
 
     >>> g = torch.Generator().manual_seed(0)
     >>> energy = Gaussian(torch.zeros(2), torch.tensor([[1.0, 0.9], [0.9, 1.0]]))
-    >>> energy.sample(3, generator=g).shape, energy.score(torch.zeros(1, 2))
-    (torch.Size([3, 2]), tensor([[0., 0.]]))
+    >>> energy.sample(3, generator=g).shape, energy.score(torch.ones(1, 2))
+    (torch.Size([3, 2]), tensor([[-0.5263, -0.5263]]))
     """
 
     mean: Tensor
@@ -40,8 +40,8 @@ class Gaussian(Energy):
             raise ShapeError(f"the mean has shape {tuple(mean.shape)}, expected (d,); flatten it first")
         if covariance.shape != (len(mean), len(mean)):
             raise ShapeError(
-                f"the covariance has shape {tuple(covariance.shape)}, expected {(len(mean),) * 2} to fit the mean; "
-                "for independent entries pass torch.diag(variances)"
+                f"the covariance has shape {tuple(covariance.shape)}, expected {(len(mean),) * 2} to fit the "
+                "mean; for independent entries pass torch.diag(variances)"
             )
         super().__init__(Real(len(mean)))
         if not torch.allclose(covariance, covariance.T):
@@ -100,11 +100,13 @@ class Gaussian(Energy):
         """n exact draws `(n, d)`: x = μ + L⁻ᵀ z."""
         require_generator(generator, self.mean.device)
         with torch.no_grad():
-            z = torch.randn(n, len(self.mean), generator=generator, dtype=self.mean.dtype, device=self.mean.device)
+            like = {"dtype": self.mean.dtype, "device": self.mean.device}
+            z = torch.randn(n, len(self.mean), generator=generator, **like)  # type: ignore[call-overload]
             return self.mean + torch.linalg.solve_triangular(self.factor.T, z.T, upper=True).T
 
     def sample_conditional(self, x: Tensor, free: Tensor, *, generator: torch.Generator) -> Tensor:
-        """Draw the entries where `free` is non-zero given the others: N(μ_f - P_ff⁻¹ P_fc (x_c - μ_c), P_ff⁻¹)."""
+        """Draw the entries where `free` is non-zero given the others:
+        N(μ_f - P_ff⁻¹P_fc(x_c - μ_c), P_ff⁻¹)."""
         require_generator(generator, x.device)
         with torch.no_grad():
             f = free.to(x).expand_as(x)
@@ -112,7 +114,7 @@ class Gaussian(Energy):
             both = f[:, :, None] * f[:, None, :]
             block = precision * both + torch.diag_embed(1 - f)  # clamped entries decoupled
             root = torch.linalg.cholesky(block)
-            pull = f * ((((1 - f) * (x - self.mean)) @ precision))
+            pull = f * (((1 - f) * (x - self.mean)) @ precision)
             shift = torch.cholesky_solve(pull[:, :, None], root)[:, :, 0]
             z = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
             noise = torch.linalg.solve_triangular(root.mT, z[:, :, None], upper=True)[:, :, 0]
