@@ -2,8 +2,8 @@
 
     E_β(v, h) = (1-β) [E_A(v) + E_0(h)] + β E(v, h)
 
-E_A is a layer of visible units fitted to data and E_0 the simplest hidden layer (uniform for discrete units, unit
-scale for real ones), so that the base is normalised exactly and every member has exact block conditionals.
+E_A is a layer of visible units fitted to data and E_0 the simplest hidden layer (uniform for discrete units,
+unit scale for real ones), so the base is normalised exactly and every member has exact block conditionals.
 """
 
 from typing import TYPE_CHECKING
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from gibbsian.domains import Domain
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError
 from gibbsian.random import normals, require_generator, uniforms
@@ -21,6 +22,43 @@ if TYPE_CHECKING:
 
 __all__ = ["RBMPath", "TemperedRBM"]
 
+Base = tuple[Natural, Natural]  # of the visible and of the hidden layer
+
+
+def _mixed(natural: Natural, base: Natural | None, beta: Tensor) -> Natural:
+    """β natural + (1-β) base."""
+    natural = natural.scaled(beta)
+    return natural if base is None else natural.plus(base.scaled(1 - beta))
+
+
+def _natural_energy(natural: Natural, v: Tensor) -> Tensor:
+    """½λ·v² - η·v, `(batch,)`."""
+    v = v.flatten(1)
+    energy = -(v @ natural.linear)
+    return energy if natural.precision is None else energy + 0.5 * (v.square() @ natural.precision)
+
+
+def _free_energy(rbm: "RBM", base: Base | None, beta: Tensor, v: Tensor, hidden: Natural) -> Tensor:
+    """The free energy at β, from the natural parameters of h given v at β = 1."""
+    own = rbm.visible.energy(v, rbm.visible_bias) + rbm.hidden.constant(rbm.hidden_bias)
+    energy = beta * own - rbm.hidden.log_partition(_mixed(hidden, base[1] if base else None, beta))
+    return energy if base is None else energy + (1 - beta) * _natural_energy(base[0], v)
+
+
+def _sweep(
+    rbm: "RBM",
+    base: Base | None,
+    beta: Tensor,
+    v: Tensor,
+    hidden: Natural,
+    noise: tuple[Tensor, ...],
+    free: Tensor | None,
+) -> Tensor:
+    """h ~ p_β(h | v), v ~ p_β(v | h)."""
+    h = rbm.hidden.sample(_mixed(hidden, base[1] if base else None, beta), noise[0])
+    visible = _mixed(rbm.visible_natural(h), base[0] if base else None, beta)
+    return rbm.visible.resample(visible, noise[1], v, free)
+
 
 class TemperedRBM(Energy):
     """A machine whose joint energy is βE(v, h), or (1-β) base + βE(v, h); β a number or one per row.
@@ -30,7 +68,7 @@ class TemperedRBM(Energy):
 
     beta: Tensor
 
-    def __init__(self, rbm: "RBM", beta: Tensor, base: tuple[Natural, Natural] | None = None) -> None:
+    def __init__(self, rbm: "RBM", beta: Tensor, base: Base | None = None) -> None:
         super().__init__(rbm.domain)
         if beta.dim() > 1:
             raise ArgumentError(f"beta has shape {tuple(beta.shape)}, expected a number or one per row")
@@ -38,20 +76,9 @@ class TemperedRBM(Energy):
         self.base = base
         self.register_buffer("beta", beta.to(rbm.weight), persistent=False)
 
-    def _mixed(self, natural: Natural, layer: int) -> Natural:
-        natural = natural.scaled(self.beta)
-        return natural if self.base is None else natural.plus(self.base[layer].scaled(1 - self.beta))
-
     def forward(self, x: Tensor) -> Tensor:
         self.rbm.check_proper()
-        visible, hidden = self.rbm.visible, self.rbm.hidden
-        cumulant = hidden.log_partition(self._mixed(self.rbm.hidden_natural(x), 1))
-        energy = self.beta * (
-            visible.energy(x, self.rbm.visible_bias) + hidden.constant(self.rbm.hidden_bias)
-        )
-        if self.base is not None:
-            energy = energy + (1 - self.beta) * natural_energy(self.base[0], x)
-        return energy - cumulant
+        return _free_energy(self.rbm, self.base, self.beta, x, self.rbm.hidden_natural(x))
 
     def gibbs_noise(self, x: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, ...]:
         """The same as the machine's."""
@@ -60,19 +87,12 @@ class TemperedRBM(Energy):
     def gibbs_sweep(self, x: Tensor, noise: tuple[Tensor, ...], free: Tensor | None = None) -> Tensor:
         """h ~ p_β(h | v), then v ~ p_β(v | h) where `free`."""
         with torch.no_grad():
-            h = self.rbm.hidden.sample(self._mixed(self.rbm.hidden_natural(x), 1), noise[0])
-            return self.rbm.visible.resample(self._mixed(self.rbm.visible_natural(h), 0), noise[1], x, free)
-
-
-def natural_energy(natural: Natural, v: Tensor) -> Tensor:
-    """½λ·v² - η·v, `(batch,)`."""
-    v = v.flatten(1)
-    linear = -(v * natural.linear).sum(1)
-    return linear if natural.precision is None else linear + 0.5 * (v.square() * natural.precision).sum(1)
+            return _sweep(self.rbm, self.base, self.beta, x, self.rbm.hidden_natural(x), noise, free)
 
 
 class RBMPath:
-    """The path of `RBM.path`: `at(beta)` is an energy with exact block Gibbs sweeps, `at(0)` is normalised by `log_z0()`.
+    """The path of `RBM.path`: `at(beta)` is an energy with exact block Gibbs sweeps, and `log_z0()` normalises
+    `at(0)`.
 
     For Bernoulli units: log p*_β(v) = ((1-β)b^A + βb)·v + Σⱼ softplus(β(cⱼ + (vW)ⱼ)) and
     log Z₀ = Σ softplus(b^A) + M log 2, M the number of hidden units.
@@ -93,16 +113,16 @@ class RBMPath:
         self.base = (fixed, rbm.hidden.base(rbm.weight.detach()))
 
     @property
-    def domain(self) -> object:
+    def domain(self) -> Domain:
         """That of the visible units."""
         return self.rbm.domain
 
     def at(self, beta: float | Tensor) -> TemperedRBM:
-        """The member at inverse temperature β, a number or one per row; β = 1 is the machine itself."""
+        """The member at β, a number or one per row; β = 1 is the machine itself."""
         return TemperedRBM(self.rbm, torch.as_tensor(beta), self.base)
 
     def log_z0(self) -> Tensor:
-        """log Z of the base, exactly: Σ over both layers of their cumulants. For counts of the declared length."""
+        """log Z of the base, exactly: the cumulants of both layers. For counts, of the declared length."""
         with torch.no_grad():
             return self.rbm.visible.log_partition(self.base[0]) + self.rbm.hidden.log_partition(self.base[1])
 
@@ -114,3 +134,21 @@ class RBMPath:
         noise = draw(1, n * visible.noise_size(), generator, dtype=weight.dtype, device=weight.device)
         with torch.no_grad():
             return visible.sample(self.base[0], noise.reshape(n, -1))
+
+    def noise(self, v: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """The random numbers of `steps` calls of `anneal`, with that leading axis."""
+        return self.rbm.gibbs_noise(v, steps, generator)
+
+    def anneal(
+        self, v: Tensor, beta: Tensor, next_beta: Tensor, noise: tuple[Tensor, ...], free: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Weight from β to the next β, then one sweep there: (v', log p*_next(v) - log p*_β(v)).
+
+        The same as `at(beta)(v) - at(next_beta)(v)` and a sweep of `at(next_beta)`, with two products instead
+        of four.
+        """
+        with torch.no_grad():
+            hidden = self.rbm.hidden_natural(v)
+            before = _free_energy(self.rbm, self.base, beta, v, hidden)
+            after = _free_energy(self.rbm, self.base, next_beta, v, hidden)
+            return _sweep(self.rbm, self.base, next_beta, v, hidden, noise, free), before - after
