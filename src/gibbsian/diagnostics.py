@@ -73,6 +73,8 @@ class StreamingMoments:
 
     def update(self, x: Tensor) -> None:
         """Take in draws `(n, chains, *event)`."""
+        if not len(x):
+            return
         if self.shift is None:
             self.shift = x[0].clone()
             self.sums = x.new_zeros(self.batches, *x.shape[1:])

@@ -13,16 +13,17 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from gibbsian.compiled import compiled_chunk
 from gibbsian.diagnostics import StreamingMoments, summarise
 from gibbsian.domains import Categorical, Domain
 from gibbsian.errors import ArgumentError, CapabilityError, DivergenceError, DivergenceWarning, DomainError, ShapeError
-from gibbsian.kernels.base import Kernel
+from gibbsian.kernels.base import Info, Kernel
 from gibbsian.progress import progress_bar
 from gibbsian.random import require_generator
 
-__all__ = ["Trace", "advance", "run_chunk", "sample"]
+__all__ = ["Trace", "advance", "run_chunk", "run_steps", "sample"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Trace:
         acceptance: mean acceptance probability over steps and chains, burn-in left out; NaN for unadjusted kernels.
         divergences: for each chain, how many steps met a non-finite or exploding energy or state.
         steps: steps run so far, those of the trace that was resumed counted in.
-        compiled: True, or the reason why the run was eager, or False when compilation was not asked for.
+        compiled: whether steps ran compiled; `compile_note` says why not where that was asked for.
     """
 
     samples: Tensor | None
@@ -49,7 +50,8 @@ class Trace:
     moments: StreamingMoments | None = None
     draw_acceptance: Tensor | None = None
     draw_diverged: Tensor | None = None
-    compiled: bool | str = False
+    compiled: bool = False
+    compile_note: str = ""
 
     def summary(self) -> dict[str, Tensor]:
         """Mean, sd, R-hat, effective sample size and Monte-Carlo error of every entry of the event.
@@ -88,15 +90,32 @@ def _per_step(inputs: Any) -> Iterator[Any]:
         yield type(inputs)(*one) if hasattr(inputs, "_fields") else one
 
 
-def run_chunk(energy: Any, kernel: Kernel, state: Any, inputs: Any) -> tuple[Any, Tensor, Tensor, Tensor]:
-    """Several steps: the state after them, and positions, acceptance and divergence of each. The compiled unit."""
-    positions, acceptance, diverged = [], [], []
+Steps = tuple[list[Tensor], list[Info]]
+
+
+def run_steps(energy: Any, kernel: Kernel, state: Any, inputs: Any) -> tuple[Any, list[Tensor], list[Info]]:
+    """Several steps, eagerly: the state after them, and the positions and infos of each."""
+    positions, infos = [], []
     for one in _per_step(inputs):
         state, info = kernel.step(energy, state, one)
         positions.append(kernel.position(state))
-        acceptance.append(info.acceptance)
-        diverged.append(info.diverged)
-    return state, torch.stack(positions), torch.stack(acceptance), torch.stack(diverged)
+        infos.append(info)
+    return state, positions, infos
+
+
+def _stack(infos: list[Info], positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Acceptance and divergence `(steps, chains)` of some steps at the given positions."""
+    if infos[0].acceptance is None or infos[0].diverged is None:
+        diverged = ~torch.isfinite(positions).flatten(2).all(2)
+        return torch.full_like(diverged, torch.nan, dtype=positions.dtype), diverged
+    return torch.stack([i.acceptance for i in infos]), torch.stack([i.diverged for i in infos])  # type: ignore[misc]
+
+
+def run_chunk(energy: Any, kernel: Kernel, state: Any, inputs: Any) -> tuple[Any, Tensor, Tensor, Tensor]:
+    """Several steps: the state after them, and positions, acceptance and divergence of each. The compiled unit."""
+    state, positions, infos = run_steps(energy, kernel, state, inputs)
+    stacked = torch.stack(positions)
+    return state, stacked, *_stack(infos, stacked)
 
 
 def advance(
@@ -106,17 +125,17 @@ def advance(
 
     The lean inner loop of the objectives; `energy` is `kernel.target(energy)`, checks are the caller's.
     """
-    acceptance, diverged = [], []
+    infos: list[Info] = []
     with torch.no_grad():
         done = 0
         while done < steps:
             k = min(kernel.fixed_chunk or kernel.unroll, steps - done)
-            for one in _per_step(kernel.draw(energy, kernel.position(state), k, generator, start + done)):
-                state, info = kernel.step(energy, state, one)
-                acceptance.append(info.acceptance)
-                diverged.append(info.diverged)
+            inputs = kernel.inputs(kernel.position(state), k, generator, start + done)
+            state, _, some = run_steps(energy, kernel, state, inputs)
+            infos += some
             done += k
-    return state, torch.stack(acceptance).mean(0), torch.stack(diverged).any(0)
+        acceptance, diverged = _stack(infos, kernel.position(state)[None])
+    return state, acceptance.mean(0), diverged.any(0)
 
 
 def check_start(energy: Any, x: Tensor, name: str = "x0") -> None:
@@ -223,54 +242,106 @@ def sample(
             _check_energies(state)
         generator = require_generator(generator, x.device)
 
-        draws = -(-(steps - burn_in) // thin)
-        moments = None if keep else StreamingMoments(draws)
-        storage: list[Tensor] = []
-        acceptances: list[Tensor] = []
-        divergences: list[Tensor] = []
-        accepted, counted = torch.zeros((), dtype=torch.float64, device=x.device), 0
-        diverged_total = torch.zeros(len(x), dtype=torch.long, device=x.device)
         size = kernel.fixed_chunk or kernel.unroll
-        how: bool | str = False
-        chunk = run_chunk
-        if compile:
-            chunk, how = compiled_chunk(run_chunk, target, kernel, state, x, size)
+        fast = compiled_chunk(run_chunk, target, kernel, state, size) if compile else None
+        record = _Record(steps, burn_in, thin, keep, x)
         at = 0
-        with progress_bar(steps, f"{type(kernel).__name__}", progress) as tick:
+        with progress_bar(steps, type(kernel).__name__, progress) as tick:
             while at < steps:
                 k = min(size, steps - at)
                 inputs = kernel.draw(target, x, k, generator, done + at)
-                state, positions, acceptance, diverged = (chunk if k == size else run_chunk)(target, kernel, state, inputs)
-                first = -(at - burn_in) % thin if at > burn_in else burn_in - at
-                if first < k:
-                    kept = positions[first::thin]
-                    if moments is not None:
-                        moments.update(kept)
-                    else:
-                        storage.append(kept if chunk is run_chunk and thin == 1 else kept.clone())
-                        acceptances.append(acceptance[first::thin].clone())
-                        divergences.append(diverged[first::thin].clone())
-                    counted += k - max(0, burn_in - at)
-                    accepted += acceptance[max(0, burn_in - at) :].double().mean(1).sum()
-                diverged_total += diverged.sum(0)
+                if fast is not None and k == size:
+                    state, *seen = fast(target, kernel, state, inputs)
+                    record.add_chunk(*seen)
+                else:
+                    state, positions, infos = run_steps(target, kernel, state, inputs)
+                    record.add_steps(positions, infos)
                 at += k
                 tick(k)
+        record.flush()
+        if fast is not None:
+            fast.tell(steps // size, size)
+            state = pytree.tree_map(lambda t: t.clone() if isinstance(t, Tensor) else t, state)
         position = kernel.position(state)
-        _report(diverged_total, position, kernel)
+        _report(record.divergences, position, kernel)
         return Trace(
-            samples=torch.cat(storage) if keep else None,
+            samples=record.samples,
             last=position,
-            acceptance=accepted / max(counted, 1),
-            divergences=diverged_total,
+            acceptance=record.accepted / (steps - burn_in),
+            divergences=record.divergences,
             steps=done + steps,
             kernel=kernel,
             state=state,
             clamp=free,
-            moments=moments,
-            draw_acceptance=torch.cat(acceptances) if keep else None,
-            draw_diverged=torch.cat(divergences) if keep else None,
-            compiled=how,
+            moments=record.moments,
+            draw_acceptance=record.acceptance,
+            draw_diverged=record.diverged,
+            compiled=fast is not None and not fast.reason and steps >= size,
+            compile_note=fast.reason if fast is not None else "",
         )
+
+
+class _Record:
+    """What is kept of a run. Eager steps are gathered and worked off many at a time: bookkeeping stays cheap."""
+
+    def __init__(self, steps: int, burn_in: int, thin: int, keep: bool, x: Tensor) -> None:
+        self.burn_in, self.thin, self.at = burn_in, thin, 0
+        draws = -(-(steps - burn_in) // thin)
+        self.moments = None if keep else StreamingMoments(draws)
+        self.samples = x.new_empty(draws, *x.shape) if keep else None
+        self.acceptance = x.new_empty(draws, len(x)) if keep else None
+        self.diverged = x.new_empty(draws, len(x), dtype=torch.bool) if keep else None
+        self.accepted = torch.zeros((), dtype=torch.float64, device=x.device)
+        self.divergences = torch.zeros(len(x), dtype=torch.long, device=x.device)
+        self.waiting: Steps = ([], [])
+        self.enough = max(1, min(64, (1 << 20) // x.numel()))
+
+    def add_steps(self, positions: list[Tensor], infos: list[Info]) -> None:
+        """Take in eager steps."""
+        self.waiting = (self.waiting[0] + positions, self.waiting[1] + infos)
+        if len(self.waiting[0]) >= self.enough:
+            self.flush()
+
+    def flush(self) -> None:
+        """Work off the steps that have been gathered."""
+        positions, infos = self.waiting
+        self.waiting = ([], [])
+        if positions:
+            self._take(positions, infos)
+
+    def add_chunk(self, positions: Tensor, acceptance: Tensor, diverged: Tensor) -> None:
+        """Take in a compiled chunk; it is copied before the next one overwrites it."""
+        self.flush()
+        self._take(positions, (acceptance, diverged))
+
+    def _take(self, positions: "Tensor | list[Tensor]", info: "list[Info] | tuple[Tensor, Tensor]") -> None:
+        n = len(positions)
+        burnt = max(0, self.burn_in - self.at)
+        first = burnt + -(self.at + burnt - self.burn_in) % self.thin
+        kept = positions[first :: self.thin]
+        start = (self.at + first - self.burn_in) // self.thin
+        stacked = positions if isinstance(positions, Tensor) else None
+        if len(kept) and self.samples is not None:
+            place = self.samples[start : start + len(kept)]
+            if isinstance(kept, Tensor):
+                place.copy_(kept)
+            else:
+                torch.stack(kept, out=place)
+                stacked = place if len(kept) == n else None
+        elif len(kept) and self.moments is not None:
+            self.moments.update(kept if isinstance(kept, Tensor) else torch.stack(kept))
+        if isinstance(info, list):
+            if stacked is None:
+                stacked = torch.stack(list(positions)) if info[0].diverged is None else positions[0][None]
+            info = _stack(info, stacked)
+        acceptance, diverged = info
+        self.divergences += diverged.sum(0)
+        if burnt < n:
+            self.accepted += acceptance[burnt:].mean(1, dtype=torch.float64).sum()
+        if len(kept) and self.acceptance is not None and self.diverged is not None:
+            self.acceptance[start : start + len(kept)] = acceptance[first :: self.thin]
+            self.diverged[start : start + len(kept)] = diverged[first :: self.thin]
+        self.at += n
 
 
 def _check_energies(state: Any) -> None:

@@ -33,10 +33,11 @@ class ChainState(NamedTuple):
 
 
 class Info(NamedTuple):
-    """What a person wants to see of one step, per chain."""
+    """What a person wants to see of one step, per chain. Unadjusted kernels leave both None: nothing is accepted,
+    and a chain has diverged where its position is not finite."""
 
-    acceptance: Tensor  # probability of acceptance, NaN for unadjusted kernels
-    diverged: Tensor  # bool: a non-finite energy or state was met
+    acceptance: Tensor | None = None  # probability of acceptance
+    diverged: Tensor | None = None  # bool: a non-finite energy or state was met
 
 
 class MoveInputs(NamedTuple):

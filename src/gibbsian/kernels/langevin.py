@@ -24,12 +24,6 @@ class Positions(NamedTuple):
     free: Tensor | None = None
 
 
-def unadjusted_info(x: Tensor) -> Info:
-    """No acceptance; a chain is divergent once any of its entries is not finite."""
-    finite = torch.isfinite(x).flatten(1).all(1)
-    return Info(torch.full_like(finite, torch.nan, dtype=x.dtype), ~finite)
-
-
 def normal_inputs(x: Tensor, steps: int, generator: torch.Generator) -> Tensor:
     """Standard normals (steps, chains, *event)."""
     z = normals(steps, x.numel(), generator, dtype=x.dtype, device=x.device)
@@ -74,7 +68,7 @@ class Langevin(Kernel):
         x = torch.addcmul(x, eps, masked(drift, free))
         if isinstance(energy.domain, Bounded):
             x, _ = reflect(x, x, energy.domain)
-        return Positions(x, free), unadjusted_info(x)
+        return Positions(x, free), Info()
 
 
 class ShortRunInputs(NamedTuple):
@@ -137,4 +131,4 @@ class ShortRunLangevin(Kernel):
         x = x + masked(move, free)
         if isinstance(energy.domain, Bounded):
             x, _ = reflect(x, x, energy.domain)
-        return Positions(x, free), unadjusted_info(x)
+        return Positions(x, free), Info()
