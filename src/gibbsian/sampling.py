@@ -130,7 +130,7 @@ def advance(
         done = 0
         while done < steps:
             k = min(kernel.fixed_chunk or kernel.unroll, steps - done)
-            inputs = kernel.inputs(kernel.position(state), k, generator, start + done)
+            inputs = kernel.draw(energy, kernel.position(state), k, generator, start + done)
             state, _, some = run_steps(energy, kernel, state, inputs)
             infos += some
             done += k
