@@ -1,0 +1,109 @@
+"""The mean-field bound: the best lower bound that independent units give.
+
+    log Z ≥ ½ mᵀWm + b·m + Σᵢ H(mᵢ)   for any m in [0, 1]^n
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from gibbsian.energy import Energy
+from gibbsian.errors import ArgumentError
+from gibbsian.partition.base import LogZ
+from gibbsian.partition.pairwise import Pairwise, pairwise
+from gibbsian.random import stream
+
+__all__ = ["mean_field"]
+
+
+def mean_field(
+    energy: Energy,
+    *,
+    restarts: int = 16,
+    sweeps: int = 500,
+    tolerance: float = 1e-10,
+    generator: torch.Generator | None = None,
+) -> LogZ:
+    """A lower bound on log Z of a machine with two-valued units by naive mean field.
+
+        log Z ≥ ½ mᵀWm + b·m + Σᵢ H(mᵢ),   ascended by mᵢ ← σ(Σⱼ wᵢⱼmⱼ + bᵢ), units that are not neighbours at once
+
+    (tanh for ±1 units: the same bound). It holds at any m, so it needs no convergence; several starts are ascended and
+    the best is kept. Tight for weak or frustration-free couplings with one dominant mode; it loses up to log 2 for each
+    symmetric pair of modes it cannot cover. `tree_reweighted` bounds from above.
+
+    Reference: Peterson & Anderson 1987; Saul, Jaakkola & Jordan 1996.
+
+    Args:
+        energy: a BoltzmannMachine, an Ising model, or an RBM with Bernoulli or Spin units (both layers are units).
+        restarts: starting points: all ½, σ(b), and random ones.
+        sweeps: most sweeps over the units.
+        tolerance: stop when no mean moves by more than this.
+        generator: for the random starts; a fixed seed where it is left out.
+
+    Returns:
+        `value` = `lower`; `upper` is +∞. Diagnostics: `means` (of the units as {0, 1}), `converged`, `sweeps`.
+
+    >>> import gibbsian as gb
+    >>> mean_field(gb.models.BoltzmannMachine(4)).upper
+    tensor(inf, dtype=torch.float64)
+    """
+    if restarts < 1 or sweeps < 1:
+        raise ArgumentError(f"restarts={restarts}, sweeps={sweeps}: at least one of each is needed")
+    graph = pairwise(energy)
+    generator = stream(0, "mean_field", graph.bias.device) if generator is None else generator
+    m = torch.rand(restarts, graph.units, generator=generator, dtype=torch.float64, device=graph.bias.device)
+    m[0] = 0.5
+    if restarts > 1:
+        m[1] = torch.sigmoid(graph.bias)
+    blocks = _blocks(graph)
+    done = 0
+    converged = False
+    while done < sweeps and not converged:
+        moved = torch.zeros((), dtype=torch.float64, device=m.device)
+        for units, source, target, weight in blocks:
+            field = graph.bias[units].repeat(restarts, 1).index_add_(1, target, m[:, source] * weight)
+            new = torch.sigmoid(field)
+            moved = torch.maximum(moved, (new - m[:, units]).abs().max())
+            m[:, units] = new
+        done += 1
+        converged = float(moved) <= tolerance
+    bound = graph.log_density(m) + (torch.special.entr(m) + torch.special.entr(1 - m)).sum(1)
+    best = int(bound.argmax())
+    value = bound[best]
+    return LogZ(
+        value,
+        torch.full_like(value, math.nan),
+        value,
+        torch.full_like(value, math.inf),
+        "mean field",
+        {"means": m[best], "converged": converged, "sweeps": done, "restarts": bound},
+    )
+
+
+def _blocks(graph: Pairwise) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
+    """Units in groups without inner edges (greedy colouring), each with the edges that lead into it: units, sources,
+    targets as positions in the group, weights. Updating a group at once is coordinate ascent, so the bound never falls."""
+    source, target, weight, _ = graph.directed()
+    colour = _greedy_colours(graph)
+    groups = []
+    position = torch.zeros(graph.units, dtype=torch.long, device=source.device)
+    for c in range(int(colour.max()) + 1):
+        units = (colour == c).nonzero().flatten()
+        position[units] = torch.arange(len(units), device=source.device)
+        into = (colour[target] == c).nonzero().flatten()
+        groups.append((units, source[into], position[target[into]], weight[into]))
+    return groups
+
+
+def _greedy_colours(graph: Pairwise) -> Tensor:
+    neighbours: list[list[int]] = [[] for _ in range(graph.units)]
+    for i, j in graph.edges.T.tolist():
+        neighbours[i].append(j)
+        neighbours[j].append(i)
+    colours = [-1] * graph.units
+    for unit in range(graph.units):
+        taken = {colours[other] for other in neighbours[unit]}
+        colours[unit] = next(c for c in range(graph.units) if c not in taken)
+    return torch.tensor(colours, device=graph.bias.device)

@@ -1,0 +1,94 @@
+"""Belief propagation on pairwise machines, plain (ρ = 1) and tree-reweighted, all messages at once.
+
+For {0, 1} units a message is one number, the log-odds ν_{t→s} = log M_{t→s}(1)/M_{t→s}(0):
+
+    ν_{t→s} ← ζ(w_st/ρ_st + c_{t→s}) - ζ(c_{t→s}),   c_{t→s} = b_t + Σ_u ρ_ut ν_{u→t} - ν_{s→t},   ζ(z) = log(1 + e^z)
+
+which is M_{t→s}(x_s) ∝ Σ_{x_t} exp(θ_st/ρ_st + θ_t) Π_{u≠s} M_{u→t}^{ρ_ut} / M_{s→t}^{1-ρ_st}.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from gibbsian.errors import ArgumentError
+from gibbsian.partition.pairwise import Pairwise
+
+__all__ = ["Beliefs", "propagate"]
+
+
+class Beliefs(NamedTuple):
+    """Where message passing ended.
+
+    `value` is Σ E_b[θ] + Σ H_i - Σ ρ_ij I_ij, `means` the beliefs that units are 1, `information` the mutual
+    information of every edge's belief, `cavities` the fields c of every directed edge, `residual` the largest change
+    that one more undamped update would make.
+    """
+
+    value: Tensor
+    means: Tensor
+    information: Tensor
+    messages: Tensor
+    cavities: Tensor
+    residual: float
+    converged: bool
+    iterations: int
+    damping: float
+
+
+def propagate(
+    graph: Pairwise,
+    rho: Tensor,
+    *,
+    damping: float,
+    iterations: int,
+    tolerance: float,
+    messages: Tensor | None = None,
+    stages: int = 1,
+) -> Beliefs:
+    """Pass messages until none changes by more than `tolerance`; where `iterations` do not suffice, damp harder in
+    each of the further `stages`."""
+    if not 0 <= damping < 1:
+        raise ArgumentError(f"damping={damping}: must lie in [0, 1), the share of the old message that is kept")
+    if iterations < 1:
+        raise ArgumentError(f"iterations={iterations}: at least one is needed")
+    source, target, weight, opposite = graph.directed()
+    both = rho.repeat(2)
+    coupling = weight / both
+    nu = torch.zeros_like(weight) if messages is None else messages
+    residual, done = float("inf"), 0
+    for stage in range(stages):
+        keep = 1 - (1 - damping) * 0.3**stage
+        for _ in range(iterations):
+            cavity = graph.bias.index_add(0, target, both * nu)[source] - nu[opposite]
+            new = softplus(coupling + cavity) - softplus(cavity)
+            residual = float((new - nu).abs().max()) if len(nu) else 0.0
+            done += 1
+            if not residual > tolerance:
+                break
+            nu = torch.lerp(new, nu, keep)
+        if not residual > tolerance:
+            break
+    total = graph.bias.index_add(0, target, both * nu)
+    cavities = total[source] - nu[opposite]
+    value, means, information = _beliefs(graph, rho, total, cavities)
+    return Beliefs(value, means, information, nu, cavities, residual, residual <= tolerance, done, keep)
+
+
+def _beliefs(graph: Pairwise, rho: Tensor, total: Tensor, cavities: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The free energy of the beliefs, with the means and the mutual information of every edge."""
+    means = torch.sigmoid(total)
+    c_i, c_j = cavities.split(len(rho)) if len(rho) else (cavities, cavities)
+    joint = torch.stack([torch.zeros_like(c_i), c_j, c_i, c_i + c_j + graph.weight / rho], 1)  # 00, 01, 10, 11
+    p = torch.softmax(joint, 1)
+    p_i, p_j = p[:, 2] + p[:, 3], p[:, 1] + p[:, 3]
+    entropy = torch.special.entr(means) + torch.special.entr(torch.sigmoid(-total))
+    information = _binary_entropy(p_i) + _binary_entropy(p_j) - torch.special.entr(p).sum(1)
+    expected = graph.constant + graph.bias @ means + graph.weight @ p[:, 3]
+    return expected + entropy.sum() - rho @ information, means, information
+
+
+def _binary_entropy(p: Tensor) -> Tensor:
+    return torch.special.entr(p) + torch.special.entr(1 - p)
