@@ -1,5 +1,52 @@
 """Learning principles: losses whose gradient is the learning rule, on any energy that fits."""
 
+from gibbsian.objectives.adversarial import Adversarial
 from gibbsian.objectives.base import Loss, Objective
+from gibbsian.objectives.contrastive import ContrastiveDivergence
+from gibbsian.objectives.denoising import DenoisingScoreMatching, MultiScaleDenoising
+from gibbsian.objectives.joint import CrossEntropy
+from gibbsian.objectives.likelihood import ExactLikelihood, MonteCarloLikelihood
+from gibbsian.objectives.noise import FlowNoise, GaussianNoise, MarginalNoise, MixtureNoise, UniformNoise
+from gibbsian.objectives.noise_contrastive import NoiseContrastive
+from gibbsian.objectives.nonnegative import NonNegativeScoreMatching
+from gibbsian.objectives.persistent import PersistentContrastiveDivergence
+from gibbsian.objectives.probability_flow import MinimumProbabilityFlow
+from gibbsian.objectives.pseudo import PseudoLikelihood
+from gibbsian.objectives.ratio import RatioMatching
+from gibbsian.objectives.regularisers import Centred, Sparsity, WeightDecay
+from gibbsian.objectives.samplers import FlowSampler, ImplicitSampler
+from gibbsian.objectives.score import ExplicitScoreMatching, ImplicitScoreMatching
+from gibbsian.objectives.sliced import SlicedScoreMatching
+from gibbsian.objectives.weighted import Weighted
 
-__all__ = ["Loss", "Objective"]
+__all__ = [
+    "Adversarial",
+    "Centred",
+    "ContrastiveDivergence",
+    "CrossEntropy",
+    "DenoisingScoreMatching",
+    "ExactLikelihood",
+    "ExplicitScoreMatching",
+    "FlowNoise",
+    "FlowSampler",
+    "GaussianNoise",
+    "ImplicitSampler",
+    "ImplicitScoreMatching",
+    "Loss",
+    "MarginalNoise",
+    "MinimumProbabilityFlow",
+    "MixtureNoise",
+    "MonteCarloLikelihood",
+    "MultiScaleDenoising",
+    "NoiseContrastive",
+    "NonNegativeScoreMatching",
+    "Objective",
+    "PersistentContrastiveDivergence",
+    "PseudoLikelihood",
+    "RatioMatching",
+    "SlicedScoreMatching",
+    "Sparsity",
+    "UniformNoise",
+    "WeightDecay",
+    "Weighted",
+]

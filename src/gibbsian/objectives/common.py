@@ -1,7 +1,7 @@
 """What the objectives share: option checks, gradients collected part by part, frozen modules."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -75,20 +75,30 @@ def trainable(energy: nn.Module) -> list[nn.Parameter]:
     return [p for p in energy.parameters() if p.requires_grad]
 
 
+class _GivenGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: Tensor, gradients: Sequence[Tensor | None], *parameters: Tensor) -> Tensor:
+        ctx.gradients = gradients
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> Any:
+        return (None, None, *(g if g is None else outer[0] * g for g in ctx.gradients))
+
+
 def linear_loss(value: Tensor, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> Tensor:
-    """A loss with the given value and the given gradient: value + Σ (θ - stop(θ))·g."""
-    total = value.detach()
-    for parameter, gradient in zip(parameters, gradients, strict=True):
-        if gradient is not None:
-            total = total + ((parameter - parameter.detach()) * gradient).sum()
-    return total
+    """A loss with the given value and the given gradient in the parameters."""
+    return _GivenGradient.apply(value.detach(), gradients, *parameters)
 
 
-def accumulated(parts: Iterable[Callable[[], Tensor]], energy: nn.Module) -> Tensor:
+def accumulated(parts: Sequence[Callable[[], Tensor]], energy: nn.Module) -> Tensor:
     """Σ of parts whose graphs are freed one by one, so that memory is that of the largest part.
 
     Each part is differentiated at once; the sum carries the collected gradient of the energy's parameters.
+    A single part is returned as it is.
     """
+    if len(parts) == 1:
+        return parts[0]()
     parameters = trainable(energy)
     total: Tensor | None = None
     gradients: list[Tensor | None] = [None] * len(parameters)

@@ -1,0 +1,91 @@
+"""What the likelihood and contrastive objectives share: samples from a kernel, and how the chains do."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gibbsian.energy import ContrastiveModel, Sampleable
+from gibbsian.errors import ArgumentError, CapabilityError
+from gibbsian.kernels.base import Kernel
+from gibbsian.objectives.base import Objective
+from gibbsian.sampling import advance, check_start
+
+STARTS = ("reference", "data")
+
+
+def check_kernel(objective: Objective, kernel: Any) -> None:
+    """Refuse what is not a kernel."""
+    if not isinstance(kernel, Kernel):
+        raise ArgumentError(
+            f"{type(objective).__name__}(kernel={kernel!r}): expected one of gibbsian.kernels, such as "
+            "kernels.Gibbs() or kernels.Langevin(step_size=0.1)"
+        )
+
+
+def check_chains(objective: Objective, energy: Any, kernel: Kernel, x: Tensor) -> None:
+    """Refuse an energy that the kernel cannot sample, or a batch that does not fit its parameters."""
+    kernel.check(energy)
+    check_start(energy, x, "batch")
+
+
+def plain_gibbs(kernel: Kernel, energy: Any) -> bool:
+    """Can the model run its own sweeps and share their products with the gradient?"""
+    from gibbsian.kernels.gibbs import Gibbs
+
+    return type(kernel) is Gibbs and kernel == Gibbs() and isinstance(energy, ContrastiveModel)
+
+
+def walk(
+    energy: Any, kernel: Kernel, x: Tensor, steps: int, generator: torch.Generator
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Positions after `steps` steps from x, and metrics of the chains.
+
+    The kernel's state is made anew, because cached energies and scores belong to older parameters.
+    """
+    with torch.no_grad():
+        target = kernel.target(energy)
+        state = kernel.init(target, x.detach())
+        state, acceptance, diverged = advance(target, kernel, state, steps, generator)
+        y = kernel.position(state)
+    metrics = chain_metrics(x, y)
+    metrics["divergent"] = diverged.to(y.dtype).mean()
+    if kernel.adjusted:
+        metrics["acceptance"] = acceptance.mean()
+    return y, metrics
+
+
+def chain_metrics(start: Tensor, end: Tensor) -> dict[str, Tensor]:
+    """How far the chains went: 0 means frozen. Root mean square over entries and chains."""
+    return {"movement": (end - start).detach().square().mean().sqrt()}
+
+
+def exact_samples(energy: Any, n: int, generator: torch.Generator, objective: str) -> Tensor:
+    """Independent draws of a model that can make them."""
+    if not isinstance(energy, Sampleable):
+        raise CapabilityError(
+            f"{type(energy).__name__} cannot be drawn from exactly; give {objective} a kernel"
+        )
+    with torch.no_grad():
+        return energy.sample(n, generator=generator)
+
+
+def start_points(start: str, n: int, energy: Any, batch: Tensor, generator: torch.Generator) -> Tensor:
+    """Where chains begin: reference draws of the domain, or rows of the batch."""
+    if start == "data":
+        rows = torch.randint(len(batch), (n,), generator=generator, device=batch.device)
+        return batch[rows].detach()
+    return energy.domain.sample(n, generator=generator, dtype=batch.dtype)
+
+
+def energy_gap(
+    energy: Any, data: Tensor, samples: Tensor, penalty: float = 0.0
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """E(data).mean() - E(samples).mean() plus `penalty` times the mean squares of both; and its metrics."""
+    at_data, at_samples = energy(data), energy(samples)
+    low, high = at_data.mean(), at_samples.mean()
+    value = low - high
+    metrics = {"energy_data": low, "energy_samples": high, "gap": value}
+    if penalty:
+        value = value + penalty * (at_data.square().mean() + at_samples.square().mean())
+    return value, metrics

@@ -1,0 +1,127 @@
+"""Contrastive divergence: chains of a few steps that start at the data."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gibbsian.domains import Discrete
+from gibbsian.energy import ScoreField
+from gibbsian.errors import ArgumentError, CapabilityError
+from gibbsian.kernels.base import Kernel
+from gibbsian.objectives.base import Batch, Loss, Objective, observed
+from gibbsian.objectives.chains import (
+    chain_metrics,
+    check_chains,
+    check_kernel,
+    energy_gap,
+    plain_gibbs,
+    walk,
+)
+from gibbsian.objectives.common import finish, need_energy, number, whole
+from gibbsian.objectives.entropy import nearest_neighbour_entropy
+from gibbsian.random import require_generator
+
+__all__ = ["ContrastiveDivergence"]
+
+
+class ReparametrisedScore(ScoreField):
+    """The score of an energy with its graph, so that a sample is a function of the parameters."""
+
+    def __init__(self, energy: Any) -> None:
+        super().__init__(energy.domain)
+        self.energy = energy
+
+    def score(self, x: Tensor, *, create_graph: bool = False) -> Tensor:
+        return self.energy.score(x, create_graph=True)
+
+
+@dataclass(frozen=True)
+class ContrastiveDivergence(Objective):
+    """CD-k: E_data[E] - E_q[E], q the law of chains that ran k steps of a kernel from the data.
+
+        ∇ ≈ E_data[∇E] - E_q[∇E]            the usual rule; biased for finite k, exact as k → ∞
+        ∇CD_k = E_data[∇E] - E_q[∇E] - K    with `entropy`, the gradient of KL(p_data‖p) - KL(q‖p) itself
+
+    K = ∇(E_q[E_stop] - H(q)) is the gradient through q alone: q is reparametrised through the last steps of
+    an unadjusted kernel and its entropy H estimated from nearest neighbours within the batch. Code in
+    circulation adds K; the divergence that is to be minimised has it with a minus.
+
+    Cheap and steady, but chains never leave the data's neighbourhood, so modes that the data do not have stay
+    unseen: `PersistentContrastiveDivergence` finds them.
+
+    Reference: Hinton 2002; Du, Li, Tenenbaum & Mordatch 2021 for the entropy term.
+
+    Args:
+        kernel: one of `gibbsian.kernels`.
+        steps: k.
+        entropy: add the term -K; needs a kernel that moves by the score alone (`Langevin`) and several rows.
+        entropy_steps: how many of the last steps are differentiated through; all of them make K exact.
+        penalty: times the mean squared energies of data and samples, added to keep them near zero.
+
+    >>> import gibbsian as gb
+    >>> g = torch.Generator().manual_seed(0)
+    >>> rbm = gb.models.RBM(6, 3)
+    >>> objective = ContrastiveDivergence(gb.kernels.Gibbs(), steps=1)
+    >>> objective(rbm, torch.ones(10, 6), (), g).value.backward()
+    """
+
+    kernel: Kernel
+    steps: int = 1
+    entropy: bool = False
+    entropy_steps: int = 1
+    penalty: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_kernel(self, self.kernel)
+        whole(self, "steps", self.steps)
+        whole(self, "entropy_steps", self.entropy_steps)
+        number(self, "penalty", self.penalty)
+        if self.entropy and self.kernel.needs_energy:
+            raise CapabilityError(
+                f"ContrastiveDivergence(entropy=True) differentiates through the moves of the kernel, which "
+                f"{type(self.kernel).__name__} does not allow: it accepts and rejects, or jumps; use "
+                "kernels.Langevin or ShortRunLangevin"
+            )
+        if self.entropy and self.entropy_steps > self.steps:
+            raise ArgumentError(
+                f"ContrastiveDivergence(entropy_steps={self.entropy_steps}): there are {self.steps} steps"
+            )
+
+    def check(self, energy: Any, batch: Batch) -> None:
+        super().check(energy, batch)
+        need_energy(self, energy)
+        check_chains(self, energy, self.kernel, observed(batch))
+        if self.entropy and isinstance(energy.domain, Discrete):
+            raise CapabilityError(
+                f"the entropy term needs continuous states, and this energy lives on {energy.domain}"
+            )
+
+    def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
+        x = observed(batch)
+        require_generator(generator, x.device)
+        if self.entropy:
+            return self._with_entropy(energy, x, state, generator)
+        if plain_gibbs(self.kernel, energy) and not self.penalty:
+            value, samples = energy.contrast(x, None, self.steps, generator)
+            return finish(self, value, state, {"gap": value, **chain_metrics(x, samples)})
+        samples, chain = walk(energy, self.kernel, x, self.steps, generator)
+        value, metrics = energy_gap(energy, x, samples, self.penalty)
+        return finish(self, value, state, metrics | chain)
+
+    def _with_entropy(self, energy: Any, x: Tensor, state: Any, generator: torch.Generator) -> Loss:
+        first = self.steps - self.entropy_steps
+        start = walk(energy, self.kernel, x, first, generator)[0] if first else x
+        # E(samples) with its graph carries both E_q[∇E] and the gradient through q, so that the value is
+        # KL(p_data‖p) - KL(q‖p) but for the entropy of the data, and its gradient follows by itself
+        field = ReparametrisedScore(energy)
+        chain = self.kernel.init(field, start.detach())
+        for i in range(self.entropy_steps):
+            one = self.kernel.draw(field, start, 1, generator, first + i)
+            chain, _ = self.kernel.step(field, chain, type(one)(*(t[0] for t in one)))
+        samples = self.kernel.position(chain)
+        value, metrics = energy_gap(energy, x, samples, self.penalty)
+        entropy = nearest_neighbour_entropy(samples)
+        metrics |= {"entropy": entropy, **chain_metrics(x, samples)}
+        return finish(self, value + entropy, state, metrics)

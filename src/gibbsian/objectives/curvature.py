@@ -1,0 +1,91 @@
+"""Second derivatives along directions: what score matching needs of ∇s(x), without ever forming it.
+
+Directions share one forward pass and one gradient; only the product (∇s)ᵀv is done for each, all of them in
+one batched backward pass.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gibbsian.domains import Domain, Real
+from gibbsian.energy import ScoreField
+from gibbsian.errors import DomainError
+from gibbsian.objectives.base import Objective
+
+KINDS = ("rademacher", "gaussian", "sphere")
+BLOCK = 1 << 24  # numbers in one block of directions: 128 MiB in double precision
+
+
+def score_with_graph(energy: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+    """x as a leaf, and s(x) that can be differentiated in x and in the parameters."""
+    with torch.enable_grad():
+        x = x.detach().requires_grad_(True)
+        return x, energy.score(x, create_graph=True)
+
+
+def directions(kind: str, count: int, x: Tensor, generator: torch.Generator) -> Tensor:
+    """`count` random directions per row, `(count, batch, *event)`, all with E[vvᵀ] = I.
+
+    "rademacher": entries ±1; "gaussian": standard normal; "sphere": uniform on the sphere of radius √d.
+    """
+    shape = (count, *x.shape)
+    if kind == "rademacher":
+        signs = torch.randint(2, shape, generator=generator, dtype=x.dtype, device=x.device)
+        return signs.mul_(2).sub_(1)
+    v = torch.randn(shape, generator=generator, dtype=x.dtype, device=x.device)
+    if kind == "sphere":
+        flat = v.flatten(2)
+        v = (flat * (flat.shape[2] ** 0.5 / flat.norm(dim=2, keepdim=True))).reshape(shape)
+    return v
+
+
+def products(x: Tensor, s: Tensor, v: Tensor) -> Tensor:
+    """(∇s)ᵀv for directions `(count, batch, *event)`; differentiable once more."""
+    if not s.requires_grad:  # a score that depends on nothing
+        return torch.zeros_like(v)
+    with torch.enable_grad():
+        if len(v) == 1:
+            (out,) = torch.autograd.grad(s, x, v[0], create_graph=True, allow_unused=True)
+            return torch.zeros_like(v) if out is None else out.unsqueeze(0)
+        (out,) = torch.autograd.grad(s, x, v, create_graph=True, is_grads_batched=True, allow_unused=True)
+        return torch.zeros_like(v) if out is None else out
+
+
+def curvature(x: Tensor, s: Tensor, v: Tensor) -> Tensor:
+    """vᵀ(∇s)v for directions `(count, batch, *event)`, shape `(count, batch)`."""
+    return (products(x, s, v) * v).flatten(2).sum(2)
+
+
+def diagonal(x: Tensor, s: Tensor, first: int, last: int) -> Tensor:
+    """∂ᵢsᵢ(x) for the flattened entries first..last-1, exactly; shape `(batch, last - first)`."""
+    d = x[0].numel()
+    basis = torch.eye(d, dtype=x.dtype, device=x.device)[first:last]
+    v = basis.reshape(-1, 1, *x.shape[1:]).expand(-1, *x.shape)
+    return products(x, s, v).flatten(2)[:, :, first:last].diagonal(dim1=0, dim2=2)
+
+
+def blocks(x: Tensor, chunk: int | None) -> Sequence[tuple[int, int]]:
+    """How the d directions of an exact trace are cut: `chunk` at a time, by default what fits in a block."""
+    d = x[0].numel()
+    size = chunk or max(1, BLOCK // x.numel())
+    return [(i, min(i + size, d)) for i in range(0, d, size)]
+
+
+def need_domain(objective: Objective, energy: Any, kinds: tuple[type[Domain], ...], advice: str) -> None:
+    """Refuse a domain on which the principle does not hold."""
+    if not isinstance(energy.domain, kinds):
+        names = " or ".join(k.__name__ for k in kinds)
+        what = "score network" if isinstance(energy, ScoreField) else "energy"
+        raise DomainError(
+            f"{type(objective).__name__} holds on {names}, but this {what} lives on {energy.domain}; {advice}"
+        )
+
+
+WHOLE_SPACE = (Real,)
+ADVICE = (
+    "for binary data use RatioMatching, PseudoLikelihood or MinimumProbabilityFlow, for non-negative data "
+    "NonNegativeScoreMatching, for a box train gibbsian.unconstrained(energy)"
+)

@@ -1,0 +1,65 @@
+"""The discriminative half of hybrid models."""
+
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from gibbsian.errors import CapabilityError
+from gibbsian.objectives.base import Batch, Loss, Objective, labels, observed
+from gibbsian.objectives.common import finish, number
+
+__all__ = ["CrossEntropy"]
+
+
+@runtime_checkable
+class Classifier(Protocol):
+    """Knows p(y|x)."""
+
+    def class_log_prob(self, x: Tensor) -> Tensor:
+        """log p(y|x), `(batch, classes)`."""
+
+
+@dataclass(frozen=True)
+class CrossEntropy(Objective):
+    """-E log p(y|x), for energies over (x, y) that know their class probabilities.
+
+    Batches are pairs (x, y). Added to a generative objective with `Weighted` it trains a joint energy model:
+    log p(x, y) = log p(y|x) + log p(x).
+
+    Reference: Grathwohl et al. 2020.
+
+    Args:
+        smoothing: share of the target that is spread evenly over the classes.
+
+    >>> import gibbsian as gb
+    >>> g = torch.Generator().manual_seed(0)
+    >>> net = gb.energies.MLP(2, outputs=3)
+    >>> joint = gb.models.JointEnergy(net, gb.domains.Real(2))
+    >>> batch = torch.zeros(4, 2), torch.tensor([0, 1, 2, 0])
+    >>> CrossEntropy()(joint, batch, (), g).value.backward()
+    """
+
+    smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        number(self, "smoothing", self.smoothing, 0.0, 1.0)
+
+    def check(self, energy: Any, batch: Batch) -> None:
+        super().check(energy, batch)
+        if not isinstance(energy, Classifier):
+            raise CapabilityError(
+                f"CrossEntropy needs a model with class_log_prob(x), such as models.JointEnergy; "
+                f"{type(energy).__name__} has none"
+            )
+        labels(batch, "CrossEntropy")
+
+    def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
+        x, y = observed(batch), labels(batch, "CrossEntropy")
+        log_p = energy.class_log_prob(x)
+        value = torch.nn.functional.nll_loss(log_p, y)
+        if self.smoothing:
+            value = (1 - self.smoothing) * value - self.smoothing * log_p.mean()
+        accuracy = (log_p.detach().argmax(1) == y).to(x.dtype).mean()
+        return finish(self, value, state, {"cross_entropy": value, "accuracy": accuracy})

@@ -1,0 +1,106 @@
+"""Maximum likelihood: with the exact partition function, or with the model's own samples.
+
+-log p(x) = E(x) + log Z,   ∇(-log p) = ∇E(x) - E_model[∇E]
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gibbsian.kernels.base import Kernel
+from gibbsian.objectives.base import Batch, Loss, Objective, observed
+from gibbsian.objectives.chains import (
+    check_chains,
+    check_kernel,
+    energy_gap,
+    exact_samples,
+    start_points,
+    walk,
+)
+from gibbsian.objectives.common import finish, need_energy, number, whole
+from gibbsian.random import require_generator
+
+__all__ = ["ExactLikelihood", "MonteCarloLikelihood"]
+
+
+@dataclass(frozen=True)
+class ExactLikelihood(Objective):
+    """E_data[E(x)] + log Z, with log Z summed over every state or known in closed form.
+
+    The loss is the negative log-likelihood itself, in nats. For models that know their `log_z()`, and for
+    discrete ones of up to some 20 units (an RBM: on its smaller side). Every step sums over all states.
+
+    >>> import gibbsian as gb
+    >>> g = torch.Generator().manual_seed(0)
+    >>> energy = gb.energies.Gaussian(torch.zeros(1), torch.eye(1), trainable=True)
+    >>> ExactLikelihood()(energy, torch.zeros(5, 1), (), g).value.item()  # ½ log 2π
+    0.918938...
+    """
+
+    def check(self, energy: Any, batch: Batch) -> None:
+        super().check(energy, batch)
+        need_energy(self, energy)
+
+    def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
+        from gibbsian.partition.exact import exact_log_z
+
+        low = energy(observed(batch)).mean()
+        log_z = exact_log_z(energy)
+        return finish(self, low + log_z, state, {"energy_data": low, "log_z": log_z})
+
+
+@dataclass(frozen=True)
+class MonteCarloLikelihood(Objective):
+    """E_data[E] - E_model[E] with fresh chains at every step: the likelihood's gradient, but for burn-in.
+
+    Chains start at reference draws of the domain and run `steps` steps, so the bias falls with the mixing of
+    the kernel and not with the training so far; `PersistentContrastiveDivergence` keeps its chains and needs
+    fewer steps. Without a kernel the model's exact draws are used and the gradient is unbiased.
+    The value is a difference of energies: its gradient means something, its size does not.
+
+    Args:
+        kernel: one of `gibbsian.kernels`; None for models with an exact `sample`.
+        steps: steps from the start to the sample.
+        chains: how many; by default as many as the batch has rows.
+        penalty: times the mean squared energies of data and samples, added to keep them near zero.
+
+    >>> import gibbsian as gb
+    >>> g = torch.Generator().manual_seed(0)
+    >>> energy = gb.energies.Gaussian(torch.zeros(2), torch.eye(2), trainable=True)
+    >>> objective = MonteCarloLikelihood(gb.kernels.HMC(step_size=0.5), steps=20, chains=64)
+    >>> objective(energy, torch.randn(32, 2, generator=g), (), g).value.backward()
+    """
+
+    kernel: Kernel | None = None
+    steps: int = 100
+    chains: int | None = None
+    penalty: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.kernel is not None:
+            check_kernel(self, self.kernel)
+        whole(self, "steps", self.steps)
+        if self.chains is not None:
+            whole(self, "chains", self.chains)
+        number(self, "penalty", self.penalty)
+
+    def check(self, energy: Any, batch: Batch) -> None:
+        super().check(energy, batch)
+        need_energy(self, energy)
+        if self.kernel is not None:
+            check_chains(self, energy, self.kernel, observed(batch))
+
+    def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
+        x = observed(batch)
+        require_generator(generator, x.device)
+        n = self.chains or len(x)
+        chain: dict[str, Tensor]
+        if self.kernel is None:
+            samples, chain = exact_samples(energy, n, generator, "MonteCarloLikelihood"), {}
+        else:
+            start = start_points("reference", n, energy, x, generator)
+            samples, chain = walk(energy, self.kernel, start, self.steps, generator)
+        value, metrics = energy_gap(energy, x, samples, self.penalty)
+        return finish(self, value, state, metrics | chain)

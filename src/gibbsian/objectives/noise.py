@@ -1,0 +1,292 @@
+"""Noise with a density for noise-contrastive estimation: given, or fitted to the data.
+
+Each kind has `fit(energy, x, generator)`, which returns a module with `log_prob(x)` and
+`sample(n, generator=)`.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gibbsian.domains import Binary, Box, Categorical, Discrete, Domain, Real, Spin
+from gibbsian.energies.gaussian import Gaussian
+from gibbsian.energies.gaussian_mixture import GaussianMixture
+from gibbsian.energy import Energy, Normalised, Sampleable
+from gibbsian.errors import ArgumentError, CapabilityError, DomainError
+from gibbsian.objectives.flows import Flow, spread
+from gibbsian.random import isolated
+
+__all__ = ["FlowNoise", "GaussianNoise", "MarginalNoise", "MixtureNoise", "UniformNoise"]
+
+
+@dataclass(frozen=True)
+class FittedNoise(ABC):
+    """A kind of noise that is fitted to data when training starts."""
+
+    @abstractmethod
+    def fit(self, domain: Domain, x: Tensor, generator: torch.Generator) -> nn.Module:
+        """A module with `log_prob(x)` and `sample(n, generator=)`."""
+
+
+def _need(noise: FittedNoise, domain: Domain, kinds: tuple[type[Domain], ...]) -> None:
+    if not isinstance(domain, kinds):
+        names = " or ".join(k.__name__ for k in kinds)
+        discrete = isinstance(domain, Discrete)
+        advice = "'marginals' or 'uniform'" if discrete else "'uniform', or a noise of your own"
+        raise DomainError(f"{type(noise).__name__} lives on {names}, the energy on {domain}; use {advice}")
+
+
+class EnergyNoise(nn.Module):
+    """A normalised energy that can be drawn from, as noise: log p(x) = -E(x) - log Z; events are reshaped."""
+
+    def __init__(self, energy: Energy, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.energy, self.shape = energy, shape
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        flat = x.reshape(len(x), *self.energy.domain.shape)
+        return -self.energy(flat) - self.energy.log_z().to(x.dtype)  # type: ignore[operator]
+
+    def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
+        return self.energy.sample(n, generator=generator).reshape(n, *self.shape)  # type: ignore[operator]
+
+
+class DistributionNoise(nn.Module):
+    """Anything with torch's `sample(shape)` and `log_prob`, drawn from the given generator."""
+
+    def __init__(self, distribution: Any, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.distribution, self.shape = distribution, shape
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        log_p = self.distribution.log_prob(x)
+        return log_p.flatten(1).sum(1) if log_p.dim() > 1 else log_p
+
+    def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
+        with isolated(generator):
+            return self.distribution.sample((n,)).reshape(n, *self.shape)
+
+
+def shrunk_covariance(x: Tensor) -> Tensor:
+    """The covariance of rows, pulled towards a multiple of the identity just enough to be safe (OAS).
+
+    Reference: Chen, Wiesel, Eldar & Hero 2010.
+    """
+    n, d = x.shape
+    centred = x - x.mean(0)
+    s = centred.T @ centred / n
+    mean, square = s.trace() / d, s.square().mean()
+    excess = (n + 1) * (square - mean**2 / d)
+    share = ((square + mean**2) / excess).clamp(max=1.0) if bool(excess > 0) else torch.ones_like(mean)
+    return (1 - share) * s + share * mean * torch.eye(d, dtype=x.dtype, device=x.device)
+
+
+@dataclass(frozen=True)
+class GaussianNoise(FittedNoise):
+    """One Gaussian with the mean and the (slightly shrunk) covariance of the data.
+
+    >>> g = torch.Generator().manual_seed(0)
+    >>> noise = GaussianNoise().fit(Real(2), torch.randn(100, 2, generator=g), g)
+    >>> noise.log_prob(noise.sample(3, generator=g)).shape
+    torch.Size([3])
+    """
+
+    def fit(self, domain: Domain, x: Tensor, generator: torch.Generator) -> nn.Module:
+        _need(self, domain, (Real,))
+        flat = x.flatten(1)
+        return EnergyNoise(Gaussian(flat.mean(0), shrunk_covariance(flat)), domain.shape)
+
+
+@dataclass(frozen=True)
+class MixtureNoise(FittedNoise):
+    """A mixture of Gaussians fitted by expectation-maximisation.
+
+    Args:
+        components: how many.
+        iterations: rounds of expectation-maximisation.
+        floor: least variance in any direction, as a share of the data's mean variance.
+
+    >>> g = torch.Generator().manual_seed(0)
+    >>> noise = MixtureNoise(2).fit(Real(1), torch.tensor([[-1.0], [-1.1], [1.0], [1.1]]), g)
+    >>> noise.sample(3, generator=g).shape
+    torch.Size([3, 1])
+    """
+
+    components: int = 8
+    iterations: int = 50
+    floor: float = 1e-3
+
+    def __post_init__(self) -> None:
+        if self.components < 1 or self.iterations < 1 or not self.floor > 0:
+            raise ArgumentError(f"{self}: components, iterations and floor must all be positive")
+
+    def fit(self, domain: Domain, x: Tensor, generator: torch.Generator) -> nn.Module:
+        _need(self, domain, (Real,))
+        flat = x.flatten(1)
+        n, d = flat.shape
+        k = min(self.components, n)
+        eye = torch.eye(d, dtype=x.dtype, device=x.device)
+        total = shrunk_covariance(flat)
+        least = self.floor * total.trace() / d * eye
+        means = flat[_spread_rows(flat, k, generator)]
+        share = torch.softmax(-0.5 * torch.cdist(flat, means).square() / (total.trace() / d), 1)
+        for _ in range(self.iterations):
+            mass = share.sum(0) + 1e-6  # an emptied component keeps a place
+            means = share.T @ flat / mass[:, None]
+            centred = flat[:, None] - means
+            spread_of = torch.einsum("nk,nkd,nke->kde", share, centred, centred) / mass[:, None, None] + least
+            mixture = GaussianMixture(means, 0.5 * (spread_of + spread_of.mT), mass / mass.sum())
+            share = mixture.responsibilities(flat)
+        return EnergyNoise(mixture, domain.shape)
+
+
+def _spread_rows(x: Tensor, k: int, generator: torch.Generator) -> Tensor:
+    """k rows that lie far apart: each with probability ∝ its squared distance to those before (k-means++)."""
+    chosen = torch.randint(len(x), (1,), generator=generator, device=x.device)
+    for _ in range(k - 1):
+        gap = torch.cdist(x, x[chosen]).amin(1).square() + 1e-12
+        chosen = torch.cat([chosen, torch.multinomial(gap, 1, generator=generator)])
+    return chosen
+
+
+@dataclass(frozen=True)
+class FlowNoise(FittedNoise):
+    """A neural spline flow (zuko), fitted by maximum likelihood; the closest noise, so the most efficient.
+
+    Fit it to many rows: a flow that has learned a single batch by heart is no noise for the next one.
+
+    Args:
+        steps, lr, batch: Adam steps before training starts, their rate, and rows of each.
+        transforms, hidden, bins: size of the flow.
+        train: go on fitting it to every batch while the energy is trained.
+
+    >>> g = torch.Generator().manual_seed(0)
+    >>> noise = FlowNoise(steps=2).fit(Real(2), torch.randn(50, 2, generator=g), g)
+    >>> noise.log_prob(noise.sample(3, generator=g)).shape
+    torch.Size([3])
+    """
+
+    steps: int = 300
+    lr: float = 3e-3
+    batch: int = 256
+    transforms: int = 3
+    hidden: tuple[int, ...] = (64, 64)
+    bins: int = 8
+    train: bool = False
+
+    def __post_init__(self) -> None:
+        if self.steps < 0 or self.batch < 1 or not self.lr > 0 or self.transforms < 1 or self.bins < 2:
+            raise ArgumentError(
+                f"{self}: steps may be 0, everything else must be positive (two bins at least)"
+            )
+
+    def fit(self, domain: Domain, x: Tensor, generator: torch.Generator) -> nn.Module:
+        _need(self, domain, (Real,))
+        loc, scale = spread(x)
+        flow = Flow(
+            domain.shape,
+            "density",
+            loc,
+            scale,
+            transforms=self.transforms,
+            hidden=self.hidden,
+            bins=self.bins,
+            generator=generator,
+        )
+        optimiser = torch.optim.Adam(flow.parameters(), lr=self.lr)
+        with torch.enable_grad():
+            for _ in range(self.steps):
+                rows = torch.randint(len(x), (min(self.batch, len(x)),), generator=generator, device=x.device)
+                optimiser.zero_grad()
+                (-flow.log_prob(x[rows]).mean()).backward()
+                optimiser.step()
+        flow.zero_grad()
+        return flow.requires_grad_(self.train)
+
+
+class UniformLaw(nn.Module):
+    """The uniform law of a box or a discrete domain."""
+
+    def __init__(self, domain: Box | Discrete, like: Tensor) -> None:
+        super().__init__()
+        self.domain = domain
+        self.log_size = domain.log_volume if isinstance(domain, Box) else domain.log_size
+        self.register_buffer("anchor", like.new_zeros(()), persistent=False)
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        return x.new_full((len(x),), -self.log_size)
+
+    def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
+        return self.domain.sample(n, generator=generator, dtype=self.anchor.dtype)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class UniformNoise(FittedNoise):
+    """Uniform over a box or over all states of a discrete domain: no fit, and easily told from data."""
+
+    def fit(self, domain: Domain, x: Tensor, generator: torch.Generator) -> nn.Module:
+        _need(self, domain, (Box, Discrete))
+        return UniformLaw(domain, x)  # type: ignore[arg-type]
+
+
+class MarginalLaw(nn.Module):
+    """Independent units with given probabilities: (units,) of being on, or (units, classes)."""
+
+    def __init__(self, domain: Domain, p: Tensor) -> None:
+        super().__init__()
+        self.domain = domain
+        self.register_buffer("p", p)
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        p: Tensor = self.p  # type: ignore[assignment]
+        if isinstance(self.domain, Categorical):
+            return (x * p.log()).flatten(1).sum(1)
+        on = x == 1
+        return torch.where(on, p.log(), torch.log1p(-p)).flatten(1).sum(1)
+
+    def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
+        p: Tensor = self.p  # type: ignore[assignment]
+        if isinstance(self.domain, Categorical):
+            k = self.domain.classes
+            labels = torch.multinomial(p.reshape(-1, k), n, replacement=True, generator=generator).T
+            return self.domain.one_hot(labels, dtype=p.dtype).reshape(n, *self.domain.shape)
+        low = self.domain.low  # type: ignore[attr-defined]
+        u = torch.rand(n, *self.domain.shape, generator=generator, dtype=p.dtype, device=p.device)
+        return torch.where(u < p, 1.0, low)
+
+
+@dataclass(frozen=True)
+class MarginalNoise(FittedNoise):
+    """Independent discrete units with the base rates of the data, smoothed by one count of each value."""
+
+    def fit(self, domain: Domain, x: Tensor, generator: torch.Generator) -> nn.Module:
+        _need(self, domain, (Binary, Spin, Categorical))
+        if isinstance(domain, Categorical):
+            return MarginalLaw(domain, (x.sum(0) + 1) / (len(x) + domain.classes))
+        return MarginalLaw(domain, ((x == 1).to(x).sum(0) + 1) / (len(x) + 2))
+
+
+NAMED: dict[str, FittedNoise] = {
+    "gaussian": GaussianNoise(),
+    "mixture": MixtureNoise(),
+    "flow": FlowNoise(),
+    "uniform": UniformNoise(),
+    "marginals": MarginalNoise(),
+}
+
+
+def given_noise(noise: Any, domain: Domain) -> nn.Module:
+    """A noise that needs no fit, checked against the energy's domain."""
+    if isinstance(noise, Energy):
+        if not (isinstance(noise, Normalised) and isinstance(noise, Sampleable)):
+            raise CapabilityError(
+                f"as noise {type(noise).__name__} must know its log_z() and be drawn from exactly; use a "
+                "Gaussian, a mixture, or one of the fitted noises, such as noise='mixture'"
+            )
+        if noise.domain != domain:
+            raise DomainError(f"the noise lives on {noise.domain}, the energy on {domain}; they must agree")
+        return EnergyNoise(noise, domain.shape)
+    return DistributionNoise(noise, domain.shape)

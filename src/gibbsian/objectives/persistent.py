@@ -1,0 +1,203 @@
+"""Persistent contrastive divergence: chains that live as long as the training, in a replay buffer."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.utils import parameters_to_vector
+
+from gibbsian.energy import Family
+from gibbsian.errors import ArgumentError, CapabilityError, DataError
+from gibbsian.kernels.base import Kernel, where_chain
+from gibbsian.objectives.base import Batch, Loss, Objective, labels, observed
+from gibbsian.objectives.chains import (
+    STARTS,
+    chain_metrics,
+    check_chains,
+    check_kernel,
+    energy_gap,
+    plain_gibbs,
+    start_points,
+    walk,
+)
+from gibbsian.objectives.common import finish, linear_loss, need_energy, number, one_of, trainable, whole
+from gibbsian.random import require_generator
+
+__all__ = ["PersistentContrastiveDivergence"]
+
+
+class Chains(NamedTuple):
+    """The persistent chains `(slots, *event)`, and the fast weights as one vector where there are any."""
+
+    x: Tensor
+    fast: Tensor | None = None
+
+
+@contextmanager
+def overlaid(parameters: list[torch.nn.Parameter], shift: Tensor | None) -> Iterator[None]:
+    """Inside, the parameters are larger by `shift`; afterwards they are what they were, to the bit."""
+    if shift is None:
+        yield
+        return
+    saved = [p.data for p in parameters]
+    at = 0
+    for p in parameters:
+        p.data = p.data + shift[at : at + p.numel()].view_as(p)
+        at += p.numel()
+    try:
+        yield
+    finally:
+        for p, data in zip(parameters, saved, strict=True):
+            p.data = data
+
+
+@dataclass(frozen=True)
+class PersistentContrastiveDivergence(Objective):
+    """E_data[E] - E_chains[E], the chains continued from step to step (stochastic maximum likelihood).
+
+    Chains follow the model while it changes slowly, so a few steps each are enough and the gradient tends to
+    the likelihood's. With a `buffer` larger than `chains` every step draws that many slots without
+    replacement, continues them and writes them back where they came from; a share `reinit` of them starts
+    anew. Class-bound slots train p(x|y): row i of the batch meets a chain of its own class.
+
+    Fast weights: an overlay φ ← decay·φ - rate·∇ is added to the parameters while the chains move, which
+    pushes them away from where they are and lets them mix at learning rates that would freeze them otherwise.
+
+    Reference: Younes 1989; Tieleman 2008; Tieleman & Hinton 2009 (fast weights); Du & Mordatch 2019 (buffer).
+
+    Args:
+        kernel: one of `gibbsian.kernels`.
+        steps: steps of every chain per update.
+        chains: chains continued per update; with `classes` as many as the batch has rows.
+        buffer: slots in all; by default as many as chains, all of which move at every update.
+        reinit: probability that a chain starts anew before it moves.
+        start: where chains begin: "reference" (`domain.sample`) or "data" (rows of the batch).
+        classes: bind slot k to class k // (buffer / classes) of a family with `given(labels)`; batches are
+            then pairs (x, y), and `buffer` must have room for a whole batch in every class.
+        fast_weights: learning rate of the fast weights; None for none.
+        fast_decay: their decay per update.
+        penalty: times the mean squared energies of data and samples, added to keep them near zero.
+
+    >>> import gibbsian as gb
+    >>> g = torch.Generator().manual_seed(0)
+    >>> rbm, data = gb.models.RBM(6, 3), torch.ones(10, 6)
+    >>> objective = PersistentContrastiveDivergence(gb.kernels.Gibbs(), steps=1, chains=20)
+    >>> state = objective.init(rbm, data, g)
+    >>> loss = objective(rbm, data, state, g)
+    >>> loss.value.backward(); loss.state.x.shape
+    torch.Size([20, 6])
+    """
+
+    kernel: Kernel
+    steps: int = 1
+    chains: int = 100
+    buffer: int | None = None
+    reinit: float = 0.0
+    start: str = "reference"
+    classes: int | None = None
+    fast_weights: float | None = None
+    fast_decay: float = 0.95
+    penalty: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_kernel(self, self.kernel)
+        whole(self, "steps", self.steps)
+        whole(self, "chains", self.chains)
+        if self.buffer is not None:
+            whole(self, "buffer", self.buffer)
+            if self.classes is None and self.buffer < self.chains:
+                raise ArgumentError(
+                    f"PersistentContrastiveDivergence(buffer={self.buffer}, chains={self.chains}): slots "
+                    "are drawn without replacement, so the buffer needs at least as many as there are chains"
+                )
+        number(self, "reinit", self.reinit, 0.0, 1.0)
+        one_of(self, "start", self.start, STARTS)
+        if self.classes is not None:
+            whole(self, "classes", self.classes, 2)
+            if self.buffer is None or self.buffer % self.classes:
+                raise ArgumentError(
+                    f"PersistentContrastiveDivergence(classes={self.classes}, buffer={self.buffer}): "
+                    f"class-bound slots need a buffer whose size is a multiple of {self.classes}"
+                )
+        if self.fast_weights is not None:
+            number(self, "fast_weights", self.fast_weights, open_low=True)
+        number(self, "fast_decay", self.fast_decay, 0.0, 1.0)
+        number(self, "penalty", self.penalty)
+
+    def check(self, energy: Any, batch: Batch) -> None:
+        super().check(energy, batch)
+        need_energy(self, energy)
+        check_chains(self, energy, self.kernel, observed(batch))
+        if self.classes is not None and not isinstance(energy, Family):
+            raise CapabilityError(
+                f"class-bound slots need a family with given(labels), such as models.JointEnergy; "
+                f"{type(energy).__name__} has none"
+            )
+        if self.classes is not None:
+            y = labels(batch, "class-bound slots")
+            if int(y.min()) < 0 or int(y.max()) >= self.classes:
+                raise DataError(
+                    f"labels run from {int(y.min())} to {int(y.max())}, expected 0 to {self.classes - 1}"
+                )
+        if self.fast_weights is not None and not trainable(energy):
+            raise CapabilityError("fast weights need an energy with trainable parameters")
+
+    def init(self, energy: Any, batch: Batch, generator: torch.Generator) -> Chains:
+        self.check(energy, batch)
+        x = observed(batch)
+        require_generator(generator, x.device)
+        slots = start_points(self.start, self.buffer or self.chains, energy, x, generator)
+        fast = None
+        if self.fast_weights is not None:
+            fast = torch.zeros_like(parameters_to_vector(trainable(energy)).detach())
+        return Chains(slots, fast)
+
+    def __call__(self, energy: Any, batch: Batch, state: Chains, generator: torch.Generator) -> Loss:
+        data = observed(batch)
+        require_generator(generator, data.device)
+        member, index = energy, None
+        if self.classes is not None:
+            y = labels(batch, "class-bound slots")
+            member, index = energy.given(y), self._slots_of(y, state.x, generator)
+        elif self.buffer is not None and self.buffer != self.chains:
+            order = torch.randperm(len(state.x), generator=generator, device=data.device)
+            index = order[: self.chains]
+        before = state.x if index is None else state.x[index]
+        if self.reinit:
+            fresh = start_points(self.start, len(before), energy, data, generator)
+            anew = torch.rand(len(before), generator=generator, device=data.device) < self.reinit
+            before = where_chain(anew, fresh, before)
+
+        parameters = trainable(energy)
+        if plain_gibbs(self.kernel, member) and not self.penalty and self.fast_weights is None:
+            value, samples = member.contrast(data, before, self.steps, generator)
+            metrics = {"gap": value, **chain_metrics(before, samples)}
+        else:
+            with overlaid(parameters, state.fast):
+                samples, chain = walk(member, self.kernel, before, self.steps, generator)
+            value, metrics = energy_gap(member, data, samples, self.penalty)
+            metrics |= chain
+        fast = state.fast
+        if fast is not None:
+            gradients = torch.autograd.grad(value, parameters, allow_unused=True, materialize_grads=True)
+            fast = self.fast_decay * fast - self.fast_weights * parameters_to_vector(gradients)  # type: ignore[operator]
+            value = linear_loss(value, parameters, gradients)
+        samples = samples.detach()
+        slots = samples if index is None else state.x.index_copy(0, index, samples)
+        return finish(self, value, Chains(slots, fast), metrics)
+
+    def _slots_of(self, y: Tensor, slots: Tensor, generator: torch.Generator) -> Tensor:
+        """For every row a slot of its class, no slot twice."""
+        classes, each = self.classes or 1, len(slots) // (self.classes or 1)
+        if each < len(y):
+            raise ArgumentError(
+                f"a batch of {len(y)} rows may belong to one class, which has {each} slots; use buffer >= "
+                f"{classes * len(y)}, or smaller batches"
+            )
+        order = torch.rand(classes, each, generator=generator, device=y.device).argsort(1)
+        same = y[:, None] == y[None, :]
+        rank = same.tril(-1).sum(1)  # how many rows before this one have its class
+        return y * each + order[y, rank]

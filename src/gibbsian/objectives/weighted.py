@@ -1,0 +1,84 @@
+"""Sums of objectives."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gibbsian.errors import ArgumentError
+from gibbsian.objectives.base import Batch, Loss, Objective, state_modules
+from gibbsian.objectives.common import finish, number
+
+__all__ = ["Weighted"]
+
+
+@dataclass(frozen=True)
+class Weighted(Objective):
+    """Σ wᵢ·Lᵢ: several principles, or a principle and its regularisers, on one energy.
+
+    Each part keeps its own state and draws its own random numbers; metrics are prefixed with the part's
+    position and name where two would collide.
+
+    Args:
+        objectives: the parts.
+        weights: as many numbers; all 1 when left out. A part of weight 0 is evaluated and only watched.
+
+    >>> import gibbsian as gb
+    >>> g = torch.Generator().manual_seed(0)
+    >>> rbm, data = gb.models.RBM(6, 3), torch.ones(10, 6)
+    >>> cd, decay = gb.objectives.ContrastiveDivergence(gb.kernels.Gibbs()), gb.objectives.WeightDecay(1e-4)
+    >>> objective = Weighted([cd, decay])
+    >>> objective(rbm, data, objective.init(rbm, data, g), g).value.backward()
+    """
+
+    objectives: Sequence[Objective]
+    weights: Sequence[float] | None = None
+
+    def __post_init__(self) -> None:
+        parts = tuple(self.objectives)
+        if not parts or not all(isinstance(part, Objective) for part in parts):
+            raise ArgumentError(f"Weighted needs a list of objectives, got {self.objectives!r}")
+        weights = (1.0,) * len(parts) if self.weights is None else tuple(self.weights)
+        if len(weights) != len(parts):
+            raise ArgumentError(
+                f"Weighted got {len(parts)} objectives and {len(weights)} weights; give as many"
+            )
+        for i, weight in enumerate(weights):
+            number(self, f"weights[{i}]", weight)
+        object.__setattr__(self, "objectives", parts)
+        object.__setattr__(self, "weights", tuple(float(w) for w in weights))
+
+    def check(self, energy: Any, batch: Batch) -> None:
+        for part in self.objectives:
+            part.check(energy, batch)
+
+    def init(self, energy: Any, batch: Batch, generator: torch.Generator) -> tuple[Any, ...]:
+        return tuple(part.init(energy, batch, generator) for part in self.objectives)
+
+    def log_z(self, state: Any) -> Tensor | None:
+        known = [part.log_z(own) for part, own in zip(self.objectives, state, strict=True)]
+        return next((z for z in known if z is not None), None)
+
+    def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
+        parts = zip(self.objectives, state, strict=True)
+        losses = [part(energy, batch, own, generator) for part, own in parts]
+        weights: Sequence[float] = self.weights  # type: ignore[assignment]
+        value = sum(w * loss.value for w, loss in zip(weights, losses, strict=True))
+        other: Tensor | None = None
+        if any(loss.other is not None for loss in losses):
+            # with a second player `value` trains the energy alone: modules of one-player parts move over
+            for w, loss in zip(weights, losses, strict=True):
+                own = loss.other
+                if own is None and any(True for _ in state_modules(loss.state)):
+                    own = loss.value
+                if own is not None:
+                    other = w * own if other is None else other + w * own
+        metrics: dict[str, Tensor] = {}
+        names = [name for loss in losses for name in loss.metrics]
+        for i, (part, loss) in enumerate(zip(self.objectives, losses, strict=True)):
+            for name, metric in loss.metrics.items():
+                metrics[name if names.count(name) == 1 else f"{i}.{type(part).__name__}.{name}"] = metric
+            metrics[f"{i}.{type(part).__name__}"] = loss.value
+        return finish(self, value, tuple(loss.state for loss in losses), metrics, other)  # type: ignore[arg-type]
