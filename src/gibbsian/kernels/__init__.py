@@ -1,7 +1,8 @@
 """Markov kernels: one transition each, vectorised over chains."""
 
 from gibbsian.kernels.base import ChainState, Info, Kernel
-from gibbsian.kernels.gibbs import Gibbs
+from gibbsian.kernels.discrete import DiscreteLangevin, GibbsWithGradients
+from gibbsian.kernels.gibbs import Gibbs, SiteGibbs
 from gibbsian.kernels.hmc import HMC, MALA
 from gibbsian.kernels.langevin import Langevin, ShortRunLangevin
 from gibbsian.kernels.metropolis import Independence, Metropolis, RandomWalk
@@ -12,7 +13,9 @@ __all__ = [
     "MALA",
     "NUTS",
     "ChainState",
+    "DiscreteLangevin",
     "Gibbs",
+    "GibbsWithGradients",
     "Independence",
     "Info",
     "Kernel",
@@ -20,4 +23,5 @@ __all__ = [
     "Metropolis",
     "RandomWalk",
     "ShortRunLangevin",
+    "SiteGibbs",
 ]

@@ -153,10 +153,15 @@ class BoltzmannMachine(Energy):
 
     def site_logits(self, x: Tensor, site: "int | Tensor") -> Tensor:
         """log p(xᵢ = 1 | rest) - log p(xᵢ = other | rest) at one site, or at one site per row: `(batch,)`."""
-        if self.hidden:
-            raise CapabilityError(
-                "conditionals of visible units alone have no closed form with hidden units; use complete()"
+        if self.hidden:  # summed out: from two free energies
+            low, high = x.clone(), x.clone()
+            at = (
+                (slice(None), site)
+                if isinstance(site, int)
+                else (torch.arange(len(x), device=x.device), site)
             )
+            low[at], high[at] = (-1.0 if self.spin else 0.0), 1.0
+            return self.free_energy(low) - self.free_energy(high)
         weight = self.weight
         field = x @ weight[:, site] if isinstance(site, int) else (x * weight[site]).sum(1)
         field = field + self.bias[site]
