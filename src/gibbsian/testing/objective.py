@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from gibbsian.errors import ArgumentError
-from gibbsian.objectives.base import Loss, Objective, state_modules
+from gibbsian.objectives.base import Batch, Loss, Objective, observed, state_modules
 from gibbsian.random import require_generator
 from gibbsian.testing.common import leaves, replay, require, same, untouched
 
@@ -15,7 +15,7 @@ __all__ = ["check_objective"]
 
 
 def check_objective(
-    objective: Objective, energy: Any, batch: Tensor, *, generator: torch.Generator
+    objective: Objective, energy: Any, batch: Batch, *, generator: torch.Generator
 ) -> list[str]:
     """What `gibbsian.fit` relies on in an objective, apart from its gradient being the right one.
 
@@ -28,7 +28,7 @@ def check_objective(
     Args:
         objective: the objective.
         energy: an energy (or score field) that it can train; it is copied, not trained.
-        batch: data `(batch, *event)`.
+        batch: data `(batch, *event)`, or a pair of it and labels.
         generator: required.
 
     Returns:
@@ -36,10 +36,21 @@ def check_objective(
 
     Raises:
         AssertionError: what is wrong.
+
+    >>> import gibbsian as gb
+    >>> class Contrast(Objective):  # data against noisy data
+    ...     def __call__(self, energy, batch, state, generator):
+    ...         noisy = batch + torch.randn(batch.shape, generator=generator)
+    ...         value = energy(batch).mean() - energy(noisy).mean()
+    ...         return Loss(value, state, {"loss": value.detach()})
+    >>> g = torch.Generator().manual_seed(0)
+    >>> model = gb.energies.Gaussian(torch.zeros(2), torch.eye(2), trainable=True)
+    >>> check_objective(Contrast(), model, torch.randn(8, 2, generator=g), generator=g)
+    ['loss', 'gradient', 'state', 'seed']
     """
     if not isinstance(objective, Objective):
         raise ArgumentError(f"objective is a {type(objective).__name__}, expected one of gibbsian.objectives")
-    require_generator(generator, batch.device)
+    require_generator(generator, observed(batch).device)
     name = type(objective).__name__
     runs = [_two_steps(objective, copy.deepcopy(energy), batch, g) for g in (replay(generator), generator)]
     for a, b in zip(*runs, strict=True):
@@ -47,14 +58,15 @@ def check_objective(
     return ["loss", "gradient", "state", "seed"]
 
 
-def _two_steps(objective: Objective, energy: Any, batch: Tensor, generator: torch.Generator) -> list[Tensor]:
+def _two_steps(objective: Objective, energy: Any, batch: Batch, generator: torch.Generator) -> list[Tensor]:
     """Losses, gradients and states of two steps in a row, every one of them checked."""
     name, seen = type(objective).__name__, []
-    with untouched(f"{name}.init", energy, batch=batch):
+    given = {"batch": batch} if isinstance(batch, Tensor) else {f"batch[{i}]": t for i, t in enumerate(batch)}
+    with untouched(f"{name}.init", energy, **given):
         state = objective.init(energy, batch, generator)
     _check_state(name, state)
     for _ in range(2):
-        with untouched(name, energy, batch=batch):
+        with untouched(name, energy, **given):
             loss = objective(energy, batch, state, generator)
         _check_loss(name, loss)
         gradients = _gradients(name, loss, energy, loss.state)
