@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from gibbsian.domains import Discrete
 from gibbsian.energy import Energy, Normalised
 from gibbsian.errors import ArgumentError, DomainError
+from gibbsian.models.rbm import RBM
 from gibbsian.partition.base import LogZ, exactly, placement, refuse_nan, require_energy
 from gibbsian.progress import progress_bar
 
@@ -98,15 +99,34 @@ def exact_log_z(energy: Energy, *, rows: int = 1 << 14, limit: int = LIMIT) -> T
     return total.to(dtype)
 
 
-def summed_side(energy: Energy) -> tuple[Energy, Discrete]:
-    """The energy whose enumeration gives log Z, and the domain to enumerate: the smaller layer where there are two."""
-    if not isinstance(energy.domain, Discrete):
+class HiddenSide(Energy):
+    """The energy of an RBM's hidden layer, its visible units summed out in closed form."""
+
+    def __init__(self, rbm: RBM, domain: Discrete, total: Tensor | None = None) -> None:
+        super().__init__(domain)
+        self.rbm, self.total = rbm, total
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.rbm.hidden_energy(x, total=self.total)
+
+
+def summed_side(energy: Energy, total: Tensor | None = None) -> tuple[Energy, Discrete]:
+    """The energy whose enumeration gives log Z, and the domain to enumerate: the smaller layer where there are two.
+
+    `total` is the length of the documents of an RBM over counts.
+    """
+    sides: list[tuple[Energy, Discrete]] = []
+    if isinstance(energy.domain, Discrete):
+        sides.append((energy, energy.domain))
+    if isinstance(energy, RBM) and isinstance(energy.hidden.domain, Discrete):
+        sides.append((HiddenSide(energy, energy.hidden.domain, total), energy.hidden.domain))
+    if not sides:
         small = energy.domain.numel <= 3
         raise DomainError(
             f"an exact sum needs finitely many states, this energy lives on {energy.domain}; "
             + ("use partition.quadrature" if small else "use partition.ais, or quadrature in up to three dimensions")
         )
-    return energy, energy.domain
+    return min(sides, key=lambda side: side[1].log_size)
 
 
 def _check(energy: Energy, domain: Discrete, rows: int, limit: int) -> None:

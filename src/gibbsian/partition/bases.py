@@ -1,0 +1,168 @@
+"""Simple laws with a known log Z and exact draws, fitted to data: where annealing starts."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from gibbsian.domains import Binary, Box, Categorical, Domain, NonNegative, Real, Spin
+from gibbsian.energies.gaussian import Gaussian
+from gibbsian.energy import Energy
+from gibbsian.errors import ArgumentError, DomainError
+from gibbsian.random import require_generator
+
+__all__ = ["Exponential", "Factorised", "IndependentGaussian", "Uniform", "base_bias", "fitted_base"]
+
+
+class IndependentGaussian(Energy):
+    """Independent normals on any event shape: E(x) = Σ (x - μ)²/2σ²."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, mean: Tensor, std: Tensor) -> None:
+        super().__init__(Real(tuple(mean.shape)))
+        self.register_buffer("mean", mean)
+        self.register_buffer("std", std)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 0.5 * ((x - self.mean) / self.std).square().flatten(1).sum(1)
+
+    def energy_and_score(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        z = (x - self.mean) / self.std
+        return 0.5 * z.square().flatten(1).sum(1), -z / self.std
+
+    def log_z(self) -> Tensor:
+        """Σ log √(2π)σ."""
+        return self.std.log().sum() + 0.5 * self.std.numel() * math.log(2 * math.pi)
+
+    def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
+        """μ + σz."""
+        require_generator(generator, self.mean.device)
+        z = torch.randn(n, *self.mean.shape, generator=generator, dtype=self.mean.dtype, device=self.mean.device)
+        return self.mean + self.std * z
+
+
+class Uniform(Energy):
+    """The uniform law of a box: E(x) = 0."""
+
+    anchor: Tensor
+
+    def __init__(self, domain: Box, like: Tensor) -> None:
+        super().__init__(domain)
+        self.register_buffer("anchor", like.new_zeros(()))  # carries precision and device
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 0 * x.flatten(1).sum(1)
+
+    def energy_and_score(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return x.new_zeros(len(x)), torch.zeros_like(x)
+
+    def log_z(self) -> Tensor:
+        """log of the volume."""
+        return torch.full_like(self.anchor, self.domain.log_volume)  # type: ignore[attr-defined]
+
+    def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
+        """Uniform draws."""
+        return self.domain.sample(n, generator=generator, dtype=self.anchor.dtype)
+
+
+class Exponential(Energy):
+    """Independent exponentials on [0, ∞)^d: E(x) = Σ x/μ."""
+
+    mean: Tensor
+
+    def __init__(self, mean: Tensor) -> None:
+        super().__init__(NonNegative(tuple(mean.shape)))
+        self.register_buffer("mean", mean)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x / self.mean).flatten(1).sum(1)
+
+    def log_z(self) -> Tensor:
+        """Σ log μ."""
+        return self.mean.log().sum()
+
+    def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
+        """μ times unit exponentials."""
+        require_generator(generator, self.mean.device)
+        return self.mean * torch.empty(n, *self.mean.shape, dtype=self.mean.dtype, device=self.mean.device).exponential_(
+            generator=generator
+        )
+
+
+class Factorised(Energy):
+    """Independent discrete units: E(x) = -b·x over {0, 1}, ±1 or one-hot events."""
+
+    bias: Tensor
+
+    def __init__(self, domain: Domain, bias: Tensor) -> None:
+        super().__init__(domain)
+        self.register_buffer("bias", bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return -(x * self.bias).flatten(1).sum(1)
+
+    def log_z(self) -> Tensor:
+        """The sum of the units' cumulants."""
+        if isinstance(self.domain, Categorical):
+            return torch.logsumexp(self.bias, -1).sum()
+        low = -1.0 if isinstance(self.domain, Spin) else 0.0
+        return torch.logaddexp(self.bias, low * self.bias).sum()
+
+    def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
+        """Exact draws, unit by unit."""
+        require_generator(generator, self.bias.device)
+        if isinstance(self.domain, Categorical):
+            p = torch.softmax(self.bias, -1).reshape(-1, self.domain.classes)
+            labels = torch.multinomial(p, n, replacement=True, generator=generator).T
+            return self.domain.one_hot(labels.reshape(n, *self.domain.shape[:-1]), dtype=self.bias.dtype)
+        low = -1.0 if isinstance(self.domain, Spin) else 0.0
+        u = torch.rand(n, *self.bias.shape, generator=generator, dtype=self.bias.dtype, device=self.bias.device)
+        return low + (1 - low) * (u < torch.sigmoid((1 - low) * self.bias)).to(self.bias.dtype)
+
+
+def base_bias(domain: Domain, data: Tensor) -> Tensor:
+    """The bias with which independent discrete units have the (smoothed) means of the data."""
+    if isinstance(domain, Categorical):
+        return ((data.sum(0) + 1) / (len(data) + domain.classes)).log()
+    if isinstance(domain, Spin):
+        return 0.5 * torch.logit(((data + 1) / 2).sum(0).add(1) / (len(data) + 2))
+    return torch.logit((data.sum(0) + 1) / (len(data) + 2))
+
+
+def fitted_base(domain: Domain, data: Tensor | None, like: Tensor) -> Energy:
+    """The simplest law on a domain, fitted to data where it is given.
+
+    Real: Gaussian, with the full covariance for vectors with at least ten rows of data per entry, else of independent
+    entries; standard without data. Box: uniform. Non-negative: exponential. Discrete: independent units.
+    """
+    if data is not None:
+        data = data.detach().to(like)
+    if isinstance(domain, Box):
+        return Uniform(domain, like)
+    if isinstance(domain, Real):
+        return _gaussian(domain, data, like)
+    if isinstance(domain, NonNegative):
+        if data is None:
+            return Exponential(like.new_ones(domain.shape))
+        mean = data.mean(0)
+        if not bool((mean > 0).all()):
+            raise ArgumentError("an exponential base needs data with a positive mean in every entry; drop columns of zeros")
+        return Exponential(mean)
+    if isinstance(domain, Binary | Spin | Categorical):
+        return Factorised(domain, like.new_zeros(domain.shape) if data is None else base_bias(domain, data))
+    raise DomainError(f"no base law is known for {domain}; give one with base=, an energy with log_z() and sample()")
+
+
+def _gaussian(domain: Real, data: Tensor | None, like: Tensor) -> Energy:
+    if data is None:
+        return IndependentGaussian(like.new_zeros(domain.shape), like.new_ones(domain.shape))
+    mean, std = data.mean(0), data.std(0, correction=0)
+    if len(data) < 2 or not bool((std > 0).all()):
+        raise ArgumentError("a Gaussian base needs data that varies in every entry; drop constant columns or give base=")
+    if len(domain.shape) == 1 and len(data) >= 10 * domain.numel:
+        covariance = torch.cov(data.T, correction=0).reshape(domain.numel, domain.numel)
+        if int(torch.linalg.cholesky_ex(covariance).info) == 0:
+            return Gaussian(mean, (covariance + covariance.T) / 2)
+    return IndependentGaussian(mean, std)

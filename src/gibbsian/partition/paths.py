@@ -1,0 +1,271 @@
+"""Annealing paths: from a base whose log Z is known to the energy, with a move at every inverse temperature.
+
+    log p*_β(x) = -(1-β) E_base(x) - β E(x)
+
+A path is anything with the methods of `Path`. RBMs have their own (`RBM.path`), which anneals the joint energy and so
+keeps block Gibbs exact; here are the geometric path of any energy with any kernel, and that of Boltzmann machines.
+"""
+
+import copy
+import math
+import warnings
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from gibbsian.domains import Bounded, Discrete
+from gibbsian.energies.gaussian import Gaussian
+from gibbsian.energy import Energy, Normalised, Sampleable
+from gibbsian.errors import ArgumentError, CapabilityError, DomainError, EstimateWarning
+from gibbsian.kernels import HMC, Gibbs, Kernel, SiteGibbs
+from gibbsian.kernels.base import MoveInputs
+from gibbsian.models.boltzmann import BoltzmannMachine
+from gibbsian.models.rbm import RBM
+from gibbsian.partition.base import placement, require_energy
+from gibbsian.partition.bases import (
+    Exponential,
+    Factorised,
+    IndependentGaussian,
+    Uniform,
+    base_bias,
+    fitted_base,
+)
+from gibbsian.partition.bernoulli_path import BernoulliPath
+from gibbsian.sampling import _per_step
+from gibbsian.units import Bernoulli
+
+__all__ = ["GeometricPath", "MachinePath", "Path", "path_of"]
+
+
+@runtime_checkable
+class Path(Protocol):
+    """What the annealing estimators need."""
+
+    def log_z0(self) -> Tensor:
+        """log Z of the base."""
+
+    def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
+        """n exact draws of the base."""
+
+    def noise(self, x: Tensor, steps: int, generator: torch.Generator) -> Any:
+        """The random numbers of `steps` calls of `anneal`, a tuple of tensors with that leading axis."""
+
+    def anneal(self, x: Tensor, beta: Tensor, next_beta: Tensor, noise: Any) -> tuple[Tensor, Tensor]:
+        """Weight, then move: (x' after a transition that leaves p_next invariant, log p*_next(x) - log p*_β(x))."""
+
+
+@runtime_checkable
+class Annealable(Protocol):
+    """A model that knows its own path to a base."""
+
+    def path(self, base_bias: Tensor | None = None, *, data: Tensor | None = None) -> Path:
+        """The path from a base with this bias, or fitted to data."""
+
+
+class Bridge(Energy):
+    """(1-β) E_base + βE, remembering both energies at the last x, so that weighting and moving share them."""
+
+    def __init__(self, base: Energy, energy: Energy) -> None:
+        super().__init__(energy.domain)
+        self.base, self.energy = base, energy
+        self.beta = 0.0
+        self._at: tuple[Tensor, tuple[Tensor, ...]] | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (1 - self.beta) * self.base(x) + self.beta * self.energy(x)
+
+    def energy_and_score(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        e0, s0, e1, s1 = self.parts(x)
+        return torch.lerp(e0, e1, self.beta), torch.lerp(s0, s1, self.beta)
+
+    def parts(self, x: Tensor) -> tuple[Tensor, ...]:
+        """Energy and score of the base and of the target."""
+        if self._at is None or self._at[0] is not x:
+            self._at = (x, (*self.base.energy_and_score(x), *self.energy.energy_and_score(x)))
+        return self._at[1]
+
+
+class GeometricPath:
+    """The geometric path between a base and any energy, moved along by any kernel that keeps p_β invariant.
+
+    Without a kernel continuous energies are moved by HMC of `leapfrog_steps` steps with masses from the base; its step
+    size is found for every temperature by a pilot run with its own chains (`tune`), so that the weights stay unbiased.
+    Discrete energies are moved by a Gibbs sweep over the sites.
+    """
+
+    def __init__(self, energy: Energy, base: Energy, kernel: Kernel | None = None, leapfrog_steps: int = 5) -> None:
+        if not isinstance(base, Normalised) or not isinstance(base, Sampleable):
+            raise CapabilityError(
+                f"a base needs a known log_z() and exact draws sample(n, generator=...), {type(base).__name__} has not both; "
+                "use energies.Gaussian, or leave base out"
+            )
+        if base.domain.shape != energy.domain.shape or base.domain.discrete != energy.domain.discrete:
+            raise DomainError(f"the base lives on {base.domain}, the energy on {energy.domain}; they must share one domain")
+        self.energy, self.base = energy, base
+        self.dtype, self.device = placement(energy)
+        self.bridge = Bridge(base, energy)
+        self.tuned: tuple[Tensor, Tensor] | None = None
+        self.adapts = kernel is None and not isinstance(energy.domain, Discrete)
+        if kernel is None:
+            discrete = isinstance(energy.domain, Discrete)
+            kernel = SiteGibbs() if discrete else HMC(1.0, leapfrog_steps, mass=_masses(base), jitter=0.2)
+        if not kernel.adjusted:
+            raise CapabilityError(
+                f"{type(kernel).__name__} is unadjusted: it does not leave p_β invariant, so its weights would be biased; "
+                "use MALA or HMC"
+            )
+        kernel.check(self.bridge)
+        self.kernel = kernel
+
+    def log_z0(self) -> Tensor:
+        """log Z of the base."""
+        return self.base.log_z().detach()  # type: ignore[attr-defined]
+
+    def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
+        """Exact draws of the base."""
+        return self.base.sample(n, generator=generator).to(self.dtype)  # type: ignore[attr-defined]
+
+    def noise(self, x: Tensor, steps: int, generator: torch.Generator) -> Any:
+        """The kernel's random numbers."""
+        return self.kernel.draw(self.bridge, x, steps, generator, 0)
+
+    def anneal(self, x: Tensor, beta: Tensor, next_beta: Tensor, noise: Any) -> tuple[Tensor, Tensor]:
+        """Weight, then move."""
+        with torch.no_grad():
+            increment = (float(beta) - float(next_beta)) * self._difference(x)
+            x, _ = self._move(x, float(next_beta), noise)
+            return x, increment
+
+    def _difference(self, x: Tensor) -> Tensor:
+        """E(x) - E_base(x)."""
+        if isinstance(self.energy.domain, Discrete):
+            return self.energy(x) - self.base(x)
+        e0, _, e1, _ = self.bridge.parts(x)
+        return e1 - e0
+
+    def _move(self, x: Tensor, beta: float, noise: Any) -> tuple[Tensor, Tensor]:
+        self.bridge.beta = beta
+        if self.tuned is not None and isinstance(noise, MoveInputs):
+            noise = noise._replace(step_size=noise.step_size * self._step_size(beta))
+        state, info = self.kernel.step(self.bridge, self.kernel.init(self.bridge, x), noise)
+        acceptance = x.new_ones(len(x)) if info.acceptance is None else info.acceptance
+        return self.kernel.position(state), acceptance
+
+    def _step_size(self, beta: float) -> float:
+        """The pilot's step size at the nearest temperature at or above β."""
+        betas, sizes = self.tuned  # type: ignore[misc]
+        return float(sizes[min(int(torch.searchsorted(betas, beta)), len(sizes) - 1)])
+
+    def tune(self, betas: Tensor, generator: torch.Generator, *, chains: int = 64, target: float = 0.75) -> None:
+        """Find a step size for every temperature: chains of their own are annealed while its logarithm follows their
+        acceptance. Does nothing for kernels with a step size of their own."""
+        if not self.adapts or self.tuned is not None:
+            return
+        x = self.sample(chains, generator=generator)
+        betas = betas.double().cpu()
+        log_size, sizes = math.log(0.5), torch.empty(len(betas), dtype=torch.float64)
+        rounds = max(1, math.ceil(300 / len(betas)))
+        with torch.no_grad():
+            for k, beta in enumerate(betas.tolist()):
+                gains = [1.0] * 10 + [0.3] * 20 if k == 0 else [0.3] * rounds
+                seen = []
+                for gain in gains:
+                    (noise,) = _per_step(self.noise(x, 1, generator))
+                    self.tuned = (betas[:1], torch.tensor([math.exp(log_size)], dtype=torch.float64))
+                    x, acceptance = self._move(x, beta, noise)
+                    log_size += gain * (float(acceptance.mean()) - target)
+                    seen.append(log_size)
+                sizes[k] = math.exp(sum(seen[len(seen) // 2 :]) / len(seen[len(seen) // 2 :]))
+        self.tuned = (betas, sizes)
+
+
+def _masses(base: Energy) -> Tensor | None:
+    """One over the variances of the base, so that its scale is 1 in the kernel's eyes."""
+    if isinstance(base, IndependentGaussian):
+        return base.std.flatten() ** -2
+    if isinstance(base, Gaussian):
+        return base.precision if len(base.mean) > 1 else base.precision.flatten()
+    if isinstance(base, Exponential):
+        return base.mean.flatten() ** -2
+    if isinstance(base, Uniform) and isinstance(base.domain, Bounded):
+        low, high = base.domain.bounds(base.anchor)
+        return (12 / (high - low).square()).expand(base.domain.shape).flatten()
+    return None
+
+
+class MachinePath:
+    """The path from independent units to a Boltzmann machine, moved along by its own Gibbs sweeps.
+
+        E_β(x) = -½β xᵀWx - ((1-β) b^A + βb)·x
+
+    is itself a Boltzmann machine. Hidden units are annealed with the visible ones, from a uniform base.
+    """
+
+    def __init__(self, machine: BoltzmannMachine, bias: Tensor) -> None:
+        self.machine = machine.complete() if machine.hidden else machine
+        self.scratch = copy.deepcopy(self.machine)
+        with torch.no_grad():
+            self.weight, self.bias = self.machine.coupling().clone(), self.machine.bias.clone()
+            visible = torch.zeros_like(self.bias)
+            visible[: machine.n] = bias
+            self.base = Factorised(self.machine.domain, visible)
+
+    def log_z0(self) -> Tensor:
+        """log Z of the independent units."""
+        return self.base.log_z()
+
+    def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
+        """Exact draws of the independent units."""
+        return self.base.sample(n, generator=generator)
+
+    def noise(self, x: Tensor, steps: int, generator: torch.Generator) -> Any:
+        """The random numbers of sweeps."""
+        return self.scratch.gibbs_noise(x, steps, generator)
+
+    def anneal(self, x: Tensor, beta: Tensor, next_beta: Tensor, noise: Any) -> tuple[Tensor, Tensor]:
+        """Weight, then sweep."""
+        with torch.no_grad():
+            gain = ((0.5 * (x @ self.weight) + self.bias - self.base.bias) * x).sum(1)
+            self.scratch.weight.copy_(next_beta * self.weight)
+            self.scratch.bias.copy_(torch.lerp(self.base.bias, self.bias, next_beta.to(self.bias)))
+            return self.scratch.gibbs_sweep(x, noise, None), (next_beta - beta) * gain
+
+
+def path_of(energy: Energy, data: Tensor | None, base: "Energy | Tensor | None", kernel: Kernel | None) -> Path:
+    """The path that suits an energy: its own, that of its machine, or the geometric one."""
+    require_energy(energy)
+    if data is not None and base is not None:
+        raise ArgumentError("give data, to which a base is fitted, or base, not both")
+    if data is not None:
+        energy.domain.check(data, "data")
+    own = kernel is None or isinstance(kernel, Gibbs)
+    if data is None and base is None and not isinstance(energy.domain, Bounded):
+        warnings.warn(
+            "no data and no base: annealing starts from a law that knows nothing of the model, and the estimate can be many "
+            "nats low while its effective sample size looks healthy; pass data= (the training data)",
+            EstimateWarning,
+            stacklevel=3,
+        )
+    if isinstance(base, Energy) or not own:
+        law = base if isinstance(base, Energy) else _law(energy, data, base)
+        return GeometricPath(energy, law, kernel)
+    if isinstance(energy, BoltzmannMachine):
+        bias = base if data is None else base_bias(energy.domain, data.to(energy.bias))
+        return MachinePath(energy, torch.zeros_like(energy.bias[: energy.n]) if bias is None else bias)
+    if isinstance(energy, Annealable):
+        path = energy.path(data=data) if data is not None else energy.path(base)
+        if isinstance(energy, RBM) and isinstance(energy.visible, Bernoulli) and isinstance(energy.hidden, Bernoulli):
+            return BernoulliPath(path)  # type: ignore[arg-type]
+        return path
+    return GeometricPath(energy, _law(energy, data, base), kernel)
+
+
+def _law(energy: Energy, data: Tensor | None, base: Tensor | None) -> Energy:
+    dtype, device = placement(energy)
+    like = torch.zeros((), dtype=dtype, device=device)
+    if base is None:
+        return fitted_base(energy.domain, data, like)
+    if not isinstance(energy.domain, Discrete) or tuple(base.shape) != energy.domain.shape:
+        raise ArgumentError("base as a tensor is the bias of independent discrete units; for real values give an energy")
+    return Factorised(energy.domain, base.to(like))
