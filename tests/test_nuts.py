@@ -6,6 +6,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from exact_targets import TARGETS, D, correlated, gen, ramp, ramp_draws, two_modes
 
 import gibbsian as gb
 from gibbsian import domains, energies, kernels
@@ -13,69 +14,10 @@ from gibbsian.errors import ArgumentError, DivergenceWarning, DomainError, Shape
 from gibbsian.kernels import nuts
 from gibbsian.testing import check_invariance
 
-D = torch.float64
-
-
-def gen(seed=0):
-    return torch.Generator().manual_seed(seed)
-
 
 def one_step(kernel, target, x, g=None):
     inputs = kernel.inputs(x, 1, g or gen(15))
     return kernel.step(target, kernel.init(target, x), type(inputs)(*(part[0] for part in inputs)))
-
-
-def correlated(rho=0.9):
-    return energies.Gaussian(
-        torch.tensor([1.0, -2.0], dtype=D), torch.tensor([[1.0, rho], [rho, 1.0]], dtype=D)
-    )
-
-
-def two_modes():
-    parts = [
-        energies.Gaussian(torch.full((2,), m, dtype=D), s * torch.eye(2, dtype=D))
-        for m, s in ((-1.5, 0.5), (1.5, 1.0))
-    ]
-    return gb.mixture(parts, weights=[0.3, 0.7])
-
-
-def skewed():
-    return gb.as_energy(lambda x: (x.exp() - x).sum(-1), domains.Real(2))
-
-
-def skewed_draws(n, g):
-    return torch.log(-torch.log1p(-torch.rand(n, 2, generator=g, dtype=D)))  # exp(x) is exponential
-
-
-def exponential():
-    return gb.as_energy(
-        lambda x: (torch.tensor([1.0, 3.0], dtype=x.dtype) * x).sum(-1), domains.NonNegative(2)
-    )
-
-
-def exponential_draws(n, g):
-    return -torch.log1p(-torch.rand(n, 2, generator=g, dtype=D)) / torch.tensor([1.0, 3.0], dtype=D)
-
-
-def ramp():
-    return gb.as_energy(
-        lambda x: (torch.tensor([2.0, -1.0], dtype=x.dtype) * x).sum(-1), domains.Box(2, low=-1.0, high=2.0)
-    )
-
-
-def ramp_draws(n, g):
-    slope = torch.tensor([2.0, -1.0], dtype=D)
-    u = torch.rand(n, 2, generator=g, dtype=D)
-    return -1 - torch.log1p(u * torch.expm1(-3 * slope)) / slope
-
-
-TARGETS = {
-    "correlated": (correlated, None),
-    "two modes": (two_modes, None),
-    "skewed": (skewed, skewed_draws),
-    "non-negative": (exponential, exponential_draws),
-    "box": (ramp, ramp_draws),
-}
 
 
 @pytest.mark.parametrize("step_size", [0.15, 0.45, 0.9])
@@ -84,9 +26,8 @@ def test_exact_start_stays_exact(name, step_size):
     """False-alarm rate 1e-6 for each case."""
     make, draw = TARGETS[name]
     g = gen(1)
-    draws = draw(20000, g) if draw else None
     report = check_invariance(
-        make(), kernels.NUTS(step_size=step_size), draws=draws, chains=20000, steps=3, generator=g
+        make(), kernels.NUTS(step_size=step_size), draws=draw(20000, g), steps=3, generator=g
     )
     assert report.moved > 0.5
 

@@ -7,6 +7,7 @@ from gibbsian.kernels.hmc import HMC, MALA
 from gibbsian.kernels.langevin import Langevin, ShortRunLangevin
 from gibbsian.kernels.metropolis import Independence, Metropolis, RandomWalk
 from gibbsian.kernels.nuts import NUTS
+from gibbsian.kernels.underdamped import UnderdampedLangevin
 
 __all__ = [
     "HMC",
@@ -24,4 +25,5 @@ __all__ = [
     "RandomWalk",
     "ShortRunLangevin",
     "SiteGibbs",
+    "UnderdampedLangevin",
 ]

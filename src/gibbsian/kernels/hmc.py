@@ -98,18 +98,15 @@ class HMC(Kernel):
         start = e + metric.kinetic(v)
         end = leapfrog(energy, Point(x, v, e, s), event_view(inputs.step_size, x), metric, free, self.leapfrog_steps)
         log_ratio = start - end.energy - metric.kinetic(end.v)
-        return hamiltonian_test(state, end, log_ratio, inputs.threshold)
+        accepted, info = hamiltonian_test(log_ratio, end.energy, inputs.threshold)
+        x, e, s = (where_chain(accepted, a, b) for a, b in ((end.x, x), (end.energy, e), (end.score, s)))
+        return ChainState(x, e, s, free), info
 
 
-def hamiltonian_test(state: ChainState, end: Point, log_ratio: Tensor, threshold: Tensor) -> tuple[ChainState, Info]:
-    """Accept the end of a trajectory or stay; a non-finite or huge energy error is a divergence."""
-    fine = (log_ratio > -DIVERGENCE) & (end.energy > -torch.inf)  # False for NaN
-    accepted = (threshold < log_ratio) & fine
-    x, e, s, free = state
-    new = ChainState(
-        where_chain(accepted, end.x, x), torch.where(accepted, end.energy, e), where_chain(accepted, end.score, s), free
-    )
-    return new, Info(torch.where(fine, log_ratio.clamp(max=0).exp(), 0.0), ~fine)
+def hamiltonian_test(log_ratio: Tensor, energy: Tensor, threshold: Tensor) -> tuple[Tensor, Info]:
+    """Which chains accept the end of their trajectory; a non-finite or huge energy error is a divergence."""
+    fine = (log_ratio > -DIVERGENCE) & (energy > -torch.inf)  # False for NaN
+    return (threshold < log_ratio) & fine, Info(torch.where(fine, log_ratio.clamp(max=0).exp(), 0.0), ~fine)
 
 
 @dataclass(frozen=True)
@@ -127,4 +124,4 @@ class MALA(HMC):
     """
 
     leapfrog_steps: int = field(default=1, init=False)
-    unroll: ClassVar[int] = 10  # type: ignore[assignment]
+    unroll: ClassVar[int] = 10
