@@ -1,0 +1,7 @@
+"""Training runs: the loop, run folders, the guard, averages, data feeding and several processes."""
+
+from gibbsian.training.distributed import World
+from gibbsian.training.guard import Guard
+from gibbsian.training.run import Run
+
+__all__ = ["Guard", "Run", "World"]

@@ -1,0 +1,215 @@
+"""Checkpoints: written whole or not at all, checked when read, and free of pickle.
+
+    run/checkpoints/step-000000001000/{state.safetensors, state.json}
+
+A checkpoint is written into a temporary folder, flushed to the disk and renamed, so that a process killed at
+any moment leaves either the old one or the new one. The text file holds the checksum of the tensors; a
+damaged checkpoint is passed over with a warning and the one before it is used.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import warnings
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import safetensors
+import torch
+from safetensors.torch import load as parse_tensors
+from safetensors.torch import save as serialise_tensors
+from torch import Tensor, nn
+
+from gibbsian.errors import CheckpointError, TrainingWarning
+from gibbsian.training.serialise import describe, load_module, rebuild
+
+__all__ = [
+    "freeze",
+    "prune",
+    "read_latest",
+    "read_tree",
+    "save_checkpoint",
+    "steps_saved",
+    "thaw",
+    "write_tree",
+]
+
+FORMAT = 1
+
+
+class Weights(NamedTuple):
+    """The weights of a module inside a frozen tree."""
+
+    state: dict[str, Tensor]
+
+
+def freeze(tree: Any, *, modules: bool = True) -> Any:
+    """A copy of a tree of tensors, modules and plain values that later steps cannot change.
+
+    `modules=False` leaves modules as they are.
+    """
+    if isinstance(tree, Tensor):
+        return tree.detach().clone()
+    if isinstance(tree, nn.Module):
+        return Weights(freeze(dict(tree.state_dict()))) if modules else tree
+    if isinstance(tree, dict):
+        return {key: freeze(value, modules=modules) for key, value in tree.items()}
+    if isinstance(tree, tuple | list):
+        parts = [freeze(value, modules=modules) for value in tree]
+        return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
+    return tree
+
+
+def thaw(frozen: Any, live: Any, device: torch.device) -> Any:
+    """What was frozen, on `device`; modules are those of the `live` tree, the frozen weights copied in."""
+    if isinstance(frozen, Weights):
+        if not isinstance(live, nn.Module):
+            raise CheckpointError(
+                f"the checkpoint holds a trained module where the objective now has a {type(live).__name__}; "
+                "resume with the objective that the run was started with"
+            )
+        load_module(live, frozen.state)
+        return live
+    if isinstance(frozen, Tensor):
+        return frozen.to(device, copy=True)
+    if isinstance(frozen, tuple | list):
+        fits = isinstance(live, tuple | list) and len(live) == len(frozen)
+        parts = [thaw(part, live[i] if fits else None, device) for i, part in enumerate(frozen)]
+        return type(frozen)(*parts) if hasattr(frozen, "_fields") else type(frozen)(parts)
+    if isinstance(frozen, dict):
+        known = live if isinstance(live, dict) else {}
+        return {key: thaw(part, known.get(key), device) for key, part in frozen.items()}
+    return frozen
+
+
+# --- one folder with a tree in it -----------------------------------------------------------------
+
+
+def _flush(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _flush_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _distinct(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """CPU tensors that share no memory, as safetensors wants them."""
+    seen: set[int] = set()
+    out = {}
+    for key, value in tensors.items():
+        value = value.detach().cpu().contiguous()
+        address = value.untyped_storage().data_ptr()
+        out[key] = value.clone() if address in seen else value
+        seen.add(address)
+    return out
+
+
+def write_tree(folder: Path, name: str, tree: dict[str, Any], weightless: Collection[str] = ()) -> None:
+    """Write `tree` as `name.json` and `name.safetensors` into a folder, flushed to the disk.
+
+    Modules under the keys in `weightless` are written without their weights.
+    """
+    tensors: dict[str, Tensor] = {}
+    plain = {key: describe(part, tensors, key, states=key not in weightless) for key, part in tree.items()}
+    content = serialise_tensors(_distinct(tensors))
+    text = {"format": FORMAT, "sha256": hashlib.sha256(content).hexdigest(), "tree": plain}
+    _flush(folder / f"{name}.safetensors", content)
+    _flush(folder / f"{name}.json", json.dumps(text, indent=1, allow_nan=False).encode())
+
+
+def read_tree(folder: Path, name: str, keys: Collection[str] | None = None) -> dict[str, Any]:
+    """The tree that `write_tree` wrote, or its parts under `keys`; `CheckpointError` in one sentence."""
+    path = folder / name
+    try:
+        text = json.loads((folder / f"{name}.json").read_text())
+        content = (folder / f"{name}.safetensors").read_bytes()
+        if text["format"] != FORMAT:
+            raise CheckpointError(f"{path}.json has format {text['format']}, this gibbsian reads {FORMAT}")
+        if hashlib.sha256(content).hexdigest() != text["sha256"]:
+            raise CheckpointError(f"{path}.safetensors is damaged: its checksum is not that in {name}.json")
+        tensors = parse_tensors(content)
+        return {key: rebuild(text["tree"][key], tensors) for key in keys or text["tree"]}
+    except OSError as error:
+        raise CheckpointError(f"{folder} cannot be read: {error.strerror}: {error.filename}") from error
+    except (ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
+        raise CheckpointError(f"{path}.json is damaged or not gibbsian's ({error!r})") from error
+
+
+# --- the checkpoints of a run ---------------------------------------------------------------------
+
+
+def _path(run: Path, step: int) -> Path:
+    return run / "checkpoints" / f"step-{step:012d}"
+
+
+def steps_saved(run: Path) -> list[int]:
+    """Steps that have a checkpoint, ascending."""
+    found = (run / "checkpoints").glob("step-*")
+    return sorted(int(path.name[5:]) for path in found if path.name[5:].isdigit())
+
+
+def _discard(path: Path) -> None:
+    """Remove a checkpoint so that a half-removed one never looks like one."""
+    hidden = path.with_name(f".{path.name}.old")
+    shutil.rmtree(hidden, ignore_errors=True)
+    path.rename(hidden)
+    shutil.rmtree(hidden, ignore_errors=True)
+
+
+def save_checkpoint(run: Path, step: int, tree: Any) -> Path:
+    """Write the checkpoint of a step, atomically; one that exists already is replaced."""
+    target = _path(run, step)
+    temporary = target.with_name(f".{target.name}.new")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    write_tree(temporary, "state", tree)
+    _flush_folder(temporary)
+    if target.exists():
+        _discard(target)
+    temporary.rename(target)
+    _flush_folder(target.parent)
+    return target
+
+
+def prune(run: Path, keep: Collection[int]) -> None:
+    """Remove every checkpoint but those of the steps in `keep`, and what killed writers left behind."""
+    for step in steps_saved(run):
+        if step not in keep:
+            _discard(_path(run, step))
+    for leftover in (run / "checkpoints").glob(".step-*"):
+        shutil.rmtree(leftover, ignore_errors=True)
+
+
+def read_latest(run: Path, step: int | None = None, keys: Collection[str] | None = None) -> dict[str, Any]:
+    """The tree (or its parts under `keys`) of the newest checkpoint that is whole, or of `step`."""
+    saved = steps_saved(run)
+    if not saved:
+        raise CheckpointError(f"{run} holds no checkpoint; give the run_dir of a gibbsian.fit")
+    if step is not None:
+        if step not in saved:
+            raise CheckpointError(
+                f"{run} has no checkpoint of step {step}, only of {', '.join(map(str, saved))}"
+            )
+        return read_tree(_path(run, step), "state", keys)
+    problems: list[str] = []
+    for candidate in reversed(saved):
+        try:
+            tree = read_tree(_path(run, candidate), "state", keys)
+        except CheckpointError as error:
+            problems.append(str(error))
+            continue
+        if problems:
+            text = f"{problems[0]}; going on from step {candidate} instead"
+            warnings.warn(text, TrainingWarning, stacklevel=3)
+        return tree
+    raise CheckpointError(f"every checkpoint in {run} is damaged; the newest: {problems[0]}")

@@ -1,0 +1,222 @@
+"""Training any energy by any objective: `fit`, `resume` and `load`."""
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gibbsian.energy import Energy, ScoreField
+from gibbsian.errors import ArgumentError, CapabilityError, CheckpointError, TrainingWarning
+from gibbsian.objectives.base import Objective
+from gibbsian.training import checkpoint
+from gibbsian.training.folder import read_config
+from gibbsian.training.guard import Guard
+from gibbsian.training.job import Job
+from gibbsian.training.log import check_tensorboard, read_log
+from gibbsian.training.loop import Hook, train
+from gibbsian.training.run import Run, Settings
+
+__all__ = ["Guard", "Run", "fit", "load", "resume"]
+
+
+def fit(
+    energy: Any,
+    objective: Objective,
+    data: Any,
+    *,
+    steps: int | None = None,
+    epochs: int | None = None,
+    batch_size: int = 128,
+    lr: float = 1e-3,
+    optimiser: Any = None,
+    schedule: Any = None,
+    seed: int = 0,
+    run_dir: str | Path | None = None,
+    ema: float | None = None,
+    clip: float | None = None,
+    precision: str | None = None,
+    device: torch.device | str | None = None,
+    transform: Callable[[Any, torch.Generator], Any] | None = None,
+    validation: Any = None,
+    validate_every: int = 500,
+    checkpoint_every: int = 1000,
+    keep_last: int = 2,
+    keep_best: bool = False,
+    log_every: int = 50,
+    hooks: Iterable[Hook] = (),
+    guard: bool | Guard = True,
+    tensorboard: bool = False,
+    progress: bool | None = None,
+) -> Run:
+    """Train an energy by an objective on data, in place.
+
+    Args:
+        energy: an `Energy` or `ScoreField`; `run.energy` is the same object.
+        objective: one of `gibbsian.objectives`, or yours.
+        data: a tensor, a numpy array or memmap (read row by row), a tuple of them (inputs, labels), a
+            Dataset, a DataLoader (its own batches; its generator is seeded from `seed`) or an iterable of
+            batches.
+        steps, epochs: how long; one of them.
+        batch_size: rows a step, over all processes together.
+        lr: the learning rate.
+        optimiser: None (Adam), a name such as "sgd", a dictionary of a name and options such as
+            `{"name": "sgd", "momentum": 0.9}`, where a 1-D tensor is a schedule, or a callable
+            params -> Optimizer.
+        schedule: "cosine", "linear", "warm-up", "warm-up cosine", "warm-up linear", or the rates themselves:
+            a 1-D tensor, one a step, or a callable of the step.
+        seed: everything random follows from it, by named streams.
+        run_dir: a new folder for configuration, metrics and checkpoints; see `resume` and `load`.
+        ema: decay of the averaged copy `run.ema`, such as 0.999.
+        clip: largest gradient norm.
+        precision: "bf16" for half-precision products, "tf32" on CUDA.
+        device: where to train; by default where the energy is.
+        transform: `transform(batch, generator)`, applied to every batch on the device: dequantise, binarise.
+        validation: held-out data, on which the objective's loss is logged; or a callable of the energy that
+            returns a number or a dictionary of numbers. The average is judged where there is one.
+        validate_every: steps between two validations.
+        checkpoint_every: steps between two checkpoints, of which the newest `keep_last` are kept.
+        keep_best: also keep the checkpoint with the lowest validation number, the first of several.
+        log_every: steps between records in `run.history` and `metrics.jsonl`.
+        hooks: called with the `Run` after every step; one that returns True ends the training.
+        guard: watch for divergence and roll back, as a `Guard` says; False stops with an error instead.
+        tensorboard: also write scalars for TensorBoard into the run folder.
+        progress: show a bar; by default on a terminal.
+
+    Ctrl-C (and SIGTERM) finishes the step, saves a checkpoint, says where it is, and raises.
+
+    >>> import gibbsian as gb
+    >>> g = torch.Generator().manual_seed(0)
+    >>> data = 3 + torch.randn(500, 1, generator=g)
+    >>> energy = gb.energies.Gaussian(torch.zeros(1), torch.eye(1), trainable=True)
+    >>> noise = gb.energies.Gaussian(torch.zeros(1), 16 * torch.eye(1))
+    >>> run = gb.fit(energy, gb.objectives.NoiseContrastive(noise, ratio=4), data, steps=300, lr=0.05)
+    >>> abs(float(energy.mean.detach() - data.mean())) < 0.2
+    True
+    """
+    if not isinstance(energy, Energy | ScoreField):
+        raise CapabilityError(
+            f"{type(energy).__name__} is not an energy; wrap it with gibbsian.as_energy(function, domain)"
+        )
+    if not isinstance(objective, Objective):
+        raise ArgumentError(
+            f"objective is a {type(objective).__name__}; give one of gibbsian.objectives, such as "
+            "objectives.ContrastiveDivergence(kernels.Gibbs())"
+        )
+    if (steps is None) == (epochs is None):
+        raise ArgumentError("say how long to train: steps=1000 or epochs=10, one of the two")
+    if keep_best and validation is None:
+        raise ArgumentError("keep_best=True needs validation, to tell which checkpoint is best")
+    if tensorboard and run_dir is None:
+        raise ArgumentError("tensorboard=True writes into the run folder; give run_dir as well")
+    if tensorboard:
+        check_tensorboard()
+    settings = Settings(
+        steps=1 if steps is None else steps,
+        batch_size=batch_size,
+        lr=lr,
+        optimiser=optimiser,
+        schedule=schedule,
+        seed=seed,
+        ema=ema,
+        clip=clip,
+        precision=precision,
+        validate_every=validate_every,
+        checkpoint_every=checkpoint_every,
+        keep_last=keep_last,
+        keep_best=keep_best,
+        log_every=log_every,
+        guard=(Guard() if guard else None) if isinstance(guard, bool) else guard,
+        tensorboard=tensorboard,
+    )
+    job = Job(
+        energy,
+        objective,
+        data,
+        settings,
+        epochs=epochs,
+        device=device,
+        run_dir=None if run_dir is None else Path(run_dir),
+        transform=transform,
+    )
+    job.create_folder()
+    return train(job, validation, list(hooks), progress)
+
+
+def resume(
+    run_dir: str | Path,
+    data: Any,
+    steps: int | None = None,
+    *,
+    epochs: int | None = None,
+    device: torch.device | str | None = None,
+    transform: Callable[[Any, torch.Generator], Any] | None = None,
+    validation: Any = None,
+    hooks: Iterable[Hook] = (),
+    progress: bool | None = None,
+) -> Run:
+    """Go on with a run from its newest whole checkpoint, to the bit on the CPU, as if it had not stopped.
+
+    Args:
+        run_dir: the folder that `fit` wrote.
+        data: the data that it was trained on.
+        steps, epochs: the total, what was done before counted in; by default what `fit` was asked for.
+        device, transform, validation, hooks, progress: as in `fit`; they are not kept in the folder.
+    """
+    if steps is not None and epochs is not None:
+        raise ArgumentError("say how long to train: steps=1000 or epochs=10, one of the two")
+    folder = Path(run_dir)
+    config = read_config(folder)
+    tree = checkpoint.read_latest(folder)
+    energy, settings = config["energy"], config["settings"]
+    checkpoint.load_module(energy, tree["energy"], tree["frozen"])
+    job = Job(
+        energy,
+        config["objective"],
+        data,
+        settings if steps is None else dataclasses.replace(settings, steps=steps),
+        epochs=epochs,
+        device=device,
+        run_dir=folder,
+        transform=transform,
+    )
+    if config["rows"] != job.feed.rows:
+        text = f"the run was trained on {config['rows']} rows and goes on with {job.feed.rows}"
+        warnings.warn(f"{text}: the order of the examples changes", TrainingWarning, stacklevel=2)
+    job.resume(tree)
+    job.run.history.extend(read_log(folder, tree["lines"]))
+    return train(job, validation, list(hooks), progress)
+
+
+def load(
+    run_dir: str | Path,
+    which: str | int = "last",
+    *,
+    ema: bool = False,
+    device: torch.device | str = "cpu",
+) -> Any:
+    """The trained energy of a run folder, in evaluation mode.
+
+    Args:
+        run_dir: the folder that `fit` wrote.
+        which: "last", "best" (with keep_best) or a step that has a checkpoint.
+        ema: the averaged weights instead of the last ones.
+        device: where to put it.
+    """
+    folder = Path(run_dir)
+    energy = read_config(folder, ("energy",))["energy"]
+    step = which if isinstance(which, int) else None
+    if which == "best":
+        best = checkpoint.read_latest(folder, keys=("best",))["best"]
+        if best is None:
+            raise CheckpointError(f"{folder} has no best checkpoint; train with keep_best=True")
+        step = best[0]
+    elif which != "last" and step is None:
+        raise ArgumentError(f"which={which!r}: expected 'last', 'best' or a step")
+    tree = checkpoint.read_latest(folder, step, keys=("energy", "frozen", "ema"))
+    if ema and tree["ema"] is None:
+        raise CheckpointError(f"{folder} has no averaged weights; it was trained without ema")
+    checkpoint.load_module(energy, tree["ema" if ema else "energy"], tree["frozen"])
+    return energy.to(device).eval()

@@ -1,0 +1,231 @@
+"""The guard: sees a run diverge, rolls it back to the last good state, and goes on more gently.
+
+Energy-based models diverge: energies run away, chains freeze, gradients explode. People then restart from a
+checkpoint by hand, with a new seed, a lower learning rate and more sampler steps. The guard does that, within
+bounds, and writes down everything it saw and did.
+"""
+
+import dataclasses
+import math
+from collections import deque
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from gibbsian.errors import ArgumentError
+from gibbsian.objectives.base import Objective
+
+__all__ = ["Guard", "Watch"]
+
+_WATCHED = ("loss", "gradient_norm", "energy_data", "energy_samples", "gap")
+_BASELINE = 5  # looks that find the scale of a number; looks in a row that make a sign a warning
+
+
+@dataclass(frozen=True)
+class Guard:
+    """How a training run is watched and what is done when it diverges.
+
+    A watched number x (loss, gradient norm, energies of data and samples, their gap) has exploded when
+    |x| > `explosion`·max(1, its scale). The scale is found in the first looks; from then on it follows |x|
+    slowly and grows by two per cent a look at the most, so that a runaway cannot hide by dragging it along.
+    A number that is not finite, or a `DivergenceError` of the objective, counts as well.
+
+    Args:
+        every: steps between two looks; a look waits once for the device.
+        snapshot_every: steps between two states kept in memory to roll back to.
+        snapshots: how many are kept besides the first one; further failures go back further.
+        tries: rollbacks before the run is given up with `DivergenceError`.
+        explosion: how many times its scale a number may reach.
+        lr_factor: multiplies the learning rate at each rollback, `min_lr_factor` at the least in all.
+        steps_factor: multiplies the objective's sampler `steps`, `max_steps_factor` at the most in all.
+        penalty: least weight of the energy penalty after a rollback, for objectives that have one.
+
+    >>> Guard().factors(2)
+    (0.25, 2.25)
+    """
+
+    every: int = 10
+    snapshot_every: int = 100
+    snapshots: int = 2
+    tries: int = 10
+    explosion: float = 100.0
+    lr_factor: float = 0.5
+    min_lr_factor: float = 1e-3
+    steps_factor: float = 1.5
+    max_steps_factor: float = 4.0
+    penalty: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("every", "snapshot_every", "snapshots", "tries"):
+            if getattr(self, name) < 1:
+                raise ArgumentError(
+                    f"Guard({name}={getattr(self, name)}): {name} is a whole number from 1 on"
+                )
+        if not self.explosion > 1:
+            raise ArgumentError(f"Guard(explosion={self.explosion}): must be above 1, such as 100")
+        if not (0 < self.min_lr_factor <= self.lr_factor <= 1 <= self.steps_factor <= self.max_steps_factor):
+            raise ArgumentError(
+                "Guard: needs 0 < min_lr_factor <= lr_factor <= 1 <= steps_factor <= max_steps_factor; got "
+                f"{self.min_lr_factor}, {self.lr_factor}, {self.steps_factor}, {self.max_steps_factor}"
+            )
+        if not self.penalty >= 0:
+            raise ArgumentError(f"Guard(penalty={self.penalty}): must be zero or more")
+
+    def factors(self, tries: int) -> tuple[float, float]:
+        """What learning rate and sampler steps are multiplied by after so many rollbacks."""
+        return max(self.lr_factor**tries, self.min_lr_factor), min(
+            self.steps_factor**tries, self.max_steps_factor
+        )
+
+    def soften(self, objective: Objective, tries: int) -> Objective:
+        """The objective after so many rollbacks: more sampler steps, and an energy penalty where it has one.
+
+        Objectives inside it (the parts of a weighted sum) are softened too.
+        """
+        if tries == 0:
+            return objective
+        changes: dict[str, Any] = {}
+        for field in dataclasses.fields(objective):
+            value = getattr(objective, field.name)
+            if field.name == "steps" and isinstance(value, int):
+                changes["steps"] = math.ceil(value * self.factors(tries)[1])
+            elif field.name == "penalty" and isinstance(value, int | float):
+                changes["penalty"] = max(float(value), self.penalty)
+            elif isinstance(value, Objective):
+                changes[field.name] = self.soften(value, tries)
+            elif isinstance(value, tuple) and any(isinstance(part, Objective) for part in value):
+                changes[field.name] = tuple(
+                    self.soften(part, tries) if isinstance(part, Objective) else part for part in value
+                )
+        return dataclasses.replace(objective, **changes) if changes else objective
+
+
+class Watch:
+    """What the guard remembers during a run: scales, snapshots, rollbacks and warnings."""
+
+    def __init__(self, guard: Guard) -> None:
+        self.guard = guard
+        self.scales: dict[str, float] = {}
+        self.looks = 0
+        self.tries = 0
+        self.trail: list[str] = []  # one sentence per rollback
+        self.warned: list[str] = []
+        self.gaps: deque[float] = deque(maxlen=40)
+        self.signs: dict[str, int] = {}  # how many looks in a row a sign of trouble was seen
+        self.snapshots: list[Any] = []
+        self.failed_at: int | None = None
+
+    # --- divergence -------------------------------------------------------------------------------
+
+    def look(self, numbers: dict[str, float]) -> str | None:
+        """Why the run has diverged, or None; learns the scale of what is normal on the way."""
+        for name, value in numbers.items():
+            # a kernel without an acceptance test reports NaN for it, which says nothing
+            if not math.isfinite(value) and not name.endswith("acceptance"):
+                return f"{name} is {value}"
+        for name in _WATCHED:
+            if name not in numbers:
+                continue
+            size = abs(numbers[name])
+            scale = max(1.0, self.scales.get(name, size))
+            if size > self.guard.explosion * scale:
+                return f"{name} is {numbers[name]:.4g}, {size / scale:.0f} times its usual size"
+            # the first looks find the scale, later ones follow it slowly: a runaway cannot drag it along
+            later = min(0.98 * scale + 0.02 * size, 1.02 * scale)
+            self.scales[name] = max(scale, size) if self.looks < _BASELINE else later
+        self.looks += 1
+        return None
+
+    def wants_snapshot(self, step: int) -> bool:
+        """Is it time to keep the state?"""
+        return not self.snapshots or step - self.snapshots[-1][0] >= self.guard.snapshot_every
+
+    def keep(self, step: int, snapshot: Any) -> None:
+        """Remember a good state: the first one always, of the others the latest few."""
+        self.snapshots.append((step, snapshot))
+        if len(self.snapshots) > 1 + self.guard.snapshots:
+            del self.snapshots[1]
+
+    def roll_back(self, step: int, reason: str) -> Any:
+        """The state to go back to; one further back when the last rollback got no further than this."""
+        self.tries += 1
+        if self.failed_at is not None and step <= self.failed_at + self.guard.snapshot_every:
+            del self.snapshots[max(1, len(self.snapshots) - 1) :]
+        self.failed_at = step
+        self.gaps.clear()
+        target, snapshot = self.snapshots[-1]
+        lr, steps = self.guard.factors(self.tries)
+        self.trail.append(
+            f"step {step}: {reason}; back to step {target} with new random numbers, "
+            f"learning rate times {lr:.3g}, sampler steps times {steps:.3g}"
+        )
+        return snapshot
+
+    # --- early warnings ---------------------------------------------------------------------------
+
+    def warnings(self, numbers: dict[str, float], objective: Objective) -> list[str]:
+        """Signs of trouble to tell the user, each once."""
+        found = []
+        for name, (sign, text) in self._signs(numbers, objective).items():
+            self.signs[name] = self.signs.get(name, 0) + 1 if sign else 0
+            if self.signs[name] >= _BASELINE and name not in self.warned:
+                self.warned.append(name)
+                found.append(text)
+        return found
+
+    def _signs(self, numbers: dict[str, float], objective: Objective) -> dict[str, tuple[bool, str]]:
+        signs: dict[str, tuple[bool, str]] = {}
+        if "gap" in numbers:
+            self.gaps.append(numbers["gap"])
+            signs["oscillation"] = (
+                _oscillates(list(self.gaps)),
+                "the gap between the energies of data and samples swings back and forth ever wider; "
+                "lower the learning rate or run more sampler steps",
+            )
+        if "acceptance" in numbers and math.isfinite(numbers["acceptance"]):
+            signs["acceptance"] = (
+                numbers["acceptance"] < 0.01,
+                f"the chains are frozen: {100 * numbers['acceptance']:.2g} % of their moves are accepted; "
+                "use a smaller step size",
+            )
+        if "movement" in numbers:
+            signs["movement"] = (
+                numbers["movement"] < 1e-6,
+                f"the chains are frozen: they move by {numbers['movement']:.2g} a step; "
+                "use a larger step size or another kernel",
+            )
+        if "accuracy" in numbers and "energy_noise" in numbers:  # of NCE; a classifier may well be perfect
+            signs["accuracy"] = (
+                numbers["accuracy"] > 0.99,
+                f"the noise is too easy: {100 * numbers['accuracy']:.4g} % of it is told apart from the "
+                "data, so it gives no gradient; use noise closer to it, such as a fitted mixture or flow",
+            )
+        if "noise_share" in numbers and hasattr(objective, "sigma"):  # a ladder of them may well begin low
+            signs["noise_share"] = (
+                numbers["noise_share"] < 0.01,
+                f"sigma is {numbers['noise_share']:.2g} of the spread of the data, so the denoising target "
+                "is nearly all noise; 0.05 to 0.5 is usual, or use MultiScaleDenoising",
+            )
+        return signs
+
+    # --- saving -----------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of it."""
+        kept = ("scales", "looks", "tries", "trail", "warned", "signs", "failed_at")
+        return {name: getattr(self, name) for name in kept} | {"gaps": list(self.gaps)}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        for name, value in state.items():
+            setattr(self, name, deque(value, maxlen=40) if name == "gaps" else value)
+
+
+def _oscillates(gaps: list[float]) -> bool:
+    """Does the sign change nearly every time, with twice the amplitude in the second half?"""
+    if len(gaps) < 20:
+        return False
+    flips = sum(a * b < 0 for a, b in pairwise(gaps)) / (len(gaps) - 1)
+    half = len(gaps) // 2
+    early, late = (max(map(abs, part)) for part in (gaps[:half], gaps[half:]))
+    return flips > 0.7 and late > 2 * early
