@@ -19,7 +19,7 @@ from gibbsian.compiled import compiled_chunk
 from gibbsian.diagnostics import StreamingMoments, summarise
 from gibbsian.domains import Categorical, Domain
 from gibbsian.errors import ArgumentError, CapabilityError, DivergenceError, DivergenceWarning, DomainError, ShapeError
-from gibbsian.kernels.base import Info, Kernel
+from gibbsian.kernels.base import Info, Kernel, MetropolisInfo, judge
 from gibbsian.progress import progress_bar
 from gibbsian.random import require_generator
 
@@ -105,6 +105,8 @@ def run_steps(energy: Any, kernel: Kernel, state: Any, inputs: Any) -> tuple[Any
 
 def _stack(infos: list[Info], positions: Tensor) -> tuple[Tensor, Tensor]:
     """Acceptance and divergence `(steps, chains)` of some steps at the given positions."""
+    if isinstance(infos[0], MetropolisInfo):
+        return judge(torch.stack([i.log_ratio for i in infos]), infos[0].worst)
     if infos[0].acceptance is None or infos[0].diverged is None:
         diverged = ~torch.isfinite(positions).flatten(2).all(2)
         return torch.full_like(diverged, torch.nan, dtype=positions.dtype), diverged
@@ -294,25 +296,36 @@ class _Record:
         self.accepted = torch.zeros((), dtype=torch.float64, device=x.device)
         self.divergences = torch.zeros(len(x), dtype=torch.long, device=x.device)
         self.waiting: Steps = ([], [])
+        self.chunks: list[tuple[Tensor, Tensor, Tensor]] = []
+        self.ahead = 0
         self.enough = max(1, min(64, (1 << 20) // x.numel()))
 
     def add_steps(self, positions: list[Tensor], infos: list[Info]) -> None:
         """Take in eager steps."""
-        self.waiting = (self.waiting[0] + positions, self.waiting[1] + infos)
+        self.waiting[0].extend(positions)
+        self.waiting[1].extend(infos)
         if len(self.waiting[0]) >= self.enough:
             self.flush()
 
     def flush(self) -> None:
         """Work off the steps that have been gathered."""
-        positions, infos = self.waiting
+        if self.chunks:  # compiled chunks come first; eager steps are the remainder of a run
+            positions, acceptance, diverged = (
+                torch.cat(parts) if len(parts) > 1 else parts[0] for parts in zip(*self.chunks, strict=True)
+            )
+            self.chunks, self.ahead = [], 0
+            self._take(positions, (acceptance, diverged))
+        steps, infos = self.waiting
         self.waiting = ([], [])
-        if positions:
-            self._take(positions, infos)
+        if steps:
+            self._take(steps, infos)
 
     def add_chunk(self, positions: Tensor, acceptance: Tensor, diverged: Tensor) -> None:
-        """Take in a compiled chunk; it is copied before the next one overwrites it."""
-        self.flush()
-        self._take(positions, (acceptance, diverged))
+        """Take in a compiled chunk; a captured one is copied before the next overwrites it."""
+        self.chunks.append((positions, acceptance, diverged))
+        self.ahead += len(positions)
+        if positions.is_cuda or self.ahead >= 8 * self.enough:
+            self.flush()
 
     def _take(self, positions: "Tensor | list[Tensor]", info: "list[Info] | tuple[Tensor, Tensor]") -> None:
         n = len(positions)
@@ -332,7 +345,8 @@ class _Record:
             self.moments.update(kept if isinstance(kept, Tensor) else torch.stack(kept))
         if isinstance(info, list):
             if stacked is None:
-                stacked = torch.stack(list(positions)) if info[0].diverged is None else positions[0][None]
+                bare = isinstance(info[0], Info) and info[0].diverged is None
+                stacked = torch.stack(list(positions)) if bare else positions[0][None]
             info = _stack(info, stacked)
         acceptance, diverged = info
         self.divergences += diverged.sum(0)

@@ -5,6 +5,7 @@ numbers and schedule values of many steps with `inputs`, and feeds them to `step
 compiled chains see the same numbers and a changed step size never triggers a recompilation.
 """
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
@@ -38,6 +39,37 @@ class Info(NamedTuple):
 
     acceptance: Tensor | None = None  # probability of acceptance
     diverged: Tensor | None = None  # bool: a non-finite energy or state was met
+
+
+def judge(log_ratio: Tensor, worst: float) -> tuple[Tensor, Tensor]:
+    """Acceptance probability and divergence from the log of a Metropolis ratio.
+
+    NaN, +∞ (an energy of -∞) and anything below -`worst` are divergences; -∞ alone may be a wall of the density.
+    """
+    fine = (log_ratio < torch.inf) & (log_ratio > -worst if worst < math.inf else ~torch.isnan(log_ratio))
+    return torch.where(fine, log_ratio.clamp(max=0).exp(), 0.0), ~fine
+
+
+class MetropolisInfo(NamedTuple):
+    """The log of the Metropolis ratio, from which acceptance and divergence follow when somebody asks."""
+
+    log_ratio: Tensor
+    worst: float = math.inf
+
+    @property
+    def acceptance(self) -> Tensor:
+        """Probability of acceptance, 0 where diverged."""
+        return judge(self.log_ratio, self.worst)[0]
+
+    @property
+    def diverged(self) -> Tensor:
+        """Bool: the ratio is not a number, or as good as."""
+        return judge(self.log_ratio, self.worst)[1]
+
+
+def metropolis_test(log_ratio: Tensor, threshold: Tensor) -> Tensor:
+    """Which chains accept: log u < log ratio. NaN never does, nor does an energy of -∞."""
+    return (threshold < log_ratio) & (log_ratio < torch.inf)
 
 
 class MoveInputs(NamedTuple):
@@ -131,7 +163,7 @@ class Kernel(ABC):
         return self.inputs(x, steps, generator, start)
 
     @abstractmethod
-    def step(self, energy: Any, state: Any, inputs: Any) -> tuple[Any, Info]:
+    def step(self, energy: Any, state: Any, inputs: Any) -> tuple[Any, Any]:
         """One transition of every chain."""
 
     def position(self, state: Any) -> Tensor:

@@ -18,14 +18,15 @@ from gibbsian.kernels.base import (
     ChainState,
     Info,
     Kernel,
+    MetropolisInfo,
     event_view,
+    metropolis_test,
     positive,
     schedule_values,
     start_state,
     where_chain,
 )
 from gibbsian.kernels.gibbs import site_count, site_view
-from gibbsian.kernels.metropolis import metropolis_test
 from gibbsian.random import uniforms
 from gibbsian.units import pick
 
@@ -47,9 +48,10 @@ def movable(domain: Domain, x: Tensor, free: Tensor | None) -> Tensor | None:
 
 def accept(
     state: ChainState, new: ChainState, correction: Tensor, threshold: Tensor, allowed: Tensor | None = None
-) -> tuple[ChainState, Info]:
+) -> tuple[ChainState, Any]:
     """The Metropolis test with log q(back) - log q(forth) = correction; chains without a move stay."""
-    accepted, info = metropolis_test(state.energy - new.energy + correction, threshold, new.energy)
+    log_ratio = state.energy - new.energy + correction
+    accepted = metropolis_test(log_ratio, threshold)
     if allowed is not None:
         accepted = accepted & allowed
     x, e, s, free = state
@@ -59,7 +61,7 @@ def accept(
         where_chain(accepted, new.score, s),
         free,
     )
-    return chosen, info
+    return chosen, MetropolisInfo(log_ratio)
 
 
 class PickInputs(NamedTuple):
@@ -110,7 +112,7 @@ class GibbsWithGradients(Kernel):
         u = uniforms(steps, 2 * len(x), generator, dtype=x.dtype, device=x.device).unflatten(1, (2, -1))
         return PickInputs(u[:, 0], u[:, 1].log())
 
-    def step(self, energy: Energy, state: ChainState, inputs: PickInputs) -> tuple[ChainState, Info]:
+    def step(self, energy: Energy, state: ChainState, inputs: PickInputs) -> tuple[ChainState, Any]:
         domain, x = energy.domain, state.x
         log_q, some = self.log_moves(domain, state)
         move = pick(log_q.exp(), inputs.u)[:, None]
@@ -221,7 +223,7 @@ class DiscreteLangevin(Kernel):
             flips, u[:, len(x) * sites :].log(), schedule_values(self.step_size, steps, start, x, "step_size")
         )
 
-    def step(self, energy: Energy, state: ChainState, inputs: FlipInputs) -> tuple[ChainState, Info]:
+    def step(self, energy: Energy, state: ChainState, inputs: FlipInputs) -> tuple[ChainState, Any]:
         domain, x, free = energy.domain, state.x, state.free
         logits = self.logits(domain, state, inputs.step_size)
         proposal = self.propose(domain, logits, x, inputs.u, free)

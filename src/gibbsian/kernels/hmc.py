@@ -13,15 +13,15 @@ from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError
 from gibbsian.kernels.base import (
     ChainState,
-    Info,
     Kernel,
+    MetropolisInfo,
     MoveInputs,
     event_view,
     gaussian_inputs,
     masked,
+    metropolis_test,
     positive,
     start_state,
-    where_chain,
 )
 from gibbsian.kernels.integrators import Metric, Point, leapfrog
 
@@ -91,22 +91,26 @@ class HMC(Kernel):
     def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> MoveInputs:
         return gaussian_inputs(x, steps, generator, self.step_size, start, jitter=self.jitter)
 
-    def step(self, energy: Energy, state: ChainState, inputs: MoveInputs) -> tuple[ChainState, Info]:
+    def step(self, energy: Energy, state: ChainState, inputs: MoveInputs) -> tuple[ChainState, MetropolisInfo]:
         x, e, s, free = state
         metric = self.metric.to(x)
         v = masked(metric.momentum(inputs.z), free)
-        start = e + metric.kinetic(v)
         end = leapfrog(energy, Point(x, v, e, s), event_view(inputs.step_size, x), metric, free, self.leapfrog_steps)
-        log_ratio = start - end.energy - metric.kinetic(end.v)
-        accepted, info = hamiltonian_test(log_ratio, end.energy, inputs.threshold)
-        x, e, s = (where_chain(accepted, a, b) for a, b in ((end.x, x), (end.energy, e), (end.score, s)))
-        return ChainState(x, e, s, free), info
+        log_ratio = e - end.energy + metric.kinetic_drop(v, end.v)
+        return hamiltonian_test(state, end, log_ratio, inputs.threshold)
 
 
-def hamiltonian_test(log_ratio: Tensor, energy: Tensor, threshold: Tensor) -> tuple[Tensor, Info]:
-    """Which chains accept the end of their trajectory; a non-finite or huge energy error is a divergence."""
-    fine = (log_ratio > -DIVERGENCE) & (energy > -torch.inf)  # False for NaN
-    return (threshold < log_ratio) & fine, Info(torch.where(fine, log_ratio.clamp(max=0).exp(), 0.0), ~fine)
+def hamiltonian_test(
+    state: ChainState, end: Point, log_ratio: Tensor, threshold: Tensor
+) -> tuple[ChainState, MetropolisInfo]:
+    """Accept the end of a trajectory or stay; a non-finite or huge energy error is a divergence."""
+    accepted = metropolis_test(log_ratio, threshold)
+    x, e, s, free = state
+    rows = event_view(accepted, x)
+    new = ChainState(
+        torch.where(rows, end.x, x), torch.where(accepted, end.energy, e), torch.where(rows, end.score, s), free
+    )
+    return new, MetropolisInfo(log_ratio, DIVERGENCE)
 
 
 @dataclass(frozen=True)

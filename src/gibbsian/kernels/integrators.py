@@ -93,6 +93,11 @@ class Metric(NamedTuple):
         """½ vᵀM⁻¹v per chain."""
         return 0.5 * (v * self.velocity(v)).flatten(1).sum(1)
 
+    def kinetic_drop(self, before: Tensor, after: Tensor) -> Tensor:
+        """½ vᵀM⁻¹v of the first momentum less that of the second, per chain."""
+        squares = before * self.velocity(before)
+        return 0.5 * torch.addcmul(squares, after, self.velocity(after), value=-1.0).flatten(1).sum(1)
+
     def restrict(self, free: Tensor) -> "Metric":
         """The metric of the free coordinates: the block of M⁻¹ that belongs to them.
 

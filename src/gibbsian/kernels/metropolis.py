@@ -13,7 +13,17 @@ from torch import Tensor
 from gibbsian.domains import Bounded, Domain
 from gibbsian.energy import Energy, Sampleable
 from gibbsian.errors import ArgumentError, CapabilityError, ShapeError
-from gibbsian.kernels.base import Info, Kernel, MoveInputs, event_view, gaussian_inputs, masked, positive, where_chain
+from gibbsian.kernels.base import (
+    Kernel,
+    MetropolisInfo,
+    MoveInputs,
+    event_view,
+    gaussian_inputs,
+    masked,
+    metropolis_test,
+    positive,
+    where_chain,
+)
 from gibbsian.kernels.integrators import reflect
 
 __all__ = ["Independence", "Metropolis", "RandomWalk"]
@@ -25,14 +35,6 @@ class WalkState(NamedTuple):
     x: Tensor
     energy: Tensor
     free: Tensor | None = None
-
-
-def metropolis_test(log_ratio: Tensor, threshold: Tensor, energy: Tensor) -> tuple[Tensor, Info]:
-    """Which chains accept. A NaN or -∞ energy is a divergence and is refused; +∞ is a wall and just refused."""
-    bad = torch.isnan(log_ratio) | (energy == -torch.inf)
-    accepted = (threshold < log_ratio) & ~bad
-    probability = torch.where(bad, 0.0, log_ratio.clamp(max=0).exp())
-    return accepted, Info(probability, bad)
 
 
 @dataclass(frozen=True)
@@ -67,14 +69,16 @@ class RandomWalk(Kernel):
     def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> MoveInputs:
         return gaussian_inputs(x, steps, generator, self.scale, start, name="scale")
 
-    def step(self, energy: Energy, state: WalkState, inputs: MoveInputs) -> tuple[WalkState, Info]:
+    def step(self, energy: Energy, state: WalkState, inputs: MoveInputs) -> tuple[WalkState, MetropolisInfo]:
         x, e, free = state
         proposal = torch.addcmul(x, event_view(inputs.step_size, x), masked(inputs.z, free))
         if isinstance(energy.domain, Bounded):
             proposal, _ = reflect(proposal, proposal, energy.domain)
         e_new = energy(proposal)
-        accepted, info = metropolis_test(e - e_new, inputs.threshold, e_new)
-        return WalkState(where_chain(accepted, proposal, x), torch.where(accepted, e_new, e), free), info
+        log_ratio = e - e_new
+        accepted = metropolis_test(log_ratio, inputs.threshold)
+        state = WalkState(where_chain(accepted, proposal, x), torch.where(accepted, e_new, e), free)
+        return state, MetropolisInfo(log_ratio)
 
 
 class IndependenceState(NamedTuple):
@@ -147,7 +151,7 @@ class Independence(Kernel):
     def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> DrawInputs:
         return DrawInputs([generator] * steps, _thresholds(x, steps, generator))
 
-    def step(self, energy: Energy, state: IndependenceState, inputs: DrawInputs) -> tuple[IndependenceState, Info]:
+    def step(self, energy: Energy, state: IndependenceState, inputs: DrawInputs) -> tuple[IndependenceState, MetropolisInfo]:
         x, e, q, free = state
         if free is None:
             new = self.proposal.sample(len(x), generator=inputs.draw).to(x)  # type: ignore[attr-defined]
@@ -155,11 +159,12 @@ class Independence(Kernel):
             new = self.proposal.sample_conditional(x, free, generator=inputs.draw)  # type: ignore[attr-defined]
         e_new, q_new = energy(new), self.proposal(new)
         e_new = torch.where(energy.domain.contains(new).flatten(1).all(1), e_new, torch.inf)
-        accepted, info = metropolis_test(e - e_new + q_new - q, inputs.threshold, e_new)
+        log_ratio = e - e_new + q_new - q
+        accepted = metropolis_test(log_ratio, inputs.threshold)
         state = IndependenceState(
             where_chain(accepted, new, x), torch.where(accepted, e_new, e), torch.where(accepted, q_new, q), free
         )
-        return state, info
+        return state, MetropolisInfo(log_ratio)
 
     def why_not_compiled(self) -> str | None:
         return "Independence draws whole states from its proposal while it runs"
@@ -208,7 +213,7 @@ class Metropolis(Kernel):
     def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> DrawInputs:
         return DrawInputs([generator] * steps, _thresholds(x, steps, generator))
 
-    def step(self, energy: Energy, state: WalkState, inputs: DrawInputs) -> tuple[WalkState, Info]:
+    def step(self, energy: Energy, state: WalkState, inputs: DrawInputs) -> tuple[WalkState, MetropolisInfo]:
         x, e, free = state
         new = self.propose(x, inputs.draw)
         if new.shape != x.shape:
@@ -223,8 +228,9 @@ class Metropolis(Kernel):
             if correction.shape != e.shape:
                 raise ShapeError(f"log_density returned shape {tuple(correction.shape)}, expected ({len(x)},): one number a chain")
             log_ratio = torch.where(inside, log_ratio + correction, -torch.inf)
-        accepted, info = metropolis_test(log_ratio, inputs.threshold, e_new)
-        return WalkState(where_chain(accepted, new, x), torch.where(accepted, e_new, e), free), info
+        accepted = metropolis_test(log_ratio, inputs.threshold)
+        state = WalkState(where_chain(accepted, new, x), torch.where(accepted, e_new, e), free)
+        return state, MetropolisInfo(log_ratio)
 
     def why_not_compiled(self) -> str | None:
         return "Metropolis calls your proposal with a generator while it runs"

@@ -1,0 +1,45 @@
+"""Interleaved timing: every contender once a round, many rounds, ratios within rounds.
+
+A shared machine drifts by tens of per cent between minutes, so absolute times of different runs say little.
+Contenders of one round see the same machine; the ratio of a round is what is reported, with its quartiles.
+"""
+
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+Contender = tuple[str, Callable[[int], object], int]  # name, run(steps), steps per round
+
+
+def interleave(title: str, contenders: list[Contender], *, base: str, rounds: int = 9, sync: Callable[[], object] | None = None) -> dict:
+    """Time all contenders; print microseconds a step and the ratio to `base`, median with quartiles."""
+    times: dict[str, list[float]] = {name: [] for name, _, _ in contenders}
+    for name, run, steps in contenders:  # warm-up: compilation, caches
+        run(steps)
+    for _ in range(rounds):
+        for name, run, steps in contenders:
+            if sync:
+                sync()
+            start = time.perf_counter()
+            run(steps)
+            if sync:
+                sync()
+            times[name].append((time.perf_counter() - start) / steps * 1e6)
+    print(f"\n{title}")
+    print(f"{'':34s}{'µs a step':>12s}{'best':>10s}   time relative to {base}")
+    rows = {}
+    for name, values in times.items():
+        ratios = [a / b for a, b in zip(values, times[base], strict=True)]
+        low, mid, high = statistics.quantiles(ratios, n=4)
+        rows[name] = {"us": statistics.median(values), "best_us": min(values), "ratio": mid, "quartiles": [low, high]}
+        print(f"{name:34s}{statistics.median(values):12.1f}{min(values):10.1f}   {mid:6.2f}  [{low:.2f}, {high:.2f}]")
+    return {"title": title, "base": base, "rounds": rounds, "rows": rows}
+
+
+def save(results: list[dict], path: str | None) -> None:
+    """Write results as JSON where a path was given."""
+    if path:
+        Path(path).write_text(json.dumps(results, indent=1) + "\n")
+        print(f"\nwritten to {path}")
