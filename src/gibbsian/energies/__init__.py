@@ -6,17 +6,35 @@ from gibbsian.energies.funnel import Funnel
 from gibbsian.energies.gaussian import Gaussian
 from gibbsian.energies.gaussian_mixture import Bimodal, GaussianMixture
 from gibbsian.energies.grid import Grid
+from gibbsian.energies.neural import MLP, MLPEnergy, NeuralEnergy
+from gibbsian.energies.neural_conv import ConvEnergy, ConvNet, ResidualEnergy, ResidualNet
+from gibbsian.energies.neural_graph import GraphEnergy, GraphNet, Graphs
+from gibbsian.energies.neural_sequence import AttentionEnergy, AttentionNet, RecurrentEnergy, RecurrentNet
 from gibbsian.energies.ring import Ring
 from gibbsian.energies.student import StudentT
 
 __all__ = [
+    "MLP",
+    "AttentionEnergy",
+    "AttentionNet",
     "Banana",
     "Bimodal",
+    "ConvEnergy",
+    "ConvNet",
     "DoubleWell",
     "Funnel",
     "Gaussian",
     "GaussianMixture",
+    "GraphEnergy",
+    "GraphNet",
+    "Graphs",
     "Grid",
+    "MLPEnergy",
+    "NeuralEnergy",
+    "RecurrentEnergy",
+    "RecurrentNet",
+    "ResidualEnergy",
+    "ResidualNet",
     "Ring",
     "StudentT",
 ]

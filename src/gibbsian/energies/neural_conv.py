@@ -1,0 +1,188 @@
+"""Energies of images: plain convolutions, and residual blocks."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gibbsian.domains import Domain
+from gibbsian.energies.neural import (
+    NeuralEnergy,
+    activation_of,
+    domain_of,
+    layer,
+    need_axes,
+    seeded,
+    sizes_of,
+)
+from gibbsian.random import isolated
+from gibbsian.recorded import Recorded
+
+__all__ = ["ConvEnergy", "ConvNet", "ResidualEnergy", "ResidualNet"]
+
+
+class ConvNet(Recorded):
+    """Convolutions of stride two and a dense head: `(batch, channels, height, width)` → `(batch, outputs)`.
+
+    Args:
+        shape: (channels, height, width) of an image.
+        channels: of every convolution; each halves the image.
+        head: width of the dense layer before the outputs.
+        outputs, activation, spectral_norm, generator: as for `MLP`.
+
+    >>> ConvNet((1, 28, 28), outputs=10)(torch.zeros(2, 1, 28, 28)).shape
+    torch.Size([2, 10])
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, int, int],
+        channels: Sequence[int] = (16, 32, 64, 64),
+        head: int = 64,
+        outputs: int = 1,
+        *,
+        activation: str = "silu",
+        spectral_norm: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        widths = sizes_of("channels", channels)
+        sizes_of("shape, head, outputs", (*shape, head, outputs), 5)
+        at, height, width = shape
+        layers: list[nn.Module] = []
+        with isolated(seeded(generator)):
+            for i, wide in enumerate(widths):
+                size = 5 if i == 0 else 3
+                layers.append(layer(nn.Conv2d(at, wide, size, stride=2, padding=size // 2), spectral_norm))
+                layers.append(activation_of(activation))
+                at, height, width = wide, (height + 1) // 2, (width + 1) // 2
+            layers += [nn.Flatten(), layer(nn.Linear(at * height * width, head), spectral_norm)]
+            layers += [activation_of(activation), layer(nn.Linear(head, outputs), spectral_norm)]
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
+class ConvEnergy(NeuralEnergy):
+    """Four convolutions of stride two and a dense head as an energy of images.
+
+    Small and quick; the size that course notes train on digits. For colour images `ResidualEnergy`.
+
+    Args:
+        domain: a domain of shape (channels, height, width), or that shape for R^d.
+        channels, head, activation, spectral_norm, generator: as for `ConvNet`.
+        confine: c of ½c‖x‖²; a box needs none.
+
+    >>> ConvEnergy((1, 8, 8), channels=(8, 8))(torch.zeros(2, 1, 8, 8)).shape
+    torch.Size([2])
+    """
+
+    def __init__(
+        self,
+        domain: Domain | tuple[int, int, int],
+        channels: Sequence[int] = (16, 32, 64, 64),
+        head: int = 64,
+        *,
+        activation: str = "silu",
+        spectral_norm: bool = False,
+        confine: float = 0.0,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        domain = domain_of(domain)
+        c, h, w = need_axes(domain, 3, "ConvEnergy")
+        options = {"activation": activation, "spectral_norm": spectral_norm, "generator": generator}
+        super().__init__(ConvNet((c, h, w), channels, head, **options), domain, confine=confine)  # type: ignore[arg-type]
+
+
+class ResidualBlock(nn.Module):
+    """x + conv(φ(conv(φ(x)))), with a linear shortcut where the width changes."""
+
+    def __init__(self, a: int, b: int, activation: str, spectral_norm: bool) -> None:
+        super().__init__()
+        self.first = layer(nn.Conv2d(a, b, 3, padding=1), spectral_norm)
+        self.second = layer(nn.Conv2d(b, b, 3, padding=1), spectral_norm)
+        self.shortcut = nn.Identity() if a == b else layer(nn.Conv2d(a, b, 1), spectral_norm)
+        self.activation = activation_of(activation)
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = self.second(self.activation(self.first(self.activation(x))))
+        return self.shortcut(x) + inner
+
+
+class ResidualNet(Recorded):
+    """A residual network without batch norm: `(batch, channels, height, width)` → `(batch, outputs)`.
+
+    Args:
+        shape: (channels, height, width) of an image.
+        widths: of the stages; the image is halved between them.
+        blocks: residual blocks per stage.
+        outputs, activation, spectral_norm, generator: as for `MLP`.
+
+    >>> ResidualNet((3, 8, 8), widths=(8, 16), outputs=10)(torch.zeros(2, 3, 8, 8)).shape
+    torch.Size([2, 10])
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, int, int],
+        widths: Sequence[int] = (64, 128, 128),
+        blocks: int = 2,
+        outputs: int = 1,
+        *,
+        activation: str = "silu",
+        spectral_norm: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__()
+        wide = sizes_of("widths", widths)
+        sizes_of("shape, blocks, outputs", (*shape, blocks, outputs), 5)
+        at = wide[0]
+        stages: list[nn.Module] = []
+        with isolated(seeded(generator)):
+            self.stem = layer(nn.Conv2d(shape[0], at, 3, padding=1), spectral_norm)
+            for width in wide:
+                stage = []
+                for _ in range(blocks):
+                    stage.append(ResidualBlock(at, width, activation, spectral_norm))
+                    at = width
+                stages.append(nn.Sequential(*stage))
+            self.head = layer(nn.Linear(at, outputs), spectral_norm)
+        self.stages = nn.ModuleList(stages)
+        self.activation = activation_of(activation)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        for i, stage in enumerate(self.stages):
+            x = stage(F.avg_pool2d(x, 2, ceil_mode=True) if i and min(x.shape[2:]) > 1 else x)
+        return self.head(self.activation(x).flatten(2).mean(2))
+
+
+class ResidualEnergy(NeuralEnergy):
+    """A residual network as an energy of images: no batch normalisation, smooth activations.
+
+    Args:
+        domain: a domain of shape (channels, height, width), or that shape for R^d.
+        widths, blocks, activation, spectral_norm, generator: as for `ResidualNet`.
+        confine: c of ½c‖x‖²; a box needs none.
+
+    >>> ResidualEnergy((3, 8, 8), widths=(8, 16), blocks=1)(torch.zeros(2, 3, 8, 8)).shape
+    torch.Size([2])
+    """
+
+    def __init__(
+        self,
+        domain: Domain | tuple[int, int, int],
+        widths: Sequence[int] = (64, 128, 128),
+        blocks: int = 2,
+        *,
+        activation: str = "silu",
+        spectral_norm: bool = False,
+        confine: float = 0.0,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        domain = domain_of(domain)
+        c, h, w = need_axes(domain, 3, "ResidualEnergy")
+        options = {"activation": activation, "spectral_norm": spectral_norm, "generator": generator}
+        super().__init__(ResidualNet((c, h, w), widths, blocks, **options), domain, confine=confine)  # type: ignore[arg-type]

@@ -1,0 +1,82 @@
+"""A classifier read as an energy over inputs and classes."""
+
+import torch
+from torch import Tensor, nn
+
+from gibbsian.domains import Domain
+from gibbsian.energy import Energy
+from gibbsian.errors import ArgumentError, ShapeError
+
+__all__ = ["JointEnergy"]
+
+
+class JointEnergy(Energy):
+    """Any classifier with K logits f as an energy: E(x, y) = -f(x)[y], E(x) = -log Σ_y exp f(x)[y].
+
+        log p(x, y) = log softmax f(x)[y] + (logsumexp f(x) - log Z)
+
+    The class probabilities are the classifier's own, whatever Z is. Train it with `CrossEntropy` plus
+    `PersistentContrastiveDivergence` in `Weighted`; `given(y)` is the energy of a class, for sampling it.
+
+    Reference: Grathwohl et al. 2020.
+
+    Args:
+        net: maps `(batch, *event)` to logits `(batch, classes)`, without batch normalisation.
+        domain: where x lives.
+
+    >>> import gibbsian as gb
+    >>> joint = JointEnergy(gb.energies.MLP(2, outputs=3), gb.domains.Real(2))
+    >>> x = torch.zeros(4, 2)
+    >>> joint(x).shape, joint.class_log_prob(x).shape, joint.given(2)(x).shape
+    (torch.Size([4]), torch.Size([4, 3]), torch.Size([4]))
+    """
+
+    def __init__(self, net: nn.Module, domain: Domain) -> None:
+        super().__init__(domain)
+        self.net = net
+
+    def logits(self, x: Tensor) -> Tensor:
+        """f(x), `(batch, classes)`."""
+        out = self.net(x)
+        if out.dim() != 2 or len(out) != len(x) or out.shape[1] < 2:
+            raise ShapeError(
+                f"the network of a JointEnergy gave {tuple(out.shape)} for {len(x)} rows, expected logits "
+                "(batch, classes) of at least two classes"
+            )
+        return out
+
+    def forward(self, x: Tensor) -> Tensor:
+        return -torch.logsumexp(self.logits(x), 1)
+
+    def class_log_prob(self, x: Tensor) -> Tensor:
+        """log p(y|x), `(batch, classes)`."""
+        return torch.log_softmax(self.logits(x), 1)
+
+    def given(self, index: int | Tensor) -> "ClassEnergy":
+        """E(·, y) for one class, or for one class a row `(batch,)`."""
+        return ClassEnergy(self, torch.as_tensor(index))
+
+
+class ClassEnergy(Energy):
+    """E(x, y) = -f(x)[y] with y fixed, a number or one per row."""
+
+    label: Tensor
+
+    def __init__(self, joint: JointEnergy, label: Tensor) -> None:
+        super().__init__(joint.domain)
+        if label.is_floating_point() or label.dtype == torch.bool or label.dim() > 1:
+            raise ArgumentError(
+                f"a class is a whole number, or one a row; got {label.dtype} of shape {tuple(label.shape)}"
+            )
+        self.joint, self.lowest, self.highest = joint, int(label.min()), int(label.max())
+        self.register_buffer("label", label.long(), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits = self.joint.logits(x)
+        if self.lowest < 0 or self.highest >= logits.shape[1]:
+            raise ArgumentError(
+                f"classes run from {self.lowest} to {self.highest}, expected 0 to {logits.shape[1] - 1}"
+            )
+        if self.label.dim() and len(self.label) != len(x):
+            raise ShapeError(f"{len(self.label)} labels met {len(x)} rows; give one label, or one a row")
+        return -logits.gather(1, self.label.to(x.device).expand(len(x))[:, None]).squeeze(1)
