@@ -274,9 +274,7 @@ class NUTS(Kernel):
         sizes = schedule_values(self.step_size, steps, start, x, "step_size")
         return NutsInputs(z, sizes, [generator] * steps)
 
-    def step(  # type: ignore[override]  # its info says more
-        self, energy: Energy, state: ChainState, inputs: NutsInputs
-    ) -> tuple[ChainState, NutsInfo]:
+    def step(self, energy: Energy, state: ChainState, inputs: NutsInputs) -> tuple[ChainState, NutsInfo]:
         x, e, s, free = state
         metric = self.metric.to(x)
         v = masked(metric.momentum(inputs.z), free)
