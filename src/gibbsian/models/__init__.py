@@ -1,7 +1,21 @@
 """Models with hidden structure: Boltzmann machines and their relatives, hybrids, score networks."""
 
 from gibbsian.models.boltzmann import BoltzmannMachine
+from gibbsian.models.classification import ClassificationRBM
+from gibbsian.models.hopfield import Hopfield
+from gibbsian.models.ising import Ising
+from gibbsian.models.joint import JointEnergy
 from gibbsian.models.rbm import RBM
 from gibbsian.models.rbm_path import RBMPath
+from gibbsian.models.subspace import SubspaceRBM
 
-__all__ = ["RBM", "BoltzmannMachine", "RBMPath"]
+__all__ = [
+    "RBM",
+    "BoltzmannMachine",
+    "ClassificationRBM",
+    "Hopfield",
+    "Ising",
+    "JointEnergy",
+    "RBMPath",
+    "SubspaceRBM",
+]

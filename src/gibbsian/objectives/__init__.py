@@ -2,6 +2,7 @@
 
 from gibbsian.objectives.adversarial import Adversarial
 from gibbsian.objectives.base import Loss, Objective
+from gibbsian.objectives.classification import ClassificationLikelihood
 from gibbsian.objectives.contrastive import ContrastiveDivergence
 from gibbsian.objectives.denoising import DenoisingScoreMatching, MultiScaleDenoising
 from gibbsian.objectives.joint import CrossEntropy
@@ -22,6 +23,7 @@ from gibbsian.objectives.weighted import Weighted
 __all__ = [
     "Adversarial",
     "Centred",
+    "ClassificationLikelihood",
     "ContrastiveDivergence",
     "CrossEntropy",
     "DenoisingScoreMatching",

@@ -1,0 +1,209 @@
+"""The classification RBM: hidden units that see an input and its label."""
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from gibbsian.energy import Energy
+from gibbsian.errors import ArgumentError, DataError, ShapeError
+from gibbsian.models.tempered import TemperedMachine
+from gibbsian.random import stream
+from gibbsian.units import Count, Natural, Softmax, Unit, as_unit, layer_noise
+
+__all__ = ["ClassificationRBM"]
+
+
+class ClassificationRBM(Energy):
+    """An RBM over inputs x and labels y; as an energy it is that of x with label and hidden units summed out.
+
+        E(x, y, h) = E_v(x) - xᵀWh - d_y - U_y·h - c·h
+        p(y | x) ∝ exp(d_y + Σⱼ softplus(cⱼ + U_yⱼ + (xW)ⱼ))
+
+    `given(y)` is the energy of x under a label, `class_log_prob(x)` the exact classifier, `forward(x)` the
+    density of x alone; log p(x, y) = log p(y | x) + log p(x). Train it with
+    `objectives.ClassificationLikelihood` (generative, discriminative, hybrid, semi-supervised), or with
+    `CrossEntropy` and any objective for x.
+
+    Reference: Larochelle & Bengio 2008.
+
+    Args:
+        visible: a number of Bernoulli units, or one of `gibbsian.units` (not counts).
+        classes: number of labels.
+        hidden: a number of Bernoulli hidden units, or units of a finite kind.
+        generator: for the initial weights, N(0, 0.01²); a fixed seed where it is left out.
+
+    Attributes:
+        weight: W `(visible.size, hidden.size)`; label_weight: U `(classes, hidden.size)`; visible_bias b,
+            label_bias d, hidden_bias c.
+
+    >>> model = ClassificationRBM(4, classes=3, hidden=5)
+    >>> model.class_log_prob(torch.zeros(2, 4)).shape, model(torch.zeros(2, 4)).shape
+    (torch.Size([2, 3]), torch.Size([2]))
+    """
+
+    def __init__(
+        self,
+        visible: int | Unit,
+        classes: int,
+        hidden: int | Unit,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        visible, hidden = copy.deepcopy(as_unit(visible, "visible")), copy.deepcopy(as_unit(hidden, "hidden"))
+        if isinstance(classes, bool) or not isinstance(classes, int) or classes < 2:
+            raise ArgumentError(f"ClassificationRBM(classes={classes!r}): at least two classes are needed")
+        if isinstance(visible, Count) or isinstance(hidden, Count) or hidden.real:
+            raise ArgumentError(
+                "ClassificationRBM takes hidden units of a finite kind (Bernoulli, Spin, Softmax) and visible units "
+                f"other than counts, got {type(visible).__name__} and {type(hidden).__name__}"
+            )
+        super().__init__(visible.domain)
+        self.visible, self.hidden, self.classes = visible, hidden, classes
+        self.label = Softmax(1, classes)
+        generator = stream(0, "init") if generator is None else generator
+        both = 0.01 * torch.randn(
+            visible.size + classes, hidden.size, generator=generator, device=generator.device
+        )
+        self.weight = nn.Parameter(both[: visible.size].clone())
+        self.label_weight = nn.Parameter(both[visible.size :].clone())
+        self.visible_bias = nn.Parameter(both.new_zeros(visible.size))
+        self.label_bias = nn.Parameter(both.new_zeros(classes))
+        self.hidden_bias = nn.Parameter(both.new_zeros(hidden.size))
+
+    # --- energies -----------------------------------------------------------------------------------
+
+    def check_labels(self, y: int | Tensor) -> Tensor:
+        """Labels as whole numbers 0 to classes - 1, one or one per row."""
+        y = torch.as_tensor(y, device=self.weight.device)
+        if y.is_floating_point() or y.dtype == torch.bool:
+            raise DataError(f"labels have dtype {y.dtype}, expected whole numbers; call y.long() first")
+        if y.dim() > 1:
+            raise ShapeError(f"labels have shape {tuple(y.shape)}, expected one number or one per row")
+        if bool((y < 0).any()) or bool((y >= self.classes).any()):
+            raise DataError(
+                f"labels run from {int(y.min())} to {int(y.max())}, expected 0 to {self.classes - 1}"
+            )
+        return y.long()
+
+    def hidden_natural(self, x: Tensor, y: Tensor) -> Natural:
+        """Natural parameters of h given x and labels."""
+        return self.hidden.natural(self.hidden_bias, self._input(x) + self.label_weight[y])
+
+    def _input(self, x: Tensor) -> Tensor:
+        return self.visible.statistic(x) @ self.weight
+
+    def joint(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
+        """E(x, y, h), `(batch,)`."""
+        y = self.check_labels(y).expand(len(x))
+        seen = ((self._input(x) + self.label_weight[y]) * self.hidden.statistic(h)).sum(1)
+        own = self.visible.energy(x, self.visible_bias) + self.hidden.energy(h, self.hidden_bias)
+        return own - self.label_bias[y] - seen
+
+    def pair_energy(self, x: Tensor, y: int | Tensor) -> Tensor:
+        """F(x, y), hidden units summed out: the energy of an input with its label."""
+        return self._pair_energy(x, self.check_labels(y))
+
+    def _pair_energy(self, x: Tensor, y: Tensor) -> Tensor:
+        own = self.visible.energy(x, self.visible_bias) - self.label_bias[y]
+        return own - self.hidden.log_partition(self.hidden_natural(x, y))
+
+    def _class_logits(self, x: Tensor, beta: Tensor | None) -> Tensor:
+        """log p(x, y) for every y, but for the visible energy and a constant: `(batch, classes)`."""
+        fields = self._input(x)[:, None] + self.label_weight
+        natural = self.hidden.natural(self.hidden_bias, fields)
+        bias: Tensor = self.label_bias
+        if beta is not None:
+            linear = natural.linear * (beta.reshape(-1, 1, 1) if beta.dim() else beta)
+            natural, bias = Natural(linear), bias * (beta[:, None] if beta.dim() else beta)
+        return bias + self.hidden.log_partition(natural)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.free_energy(x)
+
+    def free_energy(self, x: Tensor, beta: Tensor | None = None) -> Tensor:
+        """F(x) = -log Σ_y exp(-F(x, y)) of the machine with joint energy βE; β a number or one per row."""
+        own = self.visible.energy(x, self.visible_bias)
+        return (own if beta is None else beta * own) - torch.logsumexp(self._class_logits(x, beta), 1)
+
+    def class_log_prob(self, x: Tensor) -> Tensor:
+        """log p(y | x), `(batch, classes)`, exactly."""
+        return torch.log_softmax(self._class_logits(x, None), 1)
+
+    def given(self, y: int | Tensor) -> "LabelledRBM":
+        """The energy of x under a label, or one per row: an RBM with hidden bias c + U_y."""
+        return LabelledRBM(self, y)
+
+    def hidden_mean(self, x: Tensor, y: int | Tensor | None = None) -> Tensor:
+        """E[h | x, y], or E[h | x] with the label averaged out: features."""
+        if y is not None:
+            return self.hidden.mean(self.hidden_natural(x, self.check_labels(y)))
+        fields = self.hidden.natural(self.hidden_bias, self._input(x)[:, None] + self.label_weight)
+        weights = self.class_log_prob(x).exp()
+        means = self.hidden.mean(fields)
+        return (weights.reshape(*weights.shape, *[1] * (means.dim() - 2)) * means).sum(1)
+
+    # --- Gibbs sampling -----------------------------------------------------------------------------
+
+    def gibbs_noise(self, x: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """For the label, the hidden and the visible layer."""
+        return layer_noise([self.label, self.hidden, self.visible], x, steps, generator, self.visible)
+
+    def gibbs_sweep(
+        self, x: Tensor, noise: tuple[Tensor, ...], free: Tensor | None = None, beta: Tensor | None = None
+    ) -> Tensor:
+        """y ~ p(y | x), h ~ p(h | x, y), then x ~ p(x | h) where `free`."""
+        with torch.no_grad():
+            logits = self._class_logits(x, beta)
+            y = self.label.sample(Natural(logits), noise[0]).flatten(1).argmax(1)
+            return self._resample(x, y, noise[1], noise[2], free, beta)[0]
+
+    def _resample(
+        self, x: Tensor, y: Tensor, up: Tensor, down: Tensor, free: Tensor | None, beta: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        hidden = self.hidden_natural(x, y)
+        h = self.hidden.sample(hidden if beta is None else hidden.scaled(beta), up)
+        statistic = self.hidden.statistic(h)
+        visible = self.visible.natural(self.visible_bias, statistic @ self.weight.T)
+        return self.visible.resample(
+            visible if beta is None else visible.scaled(beta), down, x, free
+        ), statistic
+
+    def pair_sweep(
+        self, x: Tensor, y: Tensor, noise: tuple[Tensor, ...], free: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """h ~ p(h | x, y), then x and y given h: the chain over inputs with labels."""
+        with torch.no_grad():
+            x, statistic = self._resample(x, y, noise[1], noise[2], free, None)
+            logits = self.label_bias + statistic @ self.label_weight.T
+            return x, self.label.sample(Natural(logits), noise[0]).flatten(1).argmax(1)
+
+    def tempered(self, beta: Tensor) -> Energy:
+        """The machine with joint energy βE, β a number or one per row."""
+        return TemperedMachine(self, beta)
+
+    def extra_repr(self) -> str:
+        return f"classes={self.classes}"
+
+
+class LabelledRBM(Energy):
+    """A classification RBM under given labels, one for all rows or one per row: `pair_energy(x, y)` of x."""
+
+    y: Tensor
+
+    def __init__(self, model: ClassificationRBM, y: int | Tensor) -> None:
+        super().__init__(model.domain)
+        self.model = model
+        self.register_buffer("y", model.check_labels(y), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.model._pair_energy(x, self.y)
+
+    def gibbs_noise(self, x: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """For the hidden and the visible layer."""
+        return layer_noise([self.model.hidden, self.model.visible], x, steps, generator, self.model.visible)
+
+    def gibbs_sweep(self, x: Tensor, noise: tuple[Tensor, ...], free: Tensor | None = None) -> Tensor:
+        """h ~ p(h | x, y), then x ~ p(x | h) where `free`."""
+        with torch.no_grad():
+            return self.model._resample(x, self.y, noise[0], noise[1], free, None)[0]

@@ -1,0 +1,202 @@
+"""Ising models on rectangular lattices of any dimension, with coloured block Gibbs sampling.
+
+E(s) = -Σ_<ij> J_ij sᵢsⱼ - Σᵢ hᵢsᵢ,   s = ±1
+"""
+
+import torch
+from torch import Tensor, nn
+
+from gibbsian.domains import Spin
+from gibbsian.energy import Energy
+from gibbsian.errors import ArgumentError, ShapeError
+from gibbsian.models.boltzmann import BoltzmannMachine
+from gibbsian.models.tempered import TemperedMachine
+from gibbsian.random import require_generator, uniforms
+
+__all__ = ["Ising"]
+
+
+class Ising(Energy):
+    """Ising lattice: neighbours along each axis are coupled, and sites of one colour are resampled together.
+
+    Only couplings to the next site along each axis are stored, so a lattice of a million sites is fine. Two
+    colours (a checkerboard) do wherever no periodic axis has odd length, three otherwise. Near the critical
+    point single-site moves are slow: use tempering, or long runs. At inverse temperature β write
+    `Ising(shape, coupling=β)`, or `.tempered(β)`.
+
+    Reference: Ising 1925; Onsager 1944.
+
+    Args:
+        shape: sites along each axis, such as `(100,)` for a chain or `(32, 32)`.
+        coupling: J, a number, one number per axis, or `(axes, *shape)`: `coupling[a][i]` joins site i with the
+            next one along axis a. On an open axis the last entry joins nothing and must be 0.
+        field: h, a number or a tensor of the shape.
+        periodic: whether the last site of an axis is joined with the first; a flag, or one per axis. Periodic
+            axes need three sites or more.
+        trainable: make coupling and field parameters (one of each per entry given); otherwise they are buffers.
+
+    >>> lattice = Ising((4, 4), coupling=1.0)
+    >>> lattice(torch.ones(1, 4, 4))  # 32 bonds
+    tensor([-32.])
+    >>> lattice.colours
+    2
+    """
+
+    coupling: Tensor
+    field: Tensor
+    bonds: Tensor
+    colour: Tensor
+
+    def __init__(
+        self,
+        shape: int | tuple[int, ...],
+        coupling: float | Tensor = 1.0,
+        field: float | Tensor = 0.0,
+        *,
+        periodic: bool | tuple[bool, ...] = True,
+        trainable: bool = False,
+    ) -> None:
+        super().__init__(Spin(shape))
+        shape = self.domain.shape
+        around = (periodic,) * len(shape) if isinstance(periodic, bool) else tuple(bool(p) for p in periodic)
+        if len(around) != len(shape):
+            raise ArgumentError(
+                f"periodic has {len(around)} entries for {len(shape)} axes; give one per axis"
+            )
+        for length, wrap in zip(shape, around, strict=True):
+            if wrap and length < 3:
+                raise ArgumentError(
+                    f"a periodic axis of {length} sites joins a pair twice (or a site with itself); "
+                    "use three sites or more, or periodic=False on that axis"
+                )
+        self.shape, self.periodic = shape, around
+        dtype = torch.get_default_dtype()
+        coupling, field = torch.as_tensor(coupling, dtype=dtype), torch.as_tensor(field, dtype=dtype)
+        axes = len(shape)
+        if coupling.shape not in {(), (axes,), (axes, *shape)}:
+            raise ShapeError(
+                f"coupling has shape {tuple(coupling.shape)}, expected a number, ({axes},) or {(axes, *shape)}"
+            )
+        if field.shape not in {(), shape}:
+            raise ShapeError(f"field has shape {tuple(field.shape)}, expected a number or {shape}")
+        self.register_buffer("bonds", _bonds(shape, around, dtype))
+        if coupling.dim() > 1 and bool((coupling * (1 - self.bonds) != 0).any()):
+            raise ArgumentError(
+                "coupling is not 0 at the end of an open axis, where there is no next site; set it to 0 there"
+            )
+        for name, value in (("coupling", coupling.clone()), ("field", field.clone())):
+            if trainable:
+                self.register_parameter(name, nn.Parameter(value))
+            else:
+                self.register_buffer(name, value)
+        colour = _colouring(shape, around)
+        self.colours = int(colour.max()) + 1
+        self.register_buffer("colour", colour)
+
+    def axis_couplings(self) -> Tensor:
+        """J to the next site along each axis, `(axes, *shape)`, 0 where there is none."""
+        coupling = self.coupling
+        if coupling.dim() == 1:
+            coupling = coupling.reshape(-1, *[1] * len(self.shape))
+        return coupling * self.bonds
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.free_energy(x)
+
+    def free_energy(self, x: Tensor, beta: Tensor | None = None) -> Tensor:
+        """βE(x); β a number or one per row."""
+        ahead = x * self.field
+        for axis, coupling in enumerate(self.axis_couplings()):
+            ahead = ahead + coupling * x * x.roll(-1, axis + 1)
+        energy = -ahead.flatten(1).sum(1)
+        return energy if beta is None else beta * energy
+
+    def local_field(self, x: Tensor) -> Tensor:
+        """h + Σ over neighbours of J s, at every site."""
+        total = self.field.expand_as(x)
+        for axis, coupling in enumerate(self.axis_couplings()):
+            total = total + coupling * x.roll(-1, axis + 1) + (coupling * x).roll(1, axis + 1)
+        return total
+
+    def site_logits(self, x: Tensor, site: int | Tensor) -> Tensor:
+        """log p(sᵢ = 1 | rest) - log p(sᵢ = -1 | rest) at one flat site, or one per row: 2 × local field."""
+        field = self.local_field(x).flatten(1)
+        if isinstance(site, int):
+            return 2 * field[:, site]
+        return 2 * field.gather(1, site[:, None]).squeeze(1)
+
+    def gibbs_noise(self, x: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """One uniform a site: each is resampled once a sweep."""
+        require_generator(generator, x.device)
+        u = uniforms(steps, x.numel(), generator, dtype=x.dtype, device=x.device)
+        return (u.reshape(steps, *x.shape),)
+
+    def gibbs_sweep(
+        self, x: Tensor, noise: tuple[Tensor, ...], free: Tensor | None = None, beta: Tensor | None = None
+    ) -> Tensor:
+        """Every colour in turn: sites of one colour are no neighbours, so they are drawn together."""
+        (u,) = noise
+        with torch.no_grad():
+            scale = (
+                2.0
+                if beta is None
+                else 2 * (beta.reshape(-1, *[1] * len(self.shape)) if beta.dim() else beta)
+            )
+            for colour in range(self.colours):
+                p = torch.sigmoid(scale * self.local_field(x))
+                moves = self.colour == colour
+                if free is not None:
+                    moves = moves & (free != 0)
+                x = torch.where(moves, 2 * (u < p).to(x.dtype) - 1, x)
+            return x
+
+    def tempered(self, beta: Tensor) -> Energy:
+        """The lattice with energy βE, β a number or one per row."""
+        return TemperedMachine(self, beta)
+
+    def to_boltzmann(self) -> BoltzmannMachine:
+        """The same law as a Boltzmann machine over flattened sites, with a dense weight matrix; for small ones."""
+        n = self.domain.numel
+        machine = BoltzmannMachine(n, spin=True).to(self.coupling)
+        weight = self.coupling.new_zeros(n, n)
+        index = torch.arange(n, device=weight.device).reshape(self.shape)
+        for axis, coupling in enumerate(self.axis_couplings().detach()):
+            ahead = index.roll(-1, axis)
+            weight[index.flatten(), ahead.flatten()] += coupling.flatten()
+        machine.set_parameters(
+            weight=weight + weight.T, bias=self.field.detach().expand(self.shape).flatten()
+        )
+        return machine
+
+    def magnetisation(self, x: Tensor) -> Tensor:
+        """The mean spin of every row."""
+        return x.flatten(1).mean(1)
+
+    def extra_repr(self) -> str:
+        return f"{self.shape}, periodic={self.periodic}"
+
+
+def _bonds(shape: tuple[int, ...], periodic: tuple[bool, ...], dtype: torch.dtype) -> Tensor:
+    """1 where a site has a next one along an axis, `(axes, *shape)`."""
+    bonds = torch.ones(len(shape), *shape, dtype=dtype)
+    for axis, wrap in enumerate(periodic):
+        if not wrap:
+            bonds[axis].select(axis, shape[axis] - 1).zero_()
+    return bonds
+
+
+def _colouring(shape: tuple[int, ...], periodic: tuple[bool, ...]) -> Tensor:
+    """A colour for every site, different from its neighbours'.
+
+    Along one axis sites alternate between 0 and 1; a periodic axis of odd length ends on a 2. The sum over axes,
+    modulo the number of colours, is again proper, because a step along one axis changes one term alone.
+    """
+    odd = any(wrap and length % 2 for length, wrap in zip(shape, periodic, strict=True))
+    colours = 3 if odd else 2
+    total = torch.zeros(shape, dtype=torch.long)
+    for axis, (length, wrap) in enumerate(zip(shape, periodic, strict=True)):
+        line = torch.arange(length) % 2
+        if wrap and length % 2:
+            line[-1] = 2
+        total = total + line.reshape([-1 if i == axis else 1 for i in range(len(shape))])
+    return total % colours
