@@ -4,8 +4,28 @@ from gibbsian.partition.annealed import ais
 from gibbsian.partition.base import LogZ
 from gibbsian.partition.bethe import bethe
 from gibbsian.partition.exact import exact, exact_log_z
+from gibbsian.partition.likelihood import LogLikelihood, log_likelihood
 from gibbsian.partition.mean_field import mean_field
+from gibbsian.partition.perturb import perturb_and_map
 from gibbsian.partition.quadrature import quadrature
+from gibbsian.partition.reverse import bounds, raise_bound, reverse_ais
+from gibbsian.partition.smc import smc
 from gibbsian.partition.tree_reweighted import tree_reweighted
 
-__all__ = ["LogZ", "ais", "bethe", "exact", "exact_log_z", "mean_field", "quadrature", "tree_reweighted"]
+__all__ = [
+    "LogLikelihood",
+    "LogZ",
+    "ais",
+    "bethe",
+    "bounds",
+    "exact",
+    "exact_log_z",
+    "log_likelihood",
+    "mean_field",
+    "perturb_and_map",
+    "quadrature",
+    "raise_bound",
+    "reverse_ais",
+    "smc",
+    "tree_reweighted",
+]

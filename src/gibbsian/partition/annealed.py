@@ -15,10 +15,9 @@ from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, DivergenceError, EstimateWarning
 from gibbsian.kernels import Kernel
 from gibbsian.partition.base import LogZ, placement, require_energy
-from gibbsian.partition.paths import GeometricPath, Path, path_of
+from gibbsian.partition.paths import GeometricPath, Path, path_of, single
 from gibbsian.progress import progress_bar
 from gibbsian.random import require_generator
-from gibbsian.sampling import _per_step
 
 __all__ = ["ais"]
 
@@ -155,7 +154,7 @@ def run_path(
     betas = ladder.cpu().unbind()
     shown = 0
     for k in range(1, len(betas)):
-        (noise,) = _per_step(path.noise(x, 1, generator))
+        noise = single(path.noise(x, 1, generator))
         x, increment = path.anneal(x, betas[k - 1], betas[k], noise)
         log_w += increment
         if resample is not None:

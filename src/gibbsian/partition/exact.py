@@ -23,7 +23,12 @@ LIMIT = 1 << 30  # states; minutes to an hour on one core
 
 
 def exact(
-    energy: Energy, *, rows: int = 1 << 14, limit: int = LIMIT, progress: bool | None = None
+    energy: Energy,
+    *,
+    rows: int = 1 << 14,
+    limit: int = LIMIT,
+    total: int | None = None,
+    progress: bool | None = None,
 ) -> LogZ:
     """log Z by summing over every state, in blocks: 2^25 states never mean 2^25 rows in memory.
 
@@ -37,6 +42,7 @@ def exact(
         energy: over a discrete domain, or with a discrete layer.
         rows: states evaluated at a time.
         limit: refuse sums over more states than this.
+        total: for RBMs over counts, the length of the documents, where the units do not fix it.
         progress: show a progress bar; by default on a terminal.
 
     >>> import gibbsian as gb
@@ -48,16 +54,16 @@ def exact(
     if isinstance(energy, Normalised):
         with torch.no_grad():
             return exactly(energy.log_z().double(), "closed form")
-    summed, domain = summed_side(energy)
+    summed, domain = summed_side(energy, total)
     _check(summed, domain, rows, limit)
     dtype, device = placement(energy)
-    total = torch.full((), -math.inf, dtype=torch.float64, device=device)
+    value = torch.full((), -math.inf, dtype=torch.float64, device=device)
     with torch.no_grad(), progress_bar(domain.size, "exact sum", progress) as tick:
         for x in domain.chunks(rows, dtype=dtype, device=device):
-            total = torch.logaddexp(total, torch.logsumexp(-summed(x).double(), 0))
+            value = torch.logaddexp(value, torch.logsumexp(-summed(x).double(), 0))
             tick(len(x))
-    refuse_nan(total, "the exact log Z")
-    return exactly(total, "exact sum", states=domain.size, over=str(domain))
+    refuse_nan(value, "the exact log Z")
+    return exactly(value, "exact sum", states=domain.size, over=str(domain))
 
 
 def exact_log_z(energy: Energy, *, rows: int = 1 << 14, limit: int = LIMIT) -> Tensor:
@@ -102,15 +108,16 @@ def exact_log_z(energy: Energy, *, rows: int = 1 << 14, limit: int = LIMIT) -> T
 class HiddenSide(Energy):
     """The energy of an RBM's hidden layer, its visible units summed out in closed form."""
 
-    def __init__(self, rbm: RBM, domain: Discrete, total: Tensor | None = None) -> None:
+    def __init__(self, rbm: RBM, domain: Discrete, total: int | None = None) -> None:
         super().__init__(domain)
-        self.rbm, self.total = rbm, total
+        self.rbm = rbm
+        self.total = None if total is None else torch.tensor(float(total))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.rbm.hidden_energy(x, total=self.total)
 
 
-def summed_side(energy: Energy, total: Tensor | None = None) -> tuple[Energy, Discrete]:
+def summed_side(energy: Energy, total: int | None = None) -> tuple[Energy, Discrete]:
     """The energy whose enumeration gives log Z, and the domain to enumerate: the smaller layer where there are two.
 
     `total` is the length of the documents of an RBM over counts.

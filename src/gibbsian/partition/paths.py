@@ -32,10 +32,15 @@ from gibbsian.partition.bases import (
     fitted_base,
 )
 from gibbsian.partition.bernoulli_path import BernoulliPath
-from gibbsian.sampling import _per_step
 from gibbsian.units import Bernoulli
 
-__all__ = ["GeometricPath", "MachinePath", "Path", "path_of"]
+__all__ = ["GeometricPath", "MachinePath", "Path", "path_of", "single"]
+
+
+def single(noise: Any) -> Any:
+    """The random numbers of the first of some steps."""
+    parts = [part[0] for part in noise]
+    return type(noise)(*parts) if hasattr(noise, "_fields") else tuple(parts)
 
 
 @runtime_checkable
@@ -153,25 +158,25 @@ class GeometricPath:
         return self.kernel.position(state), acceptance
 
     def _step_size(self, beta: float) -> float:
-        """The pilot's step size at the nearest temperature at or above β."""
+        """The pilot's step size at its first temperature that is not below β."""
         betas, sizes = self.tuned  # type: ignore[misc]
         return float(sizes[min(int(torch.searchsorted(betas, beta)), len(sizes) - 1)])
 
     def tune(self, betas: Tensor, generator: torch.Generator, *, chains: int = 64, target: float = 0.75) -> None:
-        """Find a step size for every temperature: chains of their own are annealed while its logarithm follows their
+        """Find step sizes along the ladder: chains of their own are annealed while its logarithm follows their
         acceptance. Does nothing for kernels with a step size of their own."""
         if not self.adapts or self.tuned is not None:
             return
         x = self.sample(chains, generator=generator)
-        betas = betas.double().cpu()
+        betas = betas.double().cpu()[:: math.ceil(len(betas) / 100)]
         log_size, sizes = math.log(0.5), torch.empty(len(betas), dtype=torch.float64)
-        rounds = max(1, math.ceil(300 / len(betas)))
+        rounds = math.ceil(200 / len(betas))
         with torch.no_grad():
             for k, beta in enumerate(betas.tolist()):
                 gains = [1.0] * 10 + [0.3] * 20 if k == 0 else [0.3] * rounds
                 seen = []
                 for gain in gains:
-                    (noise,) = _per_step(self.noise(x, 1, generator))
+                    noise = single(self.noise(x, 1, generator))
                     self.tuned = (betas[:1], torch.tensor([math.exp(log_size)], dtype=torch.float64))
                     x, acceptance = self._move(x, beta, noise)
                     log_size += gain * (float(acceptance.mean()) - target)
@@ -203,6 +208,7 @@ class MachinePath:
     """
 
     def __init__(self, machine: BoltzmannMachine, bias: Tensor) -> None:
+        self.observed = machine
         self.machine = machine.complete() if machine.hidden else machine
         self.scratch = copy.deepcopy(self.machine)
         with torch.no_grad():
@@ -218,6 +224,18 @@ class MachinePath:
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """Exact draws of the independent units."""
         return self.base.sample(n, generator=generator)
+
+    def complete(self, v: Tensor, generator: torch.Generator) -> Tensor:
+        """Visible states with hidden units drawn from p(h | v)."""
+        machine = self.observed
+        if not machine.hidden:
+            return v.clone()
+        domain = type(machine.domain)(machine.hidden)
+        states = domain.states(dtype=v.dtype, device=v.device)  # type: ignore[attr-defined]
+        with torch.no_grad():
+            log_p = torch.stack([-machine.joint(v, h.expand(len(v), -1)) for h in states], 1)
+        index = torch.multinomial(torch.softmax(log_p, 1), 1, generator=generator).squeeze(1)
+        return torch.cat([v, states[index]], 1)
 
     def noise(self, x: Tensor, steps: int, generator: torch.Generator) -> Any:
         """The random numbers of sweeps."""

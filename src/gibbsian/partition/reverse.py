@@ -1,0 +1,203 @@
+"""Reverse annealed importance sampling: log Z from above, bounds from both sides, and a conservative likelihood.
+
+    w' = Π_k p*_{β_{k-1}}(x_k) / p*_{β_k}(x_k)   from x ~ p down to the base,   E[w'] = Z₀ / Z
+"""
+
+import math
+import warnings
+
+import torch
+from torch import Tensor
+
+from gibbsian.energy import Energy
+from gibbsian.errors import ArgumentError, EstimateWarning
+from gibbsian.kernels import Kernel
+from gibbsian.partition.annealed import from_weights, ladder_of, run_path
+from gibbsian.partition.base import LogZ, placement, require_energy
+from gibbsian.partition.likelihood import LogLikelihood, likelihood_of
+from gibbsian.partition.paths import GeometricPath, Path, path_of, single
+from gibbsian.progress import progress_bar
+from gibbsian.random import require_generator
+
+__all__ = ["bounds", "raise_bound", "reverse_ais"]
+
+
+def reverse_ais(
+    energy: Energy,
+    samples: Tensor,
+    data: Tensor | None = None,
+    base: "Energy | Tensor | None" = None,
+    betas: "int | Tensor" = 1000,
+    kernel: Kernel | None = None,
+    *,
+    forward: LogZ | None = None,
+    generator: torch.Generator | None = None,
+    progress: bool | None = None,
+) -> LogZ:
+    """log Z from above: annealed importance sampling run backwards, from samples of the model down to the base.
+
+        w' = Π p*_{β_{k-1}}(x_k) / p*_{β_k}(x_k),   log Z ≈ log Z₀ - log mean w'
+
+    1/w' is unbiased for Z₀/Z, so this is high on average where `ais` is low: together they bracket log Z, and a gap between
+    them shows what an error bar cannot. That needs samples of the model itself: exact ones, or the last states of long
+    chains; samples of an unconverged chain (or the data, for an imperfect model) spoil the bound.
+
+    Reference: Grosse, Ghahramani & Adams 2015 (bidirectional Monte Carlo); Burda, Grosse & Salakhutdinov 2015.
+
+    Args:
+        energy: the energy of the forward run.
+        samples: `(chains, *event)` independent draws of the model.
+        data, base, betas, kernel: the path, as in `ais`.
+        forward: an estimate of `ais` whose path and temperatures are used instead.
+        generator: the source of all randomness; required.
+        progress: show a progress bar; by default on a terminal.
+
+    Returns:
+        `lower` and `upper` are the value ± 3 standard errors; diagnostics as in `ais`, with log w' - log Z₀ as
+        `log_weights`.
+
+    >>> import gibbsian as gb
+    >>> g = torch.Generator().manual_seed(0)
+    >>> target = gb.energies.Gaussian(torch.ones(2), torch.eye(2) / 4)
+    >>> wide = gb.energies.Gaussian(torch.zeros(2), torch.eye(2))
+    >>> low = gb.partition.ais(target, base=wide, betas=100, generator=g)
+    >>> high = reverse_ais(target, target.sample(100, generator=g), forward=low, generator=g)
+    >>> truth, both = target.log_z(), gb.partition.bounds(low, high)
+    >>> bool(both.lower < truth) and bool(truth < both.upper)
+    True
+    """
+    generator = require_generator(generator, placement(require_energy(energy))[1])
+    energy.domain.check(samples, "samples")
+    if len(samples) < 2:
+        raise ArgumentError("at least two samples are needed for an error bar")
+    path, ladder = _path(energy, data, base, betas, kernel, forward, generator)
+    with progress_bar(len(ladder) - 1, "reverse AIS", progress) as tick:
+        x, log_w = run_path(path, complete_states(path, samples, generator), ladder.flip(0), generator, tick)
+    log_z0 = path.log_z0().double()
+    diagnostics = {"log_z0": log_z0, "betas": ladder, "states": x, "path": path}
+    return from_weights(log_w - log_z0, "reverse AIS", diagnostics, sign=-1.0)
+
+
+def _path(
+    energy: Energy,
+    data: Tensor | None,
+    base: "Energy | Tensor | None",
+    betas: "int | Tensor",
+    kernel: Kernel | None,
+    forward: LogZ | None,
+    generator: torch.Generator,
+) -> tuple[Path, Tensor]:
+    if forward is not None:
+        if data is not None or base is not None or kernel is not None:
+            raise ArgumentError("forward brings its own path; leave data, base and kernel out")
+        if "path" not in forward.diagnostics:
+            raise ArgumentError(f"forward must be an estimate of ais or smc, this one is {forward.method!r}")
+        return forward.diagnostics["path"], forward.diagnostics["betas"]
+    path, ladder = path_of(energy, data, base, kernel), ladder_of(betas)
+    if isinstance(path, GeometricPath):
+        path.tune(ladder, generator)
+    return path, ladder
+
+
+def bounds(forward: LogZ, reverse: LogZ) -> LogZ:
+    """log Z from both sides: `lower` of a forward and `upper` of a reverse estimate.
+
+    The value is Bennett's acceptance ratio of the two sets of weights where both went along the same path and temperatures,
+    the best combination of them (for kernels that are reversible, as all here are but systematic sweeps over sites); else
+    the middle. Its standard error is half the distance between the two estimates where that is larger than their own.
+    A reverse estimate far below the forward one says that the samples were not from the model: a warning is given.
+
+    Reference: Bennett 1976; Grosse, Ghahramani & Adams 2015.
+    """
+    if forward.method not in {"AIS", "SMC"} or reverse.method != "reverse AIS":
+        raise ArgumentError(f"bounds takes an estimate of ais or smc and one of reverse_ais, got {forward.method!r} and {reverse.method!r}")
+    gap = float(reverse.value - forward.value)
+    error = math.hypot(float(forward.stderr), float(reverse.stderr))
+    if gap < -4 * error:
+        warnings.warn(
+            f"the reverse estimate lies {-gap:.2g} nats below the forward one, {-gap / error:.0f} standard errors: the samples "
+            "that it started from do not come from the model",
+            EstimateWarning,
+            stacklevel=2,
+        )
+    same = forward.method == "AIS" and forward.diagnostics["path"] is reverse.diagnostics["path"]
+    same = same and torch.equal(forward.diagnostics["betas"], reverse.diagnostics["betas"])
+    if same:
+        value = _acceptance_ratio(forward.diagnostics["log_weights"], -reverse.diagnostics["log_weights"])
+    else:
+        value = (forward.value + reverse.value) / 2
+    stderr = torch.clamp((reverse.value - forward.value).abs() / 2, min=error / 2)
+    diagnostics = {"gap": gap, "forward": forward, "reverse": reverse}
+    return LogZ(value, stderr, forward.lower, torch.maximum(reverse.upper, forward.lower), "AIS bounds", diagnostics)
+
+
+def _acceptance_ratio(forward: Tensor, reverse: Tensor) -> Tensor:
+    """The root z of Σ σ(f - z - m) = Σ σ(z - r + m), m the log ratio of the numbers of weights: by bisection."""
+    low, high = torch.minimum(forward.min(), reverse.min()), torch.maximum(forward.max(), reverse.max())
+    ratio = math.log(len(forward) / len(reverse))
+    low, high = low - abs(ratio) - 1, high + abs(ratio) + 1
+    for _ in range(200):
+        z = (low + high) / 2
+        too_low = torch.sigmoid(forward - z - ratio).sum() > torch.sigmoid(z - reverse + ratio).sum()
+        low, high = torch.where(too_low, z, low), torch.where(too_low, high, z)
+    return (low + high) / 2
+
+
+def complete_states(path: Path, x: Tensor, generator: torch.Generator) -> Tensor:
+    """States of the path's variables from states of the observed ones: hidden units that the path anneals are drawn."""
+    complete = getattr(path, "complete", None)
+    return x.clone() if complete is None else complete(x, generator)
+
+
+def raise_bound(
+    energy: Energy,
+    x: Tensor,
+    data: Tensor | None = None,
+    base: "Energy | Tensor | None" = None,
+    betas: "int | Tensor" = 1000,
+    kernel: Kernel | None = None,
+    *,
+    chains: int = 5,
+    forward: LogZ | None = None,
+    generator: torch.Generator | None = None,
+    progress: bool | None = None,
+) -> LogLikelihood:
+    """A conservative likelihood of test points: a lower bound on their log-probability under the annealing chain (RAISE).
+
+        log p_ann(v) ≥ E log [ p*(v)/Z₀ · Π p*_{β_{k-1}}(x_{k-1}) / p*_{β_k}(x_{k-1}) ],   x_K = v, moved at β_k, then weighted
+
+    Annealing from the base through all temperatures is itself a generative model, with a density that needs no log Z. Its
+    likelihood cannot be flattered by an estimate of log Z that is too low; as temperatures grow it tends to the model's.
+    It is the likelihood of that chain, not a bound on the model's own.
+
+    Reference: Burda, Grosse & Salakhutdinov 2015.
+
+    Args:
+        energy: the model.
+        x: test points `(batch, *event)`.
+        data, base, betas, kernel, forward: the path, as in `reverse_ais`.
+        chains: backward runs from every test point; more make the bound tighter.
+        generator: the source of all randomness; required.
+        progress: show a progress bar; by default on a terminal.
+
+    >>> import gibbsian as gb
+    >>> g = torch.Generator().manual_seed(0)
+    >>> rbm = gb.models.RBM(6, 4)
+    >>> data = torch.bernoulli(torch.full((50, 6), 0.3), generator=g)
+    >>> raise_bound(rbm, data[:5], data, betas=50, generator=g).per_sample.shape
+    torch.Size([5])
+    """
+    generator = require_generator(generator, placement(require_energy(energy))[1])
+    energy.domain.check(x, "x")
+    if chains < 1:
+        raise ArgumentError(f"chains={chains}: at least one backward run from every test point is needed")
+    path, ladder = _path(energy, data, base, betas, kernel, forward, generator)
+    start = complete_states(path, x.repeat_interleave(chains, 0), generator)
+    with torch.no_grad():
+        noise = single(path.noise(start, 1, generator))
+        moved, _ = path.anneal(start, ladder[-1], ladder[-1], noise)
+        with progress_bar(len(ladder) - 1, "RAISE", progress) as tick:
+            _, log_w = run_path(path, moved, ladder.flip(0), generator, tick)
+        log_w = torch.logsumexp(log_w.reshape(len(x), chains), 1) - math.log(chains)
+        per_sample = log_w - energy(x).double() - path.log_z0().double()
+    return likelihood_of(per_sample, None, "RAISE")

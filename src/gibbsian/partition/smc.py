@@ -1,0 +1,133 @@
+"""Sequential Monte Carlo: annealed importance sampling with resampling, for log Z.
+
+    Ẑ = Z₀ Π (mean weight between resamplings),   E[Ẑ] = Z
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from gibbsian.energy import Energy
+from gibbsian.errors import ArgumentError
+from gibbsian.kernels import Kernel
+from gibbsian.partition.annealed import from_weights, ladder_of, run_path
+from gibbsian.partition.base import LogZ, placement, require_energy
+from gibbsian.partition.paths import GeometricPath, path_of
+from gibbsian.progress import progress_bar
+from gibbsian.random import require_generator
+
+__all__ = ["smc"]
+
+
+def smc(
+    energy: Energy,
+    data: Tensor | None = None,
+    base: "Energy | Tensor | None" = None,
+    chains: int = 100,
+    betas: "int | Tensor" = 1000,
+    kernel: Kernel | None = None,
+    *,
+    islands: int = 10,
+    threshold: float = 0.5,
+    every: int | None = None,
+    generator: torch.Generator | None = None,
+    progress: bool | None = None,
+) -> LogZ:
+    """log Z by sequential Monte Carlo: the path of `ais`, with chains resampled by their weights on the way.
+
+        Ẑ = Z₀ Π (mean weight between resamplings)
+
+    Chains that went astray are replaced by copies of better ones, so fewer temperatures suffice than for `ais`; the copies
+    share ancestors, so weights within a population say little about the error. Therefore `islands` independent
+    populations of `chains` each are run, each giving one unbiased Ẑ, and the error comes from their spread.
+
+    Reference: Del Moral, Doucet & Jasra 2006; systematic resampling of Carpenter, Clifford & Fearnhead 1999.
+
+    Args:
+        energy, data, base, betas, kernel: as in `ais`.
+        chains: chains in each population.
+        islands: independent populations, at least two.
+        threshold: resample a population when its effective sample size falls below this share of its chains.
+        every: resample after every so many temperatures instead.
+        generator: the source of all randomness; required.
+        progress: show a progress bar; by default on a terminal.
+
+    Returns:
+        `lower` and `upper` are the value ± 3 standard errors over the islands. Diagnostics: `log_weights` (one log Ẑ an
+        island), `ess` among them, `resamplings` per island, `states` and their `state_log_weights` at the end, `betas`, `path`.
+
+    >>> import gibbsian as gb
+    >>> g = torch.Generator().manual_seed(0)
+    >>> target = gb.energies.Gaussian(torch.ones(2), torch.eye(2) / 4)
+    >>> wide = gb.energies.Gaussian(torch.zeros(2), torch.eye(2))
+    >>> out = smc(target, base=wide, betas=20, generator=g)
+    >>> bool((out.value - target.log_z()).abs() < 4 * out.stderr)
+    True
+    """
+    generator = require_generator(generator, placement(require_energy(energy))[1])
+    if chains < 2 or islands < 2:
+        raise ArgumentError(f"chains={chains}, islands={islands}: at least two chains in each of two islands are needed")
+    if not 0 <= threshold <= 1 or (every is not None and every < 1):
+        raise ArgumentError(f"threshold={threshold}, every={every}: a share of the chains in [0, 1], a whole number from 1 on")
+    path, ladder = path_of(energy, data, base, kernel), ladder_of(betas)
+    if isinstance(path, GeometricPath):
+        path.tune(ladder, generator)
+    x = path.sample(islands * chains, generator=generator)
+    population = _Population(islands, chains, threshold, every, generator, x)
+    with progress_bar(len(ladder) - 1, "SMC", progress) as tick:
+        x, log_w = run_path(path, x, ladder, generator, tick, population.resample)
+    left = log_w.reshape(islands, chains)
+    log_z0 = path.log_z0().double()
+    estimates = log_z0 + population.log_z + torch.logsumexp(left, 1) - math.log(chains)
+    diagnostics = {
+        "log_z0": log_z0,
+        "betas": ladder,
+        "resamplings": population.count,
+        "states": x,
+        "state_log_weights": log_w,
+        "path": path,
+    }
+    return from_weights(estimates, "SMC", diagnostics)
+
+
+class _Population:
+    """Islands of chains that are resampled by their weights, each on its own."""
+
+    def __init__(
+        self, islands: int, chains: int, threshold: float, every: int | None, generator: torch.Generator, x: Tensor
+    ) -> None:
+        self.shape, self.threshold, self.every, self.generator = (islands, chains), threshold, every, generator
+        self.log_z = torch.zeros(islands, dtype=torch.float64, device=x.device)
+        self.count = torch.zeros(islands, dtype=torch.long, device=x.device)
+        self.steps = 0
+
+    def resample(self, x: Tensor, log_w: Tensor) -> tuple[Tensor, Tensor]:
+        """Resample the islands whose time has come; their mean weight goes into log Ẑ and their weights start afresh."""
+        islands, chains = self.shape
+        self.steps += 1
+        log_w = log_w.reshape(islands, chains)
+        p = torch.softmax(log_w, 1)
+        if self.every is None:
+            due = p.square().sum(1) * self.threshold * chains > 1  # ESS < threshold · chains
+        else:
+            due = torch.full_like(self.count, self.steps % self.every == 0, dtype=torch.bool)
+        if not bool(due.any()):
+            return x, log_w.flatten()
+        chosen = systematic(p, self.generator)
+        stay = torch.arange(chains, device=x.device).expand(islands, chains)
+        index = torch.where(due[:, None], chosen, stay) + chains * torch.arange(islands, device=x.device)[:, None]
+        mean = torch.logsumexp(log_w, 1) - math.log(chains)
+        self.log_z += torch.where(due, mean, torch.zeros_like(mean))
+        self.count += due
+        return x[index.flatten()], torch.where(due[:, None], torch.zeros_like(log_w), log_w).flatten()
+
+
+def systematic(p: Tensor, generator: torch.Generator) -> Tensor:
+    """Systematic resampling of each row of probabilities `(rows, n)`: indices `(rows, n)`, one uniform number a row."""
+    rows, n = p.shape
+    u = torch.rand(rows, 1, generator=generator, dtype=p.dtype, device=p.device)
+    points = (torch.arange(n, dtype=p.dtype, device=p.device) + u) / n
+    cumulative = p.cumsum(1)
+    cumulative = cumulative / cumulative[:, -1:]
+    return torch.searchsorted(cumulative, points, right=True).clamp_(max=n - 1)
