@@ -7,6 +7,7 @@ from gibbsian.kernels.hmc import HMC, MALA
 from gibbsian.kernels.langevin import Langevin, ShortRunLangevin
 from gibbsian.kernels.metropolis import Independence, Metropolis, RandomWalk
 from gibbsian.kernels.nuts import NUTS
+from gibbsian.kernels.tempering import ParallelTempering
 from gibbsian.kernels.underdamped import UnderdampedLangevin
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "Kernel",
     "Langevin",
     "Metropolis",
+    "ParallelTempering",
     "RandomWalk",
     "ShortRunLangevin",
     "SiteGibbs",

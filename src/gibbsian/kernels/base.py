@@ -153,6 +153,11 @@ class Kernel(ABC):
     def init(self, energy: Any, x: Tensor, free: Tensor | None = None) -> Any:
         """The state at positions x; entries where `free` is 0 will not move."""
 
+    def relocate(self, energy: Any, state: Any, x: Tensor) -> Any:
+        """The state at other positions x with the same clamped entries. Kernels that carry more than positions
+        and what follows from them (momenta) override it and keep that."""
+        return self.init(energy, x, state.free)
+
     @abstractmethod
     def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> Any:
         """Random numbers and schedule values of `steps` steps: a named tuple of tensors with that leading axis."""

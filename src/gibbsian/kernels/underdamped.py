@@ -15,7 +15,6 @@ from gibbsian.kernels.base import (
     Info,
     Kernel,
     MetropolisInfo,
-    MoveInputs,
     event_view,
     gaussian_inputs,
     masked,
@@ -45,6 +44,15 @@ class KineticState(NamedTuple):
     free: Tensor | None = None
 
 
+class KineticInputs(NamedTuple):
+    """Noise, acceptance thresholds (none for the unadjusted form), step sizes and frictions."""
+
+    z: Tensor
+    threshold: Tensor
+    step_size: Tensor
+    friction: Tensor
+
+
 @dataclass(frozen=True)
 class UnderdampedLangevin(Kernel):
     """Underdamped Langevin dynamics by the BAOAB splitting: kick, drift, friction with noise, drift, kick,
@@ -63,7 +71,7 @@ class UnderdampedLangevin(Kernel):
 
     Args:
         step_size: ε; a number, a schedule (one value a step) or a `(1, chains)` tensor.
-        friction: γ, in units of 1/time.
+        friction: γ, in units of 1/time; like the step size.
         mass: M; a number, a diagonal of the event shape, or a dense matrix over flattened events.
         adjusted: correct by Metropolis tests; needs an energy.
 
@@ -76,7 +84,7 @@ class UnderdampedLangevin(Kernel):
     """
 
     step_size: float | Tensor
-    friction: float = 1.0
+    friction: float | Tensor = 1.0
     mass: float | Tensor | None = None
     adjusted: bool = field(default=False, kw_only=True)  # type: ignore[misc]  # here every instance decides
     metric: Metric = field(init=False, repr=False, compare=False)
@@ -105,16 +113,21 @@ class UnderdampedLangevin(Kernel):
         e, s = energy.energy_and_score(x) if self.adjusted else (None, energy.score(x))
         return KineticState(x, torch.zeros_like(x), e, masked(s, free), x.new_zeros(()), free)
 
-    def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> MoveInputs:
+    def relocate(self, energy: Any, state: KineticState, x: Tensor) -> KineticState:
+        return self.init(energy, x, state.free)._replace(v=state.v, thermal=state.thermal)
+
+    def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> KineticInputs:
+        friction = schedule_values(self.friction, steps, start, x, "friction")
         if self.adjusted:
-            return gaussian_inputs(x, steps, generator, self.step_size, start)
+            return KineticInputs(*gaussian_inputs(x, steps, generator, self.step_size, start), friction)
         z = normal_inputs(x, steps, generator)
         sizes = schedule_values(self.step_size, steps, start, x, "step_size")
-        return MoveInputs(z, z.new_empty(steps, 0), sizes)
+        return KineticInputs(z, z.new_empty(steps, 0), sizes, friction)
 
-    def step(self, energy: Any, state: KineticState, inputs: MoveInputs) -> tuple[KineticState, Any]:
+    def step(self, energy: Any, state: KineticState, inputs: KineticInputs) -> tuple[KineticState, Any]:
         eps = event_view(inputs.step_size, state.x)
-        c = torch.exp(-self.friction * eps) * state.thermal  # the first step draws the momenta afresh
+        friction = event_view(inputs.friction, state.x)
+        c = torch.exp(-friction * eps) * state.thermal  # the first step draws the momenta afresh
         noise = masked(self.metric.to(state.x).momentum(inputs.z), state.free)
         noise = noise * torch.sqrt(1 - c * c)
         if self.adjusted:

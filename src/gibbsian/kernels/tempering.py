@@ -1,0 +1,263 @@
+"""Parallel tempering: replicas at several temperatures that exchange their positions."""
+
+from collections import namedtuple
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, ClassVar, NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+
+from gibbsian.domains import Domain
+from gibbsian.energy import Energy, Tempered
+from gibbsian.errors import ArgumentError
+from gibbsian.kernels.base import ChainState, Info, Kernel, metropolis_test, where_chain
+from gibbsian.kernels.metropolis import WalkState
+from gibbsian.random import uniforms
+
+__all__ = ["ParallelTempering"]
+
+
+class TemperingState(NamedTuple):
+    """The inner kernel's state of all replicas (rows replica by replica), whose turn it is to swap, even or
+    odd pairs, and for every pair of neighbours the sum of its swap probabilities and the number of its tries.
+    """
+
+    inner: Any
+    turn: Tensor  # (1,) 0 or 1
+    swaps: Tensor  # (replicas - 1,)
+    tries: Tensor  # (replicas - 1,)
+
+    @property
+    def energy(self) -> Tensor | None:
+        """Energies of all replicas, where the inner kernel keeps them."""
+        return getattr(self.inner, "energy", None)
+
+
+class Replicas(nn.Module):
+    """The energy at the temperature of every row, and who swaps with whom, for a given number of rows."""
+
+    model: Energy
+    beta: Tensor  # (rows,)
+    partner: Tensor  # (2, rows): in even and odd turns the row to swap with; itself for those that sit out
+    ratio: Tensor  # (2, rows): β over the partner's
+    tried: Tensor  # (2, replicas - 1)
+
+    def __init__(self, energy: Energy, betas: Tensor) -> None:
+        super().__init__()
+        self.energy, self.betas, self.domain = energy, betas, energy.domain
+        self.like: tuple[Any, ...] = ()
+
+    def fit(self, x: Tensor) -> None:
+        """Make ready for these rows; called before steps, never inside one."""
+        if self.like == (len(x), x.dtype, x.device):
+            return
+        replicas, chains = len(self.betas), len(x) // len(self.betas)
+        index = torch.arange(replicas)
+        other = torch.stack([index + 1 - 2 * ((index + turn) % 2) for turn in (0, 1)])
+        other = torch.where((other < 0) | (other >= replicas), index, other)
+        self.beta = self.betas.to(x).repeat_interleave(chains)
+        rows = (other[:, :, None] * chains + torch.arange(chains)).flatten(1)
+        self.partner = rows.to(x.device)
+        self.ratio = self.beta / self.beta[self.partner]
+        self.tried = (other[:, :-1] == index[1:]).to(x)
+        self.model = self.energy.tempered(self.beta)
+        self.like = (len(x), x.dtype, x.device)
+
+
+@cache
+def _inputs_type(inner: Any, size: int) -> Any:
+    """A named tuple of the inner kernel's inputs and the thresholds of swaps: flat, as runners take it."""
+    make: Any = namedtuple
+    names = getattr(inner, "_fields", [f"part{i}" for i in range(size)])
+    flat = make("TemperingInputs", [*names, "swap_threshold"])
+    flat.inner = inner
+    return flat
+
+
+def _inner_inputs(inputs: Any) -> Any:
+    inner, parts = type(inputs).inner, inputs[:-1]
+    return inner(*parts) if hasattr(inner, "_fields") else tuple(parts)
+
+
+@dataclass(frozen=True)
+class ParallelTempering(Kernel):
+    """Parallel tempering (replica exchange) over any kernel: replica k follows exp(-E) at inverse temperature
+    βₖ, and after every step neighbours try to exchange positions, even and odd pairs in turn:
+
+        accept with probability min(1, exp(Eᵢ(xᵢ) + Eⱼ(xⱼ) - Eᵢ(xⱼ) - Eⱼ(xᵢ))),
+
+    which is exp((βᵢ-βⱼ)(E(xᵢ)-E(xⱼ))) where tempering is plain scaling; models with latent variables temper
+    their joint energy (`energy.tempered`). Hot replicas cross barriers that the inner kernel cannot, and pass
+    what they find down to the cold chain, β = 1, whose positions are returned. Choose βs so that every pair
+    swaps in a quarter to a half of its tries: `trace.kernel.swap_acceptance(trace.state)`.
+
+    All replicas start at x0, so even an exact start needs a burn-in. Each step costs as much as one of
+    `len(betas)` times as many chains.
+
+    Reference: Swendsen & Wang 1986; Geyer 1991; even and odd pairs in turn: Syed et al. 2022.
+
+    Args:
+        kernel: moves each replica; its step size may be a `(1, replicas)` tensor, one for each temperature.
+        betas: inverse temperatures, descending from 1 to something above 0, such as
+            `schedules.geometric(1.0, 0.05, 6)`.
+
+    >>> import gibbsian as gb
+    >>> g = torch.Generator().manual_seed(0)
+    >>> far = [gb.energies.Gaussian(torch.tensor([m]), torch.eye(1)) for m in (-8.0, 8.0)]
+    >>> target = gb.mixture(far, weights=[0.5, 0.5])
+    >>> kernel = ParallelTempering(gb.kernels.HMC(step_size=0.5), betas=gb.schedules.geometric(1.0, 0.02, 6))
+    >>> trace = gb.sample(target, kernel, torch.full((20, 1), 8.0), steps=300, burn_in=100, generator=g)
+    >>> bool((trace.samples < 0).any()), trace.kernel.swap_acceptance(trace.state).shape
+    (True, torch.Size([5]))
+    """
+
+    kernel: Kernel
+    betas: Tensor | Sequence[float]
+    domains: ClassVar[tuple[type[Domain], ...]] = (Domain,)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.kernel, Kernel) or isinstance(self.kernel, ParallelTempering):
+            raise ArgumentError(
+                f"ParallelTempering runs another kernel, such as HMC, on its replicas, got {self.kernel!r}"
+            )
+        betas = torch.as_tensor(self.betas, dtype=torch.float64)
+        ladder = betas.dim() == 1 and len(betas) > 1 and bool((betas.diff() < 0).all())
+        if not ladder or float(betas[0]) != 1 or not float(betas[-1]) > 0:
+            raise ArgumentError(
+                f"betas={self.betas}: two or more inverse temperatures that descend from exactly 1 and stay "
+                "above 0 are expected; try schedules.geometric(1.0, 0.05, 6)"
+            )
+        object.__setattr__(self, "betas", betas)
+
+    # --- what the inner kernel says ---------------------------------------------------------------
+
+    @property
+    def adjusted(self) -> bool:  # type: ignore[override]
+        """Exact if the inner kernel is."""
+        return self.kernel.adjusted
+
+    @property
+    def unroll(self) -> int:  # type: ignore[override]
+        """As the inner kernel."""
+        return self.kernel.unroll
+
+    @property
+    def fixed_chunk(self) -> int | None:  # type: ignore[override]
+        """As the inner kernel."""
+        return self.kernel.fixed_chunk
+
+    def why_not_compiled(self) -> str | None:
+        return self.kernel.why_not_compiled()
+
+    def check(self, energy: Any) -> None:
+        super().check(energy)
+        self.kernel.check(energy.tempered(torch.ones(())))
+
+    def clamped(self, free: Tensor) -> Self:
+        return replace(self, kernel=self.kernel.clamped(free))
+
+    # --- what a person asks -----------------------------------------------------------------------
+
+    def replicas(self, state: TemperingState) -> Tensor:
+        """The positions of all replicas `(replicas, chains, *event)`, coldest first."""
+        return self.kernel.position(state.inner).unflatten(0, (len(self.betas), -1))
+
+    def swap_acceptance(self, state: TemperingState) -> Tensor:
+        """Mean swap probability of every pair of neighbours `(replicas - 1,)` since the start."""
+        return state.swaps / state.tries
+
+    # --- the kernel ---------------------------------------------------------------------------------
+
+    def target(self, energy: Energy) -> Replicas:
+        return Replicas(energy, torch.as_tensor(self.betas))
+
+    def position(self, state: TemperingState) -> Tensor:
+        x = self.kernel.position(state.inner)
+        return x[: len(x) // len(self.betas)]
+
+    def _rows(self, x: Tensor) -> Tensor:
+        return x.repeat(len(self.betas), *[1] * (x.dim() - 1))
+
+    def init(self, energy: Replicas, x: Tensor, free: Tensor | None = None) -> TemperingState:
+        if free is not None and free.dim() == x.dim():
+            free = self._rows(free)
+        x = self._rows(x)
+        energy.fit(x)
+        none = x.new_zeros(len(self.betas) - 1)
+        turn = torch.zeros(1, dtype=torch.long, device=x.device)
+        return TemperingState(self.kernel.init(energy.model, x, free), turn, none, none)
+
+    def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> Any:
+        return self._drawn(self.kernel.inputs, self._rows(x), steps, generator, start)
+
+    def draw(
+        self, energy: Replicas, x: Tensor, steps: int, generator: torch.Generator, start: int = 0
+    ) -> Any:
+        rows = self._rows(x)
+        energy.fit(rows)
+        return self._drawn(lambda *rest: self.kernel.draw(energy.model, *rest), rows, steps, generator, start)
+
+    def _drawn(self, draw: Any, x: Tensor, steps: int, generator: torch.Generator, start: int) -> Any:
+        """Step by step, so that the numbers do not depend on how a run is cut."""
+        parts = []
+        for i in range(steps):
+            inner = draw(x, 1, generator, start + i)
+            kind: Any = type(inner)
+            swap = uniforms(1, len(x), generator, dtype=x.dtype, device=x.device).log()
+            parts.append(_inputs_type(kind, len(inner))(*inner, swap))
+        all_steps = [
+            torch.cat(p) if isinstance(p[0], Tensor) else [one for part in p for one in part]
+            for p in zip(*parts, strict=True)
+        ]
+        inputs, replicas = type(parts[0])(*all_steps), len(self.betas)
+        size = getattr(inputs, "step_size", None)
+        if isinstance(size, Tensor) and size.dim() == 2 and size.shape[1] == replicas != len(x):
+            inputs = inputs._replace(step_size=size.repeat_interleave(len(x) // replicas, 1))
+        return inputs
+
+    def step(self, energy: Replicas, state: TemperingState, inputs: Any) -> tuple[TemperingState, Info]:
+        inner, info = self.kernel.step(energy.model, state.inner, _inner_inputs(inputs))
+        inner, log_ratio = self._swap(energy, inner, state.turn, inputs.swap_threshold)
+        replicas = len(self.betas)
+        rate = torch.where(log_ratio.isnan(), 0.0, log_ratio.clamp(max=0).exp())
+        tried = energy.tried.index_select(0, state.turn)[0]
+        swaps = state.swaps + tried * rate.unflatten(0, (replicas, -1)).mean(1)[:-1]
+        state = TemperingState(inner, 1 - state.turn, swaps, state.tries + tried)
+        if info.acceptance is None:
+            return state, Info()
+        cold, diverged = info.acceptance, info.diverged
+        return state, Info(cold[: len(cold) // replicas], diverged.unflatten(0, (replicas, -1)).any(0))
+
+    def _swap(self, energy: Replicas, inner: Any, turn: Tensor, threshold: Tensor) -> tuple[Any, Tensor]:
+        """Exchange the positions of neighbours, and the log of the ratio of every row's try."""
+        x = self.kernel.position(inner)
+        partner = energy.partner.index_select(0, turn)[0]
+        there = x.index_select(0, partner)
+        plain = type(energy.model) is Tempered and isinstance(inner, ChainState | WalkState)
+        if plain:  # the partner's energy and score, scaled, are known
+            ratio = energy.ratio.index_select(0, turn)[0]
+            moved = {"x": there, "energy": ratio * inner.energy.index_select(0, partner)}
+            if isinstance(inner, ChainState):
+                score = inner.score.index_select(0, partner)
+                moved["score"] = ratio.reshape(-1, *[1] * (x.dim() - 1)) * score
+            other = inner._replace(**moved)
+        else:
+            other = self.kernel.relocate(energy.model, inner, there)
+        gain = _energies(energy.model, inner, x) - _energies(energy.model, other, there)  # Eᵢ(xᵢ) - Eᵢ(xⱼ)
+        log_ratio = gain + gain.index_select(0, partner)
+        first = torch.minimum(partner, torch.arange(len(x), device=x.device))  # a pair has one threshold
+        accepted = metropolis_test(log_ratio, threshold.index_select(0, first))
+        return type(inner)(*(_pick(accepted, b, a) for a, b in zip(inner, other, strict=True))), log_ratio
+
+
+def _energies(model: Energy, state: Any, x: Tensor) -> Tensor:
+    known = getattr(state, "energy", None)
+    return model(x) if known is None else known
+
+
+def _pick(accepted: Tensor, new: Any, old: Any) -> Any:
+    """Row by row the new or the old; what does not belong to rows stays."""
+    per_row = isinstance(old, Tensor) and old.dim() > 0 and len(old) == len(accepted)
+    return where_chain(accepted, new, old) if per_row and new is not old else old
