@@ -13,8 +13,8 @@ from torch.utils.checkpoint import checkpoint
 from gibbsian.domains import Discrete
 from gibbsian.energy import Energy, Normalised
 from gibbsian.errors import ArgumentError, DomainError
-from gibbsian.models.rbm import RBM
 from gibbsian.partition.base import LogZ, exactly, placement, refuse_nan, require_energy
+from gibbsian.partition.sides import summed_side
 from gibbsian.progress import progress_bar
 
 __all__ = ["exact", "exact_log_z"]
@@ -35,7 +35,7 @@ def exact(
         log Z = log Σ_x exp(-E(x)),   accumulated in float64
 
     A model that knows its own log Z answers with it. A model that can sum out one of its layers in closed form
-    (an RBM with visible units of any kind) is summed over its smaller layer. Use it whenever it fits: about 25
+    (RBMs with visible units of any kind, classification and subspace RBMs) is summed over its smaller layer. Use it whenever it fits: about 25
     units take seconds, each further unit twice as long. Beyond that use `ais`.
 
     Args:
@@ -103,37 +103,6 @@ def exact_log_z(energy: Energy, *, rows: int = 1 << 14, limit: int = LIMIT) -> T
         total = torch.logsumexp(torch.stack(parts), 0)  # type: ignore[arg-type]
     refuse_nan(total.detach(), "the exact log Z")
     return total.to(dtype)
-
-
-class HiddenSide(Energy):
-    """The energy of an RBM's hidden layer, its visible units summed out in closed form."""
-
-    def __init__(self, rbm: RBM, domain: Discrete, total: int | None = None) -> None:
-        super().__init__(domain)
-        self.rbm = rbm
-        self.total = None if total is None else torch.tensor(float(total))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.rbm.hidden_energy(x, total=self.total)
-
-
-def summed_side(energy: Energy, total: int | None = None) -> tuple[Energy, Discrete]:
-    """The energy whose enumeration gives log Z, and the domain to enumerate: the smaller layer where there are two.
-
-    `total` is the length of the documents of an RBM over counts.
-    """
-    sides: list[tuple[Energy, Discrete]] = []
-    if isinstance(energy.domain, Discrete):
-        sides.append((energy, energy.domain))
-    if isinstance(energy, RBM) and isinstance(energy.hidden.domain, Discrete):
-        sides.append((HiddenSide(energy, energy.hidden.domain, total), energy.hidden.domain))
-    if not sides:
-        small = energy.domain.numel <= 3
-        raise DomainError(
-            f"an exact sum needs finitely many states, this energy lives on {energy.domain}; "
-            + ("use partition.quadrature" if small else "use partition.ais, or quadrature in up to three dimensions")
-        )
-    return min(sides, key=lambda side: side[1].log_size)
 
 
 def _check(energy: Energy, domain: Discrete, rows: int, limit: int) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from gibbsian.energy import Energy
 from gibbsian.errors import CapabilityError, DivergenceError
 from gibbsian.models.boltzmann import BoltzmannMachine
+from gibbsian.models.ising import Ising
 from gibbsian.models.rbm import RBM
 from gibbsian.units import Bernoulli, Spin, Unit
 
@@ -55,6 +56,8 @@ def pairwise(energy: Energy) -> Pairwise:
         if isinstance(energy, BoltzmannMachine):
             low = -1.0 if energy.spin else 0.0
             return _from_dense(energy.coupling(), energy.bias, torch.full_like(energy.bias, low))
+        if isinstance(energy, Ising):
+            return _from_lattice(energy)
         if isinstance(energy, RBM):
             low = torch.cat([_low(layer, energy) for layer in (energy.visible, energy.hidden)])
             nv, nh = energy.weight.shape
@@ -77,17 +80,32 @@ def _low(layer: Unit, rbm: RBM) -> Tensor:
     return rbm.weight.new_full((layer.n,), -1.0 if isinstance(layer, Spin) else 0.0)
 
 
+def _from_lattice(lattice: Ising) -> Pairwise:
+    index = torch.arange(lattice.domain.numel, device=lattice.coupling.device).reshape(lattice.shape)
+    couplings = lattice.axis_couplings()
+    here = torch.cat([index.flatten()] * len(couplings))
+    ahead = torch.cat([index.roll(-1, axis).flatten() for axis in range(len(couplings))])
+    bias = lattice.field.expand(lattice.shape).flatten()
+    return _from_edges(here, ahead, couplings.flatten(), bias, torch.full_like(bias, -1.0))
+
+
 def _from_dense(weight: Tensor, bias: Tensor, low: Tensor) -> Pairwise:
+    i, j = weight.triu(1).nonzero().T
+    return _from_edges(i, j, weight[i, j], bias, low)
+
+
+def _from_edges(i: Tensor, j: Tensor, weight: Tensor, bias: Tensor, low: Tensor) -> Pairwise:
+    """Units x = low + (1 - low)·bit with energy -Σ w xᵢxⱼ - b·x, rewritten for the bits."""
     weight, bias, low = weight.double(), bias.double(), low.double()
     if not bool(torch.isfinite(weight).all() and torch.isfinite(bias).all()):
         raise DivergenceError("weights or biases of the machine are not finite; retrain it or load an earlier checkpoint")
+    used = weight != 0
+    i, j, weight = torch.minimum(i, j)[used], torch.maximum(i, j)[used], weight[used]
     span = 1 - low
-    field = weight @ low
-    edges = weight.triu(1).nonzero().T
-    i, j = edges
+    field = bias.index_add(0, i, weight * low[j]).index_add(0, j, weight * low[i])
     return Pairwise(
-        bias=span * (bias + field),
-        edges=edges,
-        weight=(span[i] * span[j]) * weight[i, j],
-        constant=bias @ low + 0.5 * low @ field,
+        bias=span * field,
+        edges=torch.stack([i, j]),
+        weight=span[i] * span[j] * weight,
+        constant=bias @ low + (weight * low[i] * low[j]).sum(),
     )

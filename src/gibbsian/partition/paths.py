@@ -3,10 +3,9 @@
     log p*_β(x) = -(1-β) E_base(x) - β E(x)
 
 A path is anything with the methods of `Path`. RBMs have their own (`RBM.path`), which anneals the joint energy and so
-keeps block Gibbs exact; here are the geometric path of any energy with any kernel, and that of Boltzmann machines.
+keeps block Gibbs exact; other machines have those of `machine_paths`; any other energy has the geometric path.
 """
 
-import copy
 import math
 import warnings
 from typing import Any, Protocol, runtime_checkable
@@ -21,20 +20,23 @@ from gibbsian.errors import ArgumentError, CapabilityError, DomainError, Estimat
 from gibbsian.kernels import HMC, Gibbs, Kernel, SiteGibbs
 from gibbsian.kernels.base import MoveInputs
 from gibbsian.models.boltzmann import BoltzmannMachine
+from gibbsian.models.classification import ClassificationRBM
+from gibbsian.models.ising import Ising
 from gibbsian.models.rbm import RBM
+from gibbsian.models.subspace import SubspaceRBM
 from gibbsian.partition.base import placement, require_energy
 from gibbsian.partition.bases import (
     Exponential,
     Factorised,
     IndependentGaussian,
     Uniform,
-    base_bias,
     fitted_base,
 )
 from gibbsian.partition.bernoulli_path import BernoulliPath
+from gibbsian.partition.machine_paths import MachinePath, TemperedPath
 from gibbsian.units import Bernoulli
 
-__all__ = ["GeometricPath", "MachinePath", "Path", "path_of", "single"]
+__all__ = ["GeometricPath", "Path", "path_of", "single"]
 
 
 def single(noise: Any) -> Any:
@@ -199,57 +201,6 @@ def _masses(base: Energy) -> Tensor | None:
     return None
 
 
-class MachinePath:
-    """The path from independent units to a Boltzmann machine, moved along by its own Gibbs sweeps.
-
-        E_β(x) = -½β xᵀWx - ((1-β) b^A + βb)·x
-
-    is itself a Boltzmann machine. Hidden units are annealed with the visible ones, from a uniform base.
-    """
-
-    def __init__(self, machine: BoltzmannMachine, bias: Tensor) -> None:
-        self.observed = machine
-        self.machine = machine.complete() if machine.hidden else machine
-        self.scratch = copy.deepcopy(self.machine)
-        with torch.no_grad():
-            self.weight, self.bias = self.machine.coupling().clone(), self.machine.bias.clone()
-            visible = torch.zeros_like(self.bias)
-            visible[: machine.n] = bias
-            self.base = Factorised(self.machine.domain, visible)
-
-    def log_z0(self) -> Tensor:
-        """log Z of the independent units."""
-        return self.base.log_z()
-
-    def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
-        """Exact draws of the independent units."""
-        return self.base.sample(n, generator=generator)
-
-    def complete(self, v: Tensor, generator: torch.Generator) -> Tensor:
-        """Visible states with hidden units drawn from p(h | v)."""
-        machine = self.observed
-        if not machine.hidden:
-            return v.clone()
-        domain = type(machine.domain)(machine.hidden)
-        states = domain.states(dtype=v.dtype, device=v.device)  # type: ignore[attr-defined]
-        with torch.no_grad():
-            log_p = torch.stack([-machine.joint(v, h.expand(len(v), -1)) for h in states], 1)
-        index = torch.multinomial(torch.softmax(log_p, 1), 1, generator=generator).squeeze(1)
-        return torch.cat([v, states[index]], 1)
-
-    def noise(self, x: Tensor, steps: int, generator: torch.Generator) -> Any:
-        """The random numbers of sweeps."""
-        return self.scratch.gibbs_noise(x, steps, generator)
-
-    def anneal(self, x: Tensor, beta: Tensor, next_beta: Tensor, noise: Any) -> tuple[Tensor, Tensor]:
-        """Weight, then sweep."""
-        with torch.no_grad():
-            gain = ((0.5 * (x @ self.weight) + self.bias - self.base.bias) * x).sum(1)
-            self.scratch.weight.copy_(next_beta * self.weight)
-            self.scratch.bias.copy_(torch.lerp(self.base.bias, self.bias, next_beta.to(self.bias)))
-            return self.scratch.gibbs_sweep(x, noise, None), (next_beta - beta) * gain
-
-
 def path_of(energy: Energy, data: Tensor | None, base: "Energy | Tensor | None", kernel: Kernel | None) -> Path:
     """The path that suits an energy: its own, that of its machine, or the geometric one."""
     require_energy(energy)
@@ -268,9 +219,10 @@ def path_of(energy: Energy, data: Tensor | None, base: "Energy | Tensor | None",
     if isinstance(base, Energy) or not own:
         law = base if isinstance(base, Energy) else _law(energy, data, base)
         return GeometricPath(energy, law, kernel)
-    if isinstance(energy, BoltzmannMachine):
-        bias = base if data is None else base_bias(energy.domain, data.to(energy.bias))
-        return MachinePath(energy, torch.zeros_like(energy.bias[: energy.n]) if bias is None else bias)
+    if isinstance(energy, BoltzmannMachine | Ising):
+        return MachinePath(energy, _law(energy, data, base))
+    if isinstance(energy, ClassificationRBM | SubspaceRBM) and isinstance(energy.domain, Discrete):
+        return TemperedPath(energy, _law(energy, data, base))
     if isinstance(energy, Annealable):
         path = energy.path(data=data) if data is not None else energy.path(base)
         if isinstance(energy, RBM) and isinstance(energy.visible, Bernoulli) and isinstance(energy.hidden, Bernoulli):
@@ -279,7 +231,7 @@ def path_of(energy: Energy, data: Tensor | None, base: "Energy | Tensor | None",
     return GeometricPath(energy, _law(energy, data, base), kernel)
 
 
-def _law(energy: Energy, data: Tensor | None, base: Tensor | None) -> Energy:
+def _law(energy: Energy, data: Tensor | None, base: Tensor | None) -> Any:
     dtype, device = placement(energy)
     like = torch.zeros((), dtype=dtype, device=device)
     if base is None:

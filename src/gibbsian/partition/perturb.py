@@ -12,6 +12,7 @@ from gibbsian.domains import Binary, Categorical, Discrete, Spin
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError
 from gibbsian.models.boltzmann import BoltzmannMachine
+from gibbsian.models.ising import Ising
 from gibbsian.models.rbm import RBM
 from gibbsian.partition.base import LogZ, placement, refuse_nan, require_energy
 from gibbsian.partition.maximise import attractive_flips, max_flow
@@ -97,7 +98,7 @@ def _solver(energy: Energy, solver: str | None, order: str) -> str:
         return "enumerate"
     if solver == "enumerate" or order == "full":
         raise CapabilityError(f"{energy.domain} has more than the 2^20 states that are enumerated; use partition.ais")
-    if isinstance(energy, BoltzmannMachine | RBM) and attractive_flips(pairwise(energy)) is not None:
+    if isinstance(energy, BoltzmannMachine | Ising | RBM) and attractive_flips(pairwise(energy)) is not None:
         return "max_flow"
     raise CapabilityError(
         f"exact maxima of {type(energy).__name__} over {energy.domain} are out of reach: it is neither small (at most 2^20 "
