@@ -15,7 +15,7 @@ import gibbsian as gb
 from gibbsian import domains, energies, kernels
 from gibbsian.energy import Energy, ScoreField
 from gibbsian.errors import GibbsianError
-from gibbsian.kernels.base import Kernel
+from gibbsian.kernels.base import Info, Kernel
 from gibbsian.objectives.base import Loss, Objective
 from gibbsian.testing import check_energy, check_invariance, check_kernel, check_objective
 
@@ -322,13 +322,13 @@ class Silent(WithDefect):
 
     def step(self, energy, state, inputs):
         new, info = super().step(energy, state, inputs)
-        return new, info._replace(diverged=torch.zeros_like(info.diverged))
+        return new, Info(info.acceptance, torch.zeros_like(info.diverged))
 
 
 class RatioAsAcceptance(WithDefect):
     def step(self, energy, state, inputs):
         new, info = super().step(energy, state, inputs)
-        return new, info._replace(acceptance=3 * info.acceptance)
+        return new, Info(3 * info.acceptance, info.diverged)
 
 
 class Box(NamedTuple):

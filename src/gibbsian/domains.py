@@ -11,8 +11,9 @@ tensor(True)
 
 import itertools
 import math
+import operator
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -28,10 +29,19 @@ Bound = float | tuple[float, ...]
 
 
 def _as_shape(shape: int | tuple[int, ...]) -> tuple[int, ...]:
-    sizes = (shape,) if isinstance(shape, int) else tuple(int(s) for s in shape)
+    try:
+        sizes = tuple(operator.index(s) for s in (shape if isinstance(shape, Sequence) else (shape,)))
+    except TypeError:
+        raise ArgumentError(f"a domain is made from a whole number or a tuple of them, got {shape!r}") from None
     if not sizes or any(s < 1 for s in sizes):
         raise ArgumentError(f"a domain needs at least one unit on every axis, got shape {sizes}")
     return sizes
+
+
+def _check_draws(n: int, generator: torch.Generator) -> None:
+    require_generator(generator)
+    if n < 1:
+        raise ArgumentError(f"{n} draws were asked for; ask for at least one")
 
 
 @dataclass(frozen=True)
@@ -105,7 +115,7 @@ class Real(Domain):
         return torch.isfinite(x)
 
     def sample(self, n: int, *, generator: torch.Generator, dtype: torch.dtype | None = None) -> Tensor:
-        generator = require_generator(generator, generator.device)
+        _check_draws(n, generator)
         return torch.randn(n, *self.shape, generator=generator, dtype=dtype, device=generator.device)
 
 
@@ -159,9 +169,10 @@ class Box(Bounded):
         return (x >= low) & (x <= high)
 
     def sample(self, n: int, *, generator: torch.Generator, dtype: torch.dtype | None = None) -> Tensor:
+        _check_draws(n, generator)
         u = torch.rand(n, *self.shape, generator=generator, dtype=dtype, device=generator.device)
         low, high = self.bounds(u)
-        return low + (high - low) * u
+        return torch.minimum(low + (high - low) * u, high)  # rounding may pass the wall
 
     def __str__(self) -> str:
         inner = str(self.shape[0]) if len(self.shape) == 1 else str(self.shape)
@@ -184,6 +195,7 @@ class NonNegative(Bounded):
         return (x >= 0) & torch.isfinite(x)
 
     def sample(self, n: int, *, generator: torch.Generator, dtype: torch.dtype | None = None) -> Tensor:
+        _check_draws(n, generator)
         x = torch.empty(n, *self.shape, dtype=dtype, device=generator.device)
         return x.exponential_(generator=generator)
 
@@ -251,6 +263,7 @@ class _TwoValued(Discrete):
         return (x == self.low) | (x == 1)
 
     def sample(self, n: int, *, generator: torch.Generator, dtype: torch.dtype | None = None) -> Tensor:
+        _check_draws(n, generator)
         bits = torch.randint(
             2, (n, *self.shape), generator=generator, dtype=dtype or torch.get_default_dtype(), device=generator.device
         )
@@ -326,6 +339,7 @@ class Categorical(Discrete):
         return one_hot.expand_as(x)
 
     def sample(self, n: int, *, generator: torch.Generator, dtype: torch.dtype | None = None) -> Tensor:
+        _check_draws(n, generator)
         labels = torch.randint(self.classes, (n, *self.shape[:-1]), generator=generator, device=generator.device)
         return self.one_hot(labels, dtype=dtype)
 
@@ -382,6 +396,7 @@ class Counts(Domain):
         return torch.tensor(sorted(rows, reverse=True), dtype=dtype or torch.get_default_dtype(), device=device)
 
     def sample(self, n: int, *, generator: torch.Generator, dtype: torch.dtype | None = None) -> Tensor:
+        _check_draws(n, generator)
         words = torch.randint(self.numel, (n, self._length()), generator=generator, device=generator.device)
         counts = torch.zeros(n, self.numel, dtype=dtype or torch.get_default_dtype(), device=generator.device)
         return counts.scatter_add_(1, words, torch.ones_like(words, dtype=counts.dtype))

@@ -15,6 +15,7 @@ tensor([[-2., -2.]])
 """
 
 import functools
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
@@ -24,6 +25,7 @@ from torch import Tensor, nn
 
 from gibbsian.domains import Bounded, Box, Domain, Real
 from gibbsian.errors import ArgumentError, CapabilityError, DomainError, ShapeError
+from gibbsian.random import require_generator
 from gibbsian.recorded import Recorded
 
 __all__ = [
@@ -114,6 +116,11 @@ class Energy(Recorded, ABC):
         try:
             x = x.detach().requires_grad_(True)
             energy = self(x)
+            if not energy.requires_grad:
+                raise CapabilityError(
+                    f"the energy of {type(self).__name__} does not depend on x through differentiable operations, so it "
+                    "has no score; use a kernel without gradients, such as RandomWalk or Metropolis"
+                )
             # an expanded scalar as cotangent is cheaper than summing first, and gives the sign of the score
             (score,) = torch.autograd.grad(energy, x, _minus_one(energy.dtype, energy.device).expand_as(energy))
         finally:
@@ -144,17 +151,16 @@ class Energy(Recorded, ABC):
 
     def __mul__(self, factor: float) -> "Energy":
         """Inverse temperature: factor · E."""
-        if isinstance(factor, Energy):
-            raise ArgumentError("energies are multiplied by numbers; for a product of densities add them: a + b")
-        return Sum([self], [float(factor)])
+        return Sum([self], [_number(factor, "a factor")])
 
     __rmul__ = __mul__
 
     def __truediv__(self, temperature: float) -> "Energy":
         """Temperature: E / T."""
-        if not float(temperature) > 0:
+        t = _number(temperature, "a temperature")
+        if not t > 0:
             raise ArgumentError(f"a temperature must be positive, got {temperature}")
-        return Sum([self], [1.0 / float(temperature)])
+        return Sum([self], [1.0 / t])
 
     def __neg__(self) -> "Energy":
         return Sum([self], [-1.0])
@@ -230,6 +236,20 @@ def log_z_of(energy: nn.Module, purpose: str) -> Tensor:
 # --- construction and algebra ---------------------------------------------------------------------
 
 
+def _number(value: Any, what: str) -> float:
+    """A plain finite number; energies and trainable tensors are refused, since they would lose their meaning."""
+    if isinstance(value, Energy):
+        raise ArgumentError("energies are multiplied by numbers; for a product of densities add them: a + b")
+    if isinstance(value, Tensor) and (value.requires_grad or value.dim()):
+        raise ArgumentError(
+            f"{what} of an energy is one plain number, got a tensor of shape {tuple(value.shape)}"
+            f"{' that requires a gradient' if value.requires_grad else ''}; use energy.tempered(beta) for tensors"
+        )
+    if not isinstance(value, int | float | Tensor) or not math.isfinite(value):
+        raise ArgumentError(f"{what} of an energy must be a finite number, got {value!r}")
+    return float(value)
+
+
 class FunctionEnergy(Energy):
     """Any callable or module as an energy."""
 
@@ -275,6 +295,7 @@ class Sum(Energy):
     """Σ cᵢ Eᵢ(x): product of densities, temperature and negation in one."""
 
     coefficients: Tensor
+    parts: nn.ModuleList
 
     def __init__(self, parts: Sequence[Energy], coefficients: Sequence[float] | None = None) -> None:
         super().__init__(_common_domain(parts, "sum"))
@@ -325,29 +346,37 @@ class Tempered(Energy):
 class Mixture(Energy):
     """E(x) = -log Σ wᵢ exp(-Eᵢ(x)) / Zᵢ: normalised, so log Z = 0."""
 
-    log_weights: Tensor
+    weights: Tensor
+    known_log_z: Tensor | None
 
-    def __init__(self, parts: Sequence[Energy], weights: Tensor, log_z: Sequence[Tensor]) -> None:
+    def __init__(self, parts: Sequence[Energy], weights: Tensor, log_z: Tensor | None = None) -> None:
         super().__init__(_common_domain(parts, "mixture"))
         self.parts = nn.ModuleList(parts)
-        self.register_buffer("log_weights", weights.log() - torch.stack([torch.as_tensor(z).detach().to(weights) for z in log_z]))
         self.register_buffer("weights", weights)
+        self.register_buffer("known_log_z", log_z)
+
+    def _log_weights(self) -> Tensor:
+        """log wᵢ - log Zᵢ; asked of the parts each time, since training changes them."""
+        log_z = self.known_log_z
+        if log_z is None:
+            log_z = torch.stack([part.log_z().to(self.weights) for part in self.parts])  # type: ignore[operator]
+        return self.weights.log() - log_z
 
     def forward(self, x: Tensor) -> Tensor:
-        log_p = torch.stack([-part(x) for part in self.parts], 1) + self.log_weights.to(x.dtype)
+        log_p = torch.stack([-part(x) for part in self.parts], 1) + self._log_weights().to(x.dtype)
         return -torch.logsumexp(log_p, 1)
 
     def log_z(self) -> Tensor:
         """0: the parts are normalised by their own log Z."""
-        return torch.zeros((), dtype=self.log_weights.dtype, device=self.log_weights.device)
+        return torch.zeros((), dtype=self.weights.dtype, device=self.weights.device)
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """Exact draws where every part can draw exactly."""
         for part in self.parts:
             if not isinstance(part, Sampleable):
                 raise CapabilityError(f"{type(part).__name__} cannot be drawn from exactly; use gibbsian.sample on the mixture")
-        weights: Tensor = self.weights  # type: ignore[assignment]
-        which = torch.multinomial(weights, n, replacement=True, generator=generator)
+        require_generator(generator, self.weights.device)
+        which = torch.multinomial(self.weights, n, replacement=True, generator=generator)
         draws = torch.stack([part.sample(n, generator=generator) for part in self.parts])  # type: ignore[operator]
         return draws[which, torch.arange(n, device=which.device)]
 
@@ -366,12 +395,14 @@ def mixture(parts: Sequence[Energy], weights: Sequence[float], log_z: Sequence[f
         raise ArgumentError(f"a mixture of {len(parts)} parts needs that many positive weights, got {list(weights)}")
     if abs(float(w.sum()) - 1) > 1e-6:
         raise ArgumentError(f"mixture weights are probabilities and must add up to 1, got a sum of {float(w.sum()):g}")
+    _common_domain(parts, "mixture")
     if log_z is None:
-        known = [log_z_of(part, "a mixture") for part in parts]
-    else:
-        known = [torch.as_tensor(z, dtype=torch.float64) for z in log_z]
-        if len(known) != len(parts):
-            raise ArgumentError(f"a mixture of {len(parts)} parts needs that many log_z, got {len(known)}")
+        for part in parts:
+            log_z_of(part, "a mixture")  # raises where it is not known
+        return Mixture(parts, w)
+    known = torch.stack([torch.as_tensor(z).detach().double() for z in log_z])
+    if known.shape != w.shape or not bool(torch.isfinite(known).all()):
+        raise ArgumentError(f"a mixture of {len(parts)} parts needs that many finite log_z, got {list(log_z)}")
     return Mixture(parts, w, known)
 
 

@@ -31,8 +31,10 @@ def stream(seed: int, name: str, device: torch.device | str = "cpu") -> torch.Ge
     return torch.Generator(device=device).manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
 
-def require_generator(generator: torch.Generator | None, device: torch.device) -> torch.Generator:
-    """Check that a generator was given and that it lives where the numbers are needed."""
+def require_generator(
+    generator: torch.Generator | None, device: torch.device | None = None
+) -> torch.Generator:
+    """Check that a generator was given and that it lives where the numbers are needed, if that matters."""
     if generator is None:
         raise RandomnessError(
             "no generator was given, and gibbsian never uses the global random state; "
@@ -43,7 +45,7 @@ def require_generator(generator: torch.Generator | None, device: torch.device) -
             f"generator is a {type(generator).__name__}, expected a torch.Generator; "
             "make one with torch.Generator().manual_seed(seed)"
         )
-    if generator.device.type != device.type:
+    if device is not None and generator.device.type != device.type:
         raise RandomnessError(
             f"the generator lives on {generator.device} but the tensors on {device}; "
             f"make it with torch.Generator({device.type!r})"
@@ -64,7 +66,7 @@ def isolated(generator: torch.Generator) -> Iterator[None]:
     >>> torch.equal(before, torch.get_rng_state())
     True
     """
-    device = require_generator(generator, generator.device).device
+    device = require_generator(generator).device
     seed = int(torch.randint(1 << 62, (), generator=generator, device=device))
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.random.default_generator.manual_seed(seed)  # torch.manual_seed would touch every device

@@ -17,8 +17,8 @@ __all__ = ["cosine", "geometric", "linear", "polynomial", "salakhutdinov", "sigm
 
 
 def _count(n: int) -> int:
-    if n < 1:
-        raise ArgumentError(f"a schedule needs at least one value, got n={n}")
+    if n < 1 or int(n) != n:
+        raise ArgumentError(f"a schedule needs a whole number of values, one or more, got n={n}")
     return int(n)
 
 
