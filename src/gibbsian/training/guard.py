@@ -48,7 +48,7 @@ class Guard:
     snapshot_every: int = 100
     snapshots: int = 2
     tries: int = 10
-    explosion: float = 100.0
+    explosion: float = 1000.0
     lr_factor: float = 0.5
     min_lr_factor: float = 1e-3
     steps_factor: float = 1.5
@@ -62,7 +62,7 @@ class Guard:
                     f"Guard({name}={getattr(self, name)}): {name} is a whole number from 1 on"
                 )
         if not self.explosion > 1:
-            raise ArgumentError(f"Guard(explosion={self.explosion}): must be above 1, such as 100")
+            raise ArgumentError(f"Guard(explosion={self.explosion}): must be above 1, such as 1000")
         if not (0 < self.min_lr_factor <= self.lr_factor <= 1 <= self.steps_factor <= self.max_steps_factor):
             raise ArgumentError(
                 "Guard: needs 0 < min_lr_factor <= lr_factor <= 1 <= steps_factor <= max_steps_factor; got "

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from gibbsian.errors import CapabilityError, CheckpointError
+from gibbsian.random import isolated, stream
 from gibbsian.recorded import Recorded
 
 __all__ = ["describe", "load_module", "rebuild"]
@@ -75,7 +76,9 @@ def _import_class(name: str) -> type:
 
 def _layer_arguments(module: nn.Module) -> dict[str, Any]:
     """Constructor arguments of a plain layer, which keeps each under its own name, as torch.nn's do."""
-    arguments = {}
+    arguments: dict[str, Any] = {}
+    if type(module).__init__ is nn.Module.__init__:
+        return arguments
     for name, parameter in inspect.signature(type(module).__init__).parameters.items():
         if name in {"self", "device", "dtype"}:
             continue
@@ -243,7 +246,8 @@ class _Rebuilder:
 def rebuild(plain: Any, tensors: dict[str, Tensor]) -> Any:
     """The object that `describe` wrote down."""
     try:
-        return _Rebuilder(tensors)(plain)
+        with isolated(stream(0, "rebuild")):  # layers draw initial weights from the global state
+            return _Rebuilder(tensors)(plain)
     except (KeyError, IndexError) as error:
         raise CheckpointError(
             f"the run folder's description is incomplete (missing {error}); it is damaged"

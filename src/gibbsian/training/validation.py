@@ -36,7 +36,7 @@ class Validation:
         total, rows = 0.0, 0
         for batch in self.feed.sweep():
             loss = job.run.objective(energy, batch, freeze(job.run.state, modules=False), generator)
-            total, rows = total + float(loss.value) * rows_of(batch), rows + rows_of(batch)
+            total, rows = total + float(loss.value.detach()) * rows_of(batch), rows + rows_of(batch)
         return {"loss": total / rows}
 
     def __call__(self) -> None:

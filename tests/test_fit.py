@@ -1,0 +1,534 @@
+"""gibbsian.fit: closed forms, every kind of data, optimisers and schedules, bad input, interruption."""
+
+import json
+import math
+import signal
+import sys
+import types
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+import gibbsian as gb
+from gibbsian import domains, energies, errors, kernels, models, objectives
+from gibbsian.objectives.base import Loss, Objective, labels, observed
+from gibbsian.training.ema import Ema
+from gibbsian.training.feed import make_feed
+from gibbsian.training.optimise import rate_at
+
+CPU = torch.device("cpu")
+
+
+def gen(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@dataclass(frozen=True)
+class Likelihood(Objective):
+    """Exact likelihood of an energy that knows log Z: the oracle objective of these tests."""
+
+    def __call__(self, energy: Any, batch: Any, state: Any, generator: torch.Generator) -> Loss:
+        value = energy(observed(batch)).mean() + energy.log_z()
+        return Loss(value, state, {"energy_data": value.detach()})
+
+
+@dataclass(frozen=True)
+class ByClass(Objective):
+    """Likelihood of the rows whose label is 1: only right if labels travel with their rows."""
+
+    def __call__(self, energy: Any, batch: Any, state: Any, generator: torch.Generator) -> Loss:
+        mask = (labels(batch, "ByClass") == 1).to(observed(batch))
+        value = (energy(observed(batch)) * mask).sum() / mask.sum() + energy.log_z()
+        return Loss(value, state, {})
+
+
+class Critic(NamedTuple):
+    module: nn.Module
+
+
+@dataclass(frozen=True)
+class TwoPlayers(Objective):
+    """The energy minimises (m - w)² over its mean, the critic minimises (w - 3m)²: a fixed first step."""
+
+    def init(self, energy: Any, batch: Any, generator: torch.Generator) -> Critic:
+        critic = nn.Linear(1, 1, bias=False).double()
+        nn.init.constant_(critic.weight, 2.0)
+        return Critic(critic)
+
+    def __call__(self, energy: Any, batch: Any, state: Any, generator: torch.Generator) -> Loss:
+        m, w = energy.mean.sum(), state.module.weight.sum()
+        return Loss((m - w) ** 2, state, {}, (w - 3 * m) ** 2)
+
+
+def gaussian(d: int = 2) -> energies.Gaussian:
+    return energies.Gaussian(torch.zeros(d).double(), torch.eye(d).double(), trainable=True)
+
+
+def cloud(n: int = 64, d: int = 2, seed: int = 0) -> Tensor:
+    return 0.5 + 1.5 * torch.randn(n, d, generator=gen(seed), dtype=torch.float64)
+
+
+def weights(energy: nn.Module) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in energy.parameters()])
+
+
+# --- what training reaches ------------------------------------------------------------------------
+
+
+def test_full_batches_reach_the_maximum_likelihood_estimate():
+    data = cloud()
+    energy = gaussian()
+    run = gb.fit(energy, Likelihood(), data, steps=1500, batch_size=64, lr=0.05, schedule="cosine")
+    assert run.energy is energy and run.step == 1500
+    centred = data - data.mean(0)
+    assert torch.allclose(energy.mean.detach(), data.mean(0), atol=1e-6)
+    assert torch.allclose(energy.covariance.detach(), centred.T @ centred / len(data), atol=1e-5)
+    assert run.history[-1]["loss"] < run.history[0]["loss"]
+
+
+def test_same_seed_same_bytes_and_no_global_randomness():
+    data = cloud()
+    before = torch.get_rng_state()
+    runs = [gb.fit(gaussian(), Likelihood(), data, steps=30, batch_size=10, seed=s) for s in (3, 3, 4)]
+    assert torch.equal(before, torch.get_rng_state())
+    assert torch.equal(weights(runs[0].energy), weights(runs[1].energy))
+    assert not torch.equal(weights(runs[0].energy), weights(runs[2].energy))
+
+
+def test_gradient_descent_with_a_momentum_schedule_is_what_it_says():
+    """Against a hand-written heavy ball on the closed-form gradient of the mean."""
+    data = cloud(8, 1)
+    energy = gaussian(1)
+    for name in ("log_diagonal", "off_diagonal"):
+        getattr(energy, name).requires_grad_(False)
+    momentum = torch.tensor([0.5, 0.7, 0.9])
+    gb.fit(energy, Likelihood(), data, steps=5, batch_size=8, lr=0.1,
+           optimiser={"name": "sgd", "momentum": momentum})  # fmt: skip
+    m, velocity = 0.0, None
+    for step in range(5):
+        gradient = m - float(data.mean())
+        mu = float(momentum[min(step, 2)])
+        velocity = gradient if velocity is None else mu * velocity + gradient
+        m -= 0.1 * velocity
+    assert math.isclose(float(energy.mean.detach()), m, rel_tol=1e-12)
+
+
+def adam_by_hand(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.Adam(parameters, lr=1e-3)
+
+
+def test_names_dictionaries_and_factories_of_optimisers_agree():
+    data = cloud(16)
+    runs = [
+        gb.fit(gaussian(), Likelihood(), data, steps=9, batch_size=16, optimiser=choice)
+        for choice in (None, "adam", {"name": "Adam"}, adam_by_hand)
+    ]
+    for run in runs[1:]:
+        assert torch.allclose(weights(run.energy), weights(runs[0].energy), rtol=1e-12, atol=0)
+    with pytest.raises(errors.ArgumentError, match="unknown"):
+        gb.fit(gaussian(), Likelihood(), data, steps=1, optimiser="adamant")
+    with pytest.raises(errors.ArgumentError, match="refuses"):
+        gb.fit(gaussian(), Likelihood(), data, steps=1, optimiser={"name": "sgd", "beta": 1})
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        (None, [0.1] * 4),
+        ("linear", [0.1, 0.075, 0.05, 0.025]),
+        ("cosine", [0.05 * (1 + math.cos(math.pi * t / 4)) for t in range(4)]),
+        (torch.tensor([0.5, 0.25]), [0.5, 0.25, 0.25, 0.25]),
+        (lambda step: 1.0 / (1 + step), [1.0, 0.5, 1 / 3, 0.25]),
+    ],
+)
+def test_the_learning_rate_follows_its_schedule(schedule, expected):
+    run = gb.fit(gaussian(), Likelihood(), cloud(8), steps=4, lr=0.1, schedule=schedule, log_every=1)
+    assert [record["lr"] for record in run.history] == pytest.approx(expected)
+
+
+def test_warm_up_is_linear_and_then_constant():
+    rate = rate_at("warm-up", 2.0, 100)
+    assert [rate(s) for s in range(7)] == pytest.approx([0.4, 0.8, 1.2, 1.6, 2.0, 2.0, 2.0])
+    with pytest.raises(errors.ArgumentError, match="unknown"):
+        rate_at("cosinus", 1.0, 10)
+    with pytest.raises(errors.ArgumentError, match="positive"):
+        rate_at(None, -1.0, 10)
+
+
+def test_gradients_are_clipped_to_their_norm():
+    energy = gaussian()
+    run = gb.fit(energy, Likelihood(), cloud() + 100, steps=1, batch_size=64, lr=1.0, optimiser="sgd", clip=0.25)
+    moved = weights(energy) - weights(gaussian())
+    assert float(moved.norm()) == pytest.approx(0.25, rel=1e-5)
+    assert run.history[-1]["gradient_norm"] > 50  # the norm before clipping
+
+
+def test_averages_follow_parameters_and_copy_buffers():
+    class WithBuffer(energies.Gaussian):
+        def __init__(self) -> None:
+            super().__init__(torch.zeros(1).double(), torch.eye(1).double(), trainable=True)
+            self.register_buffer("count", torch.zeros(()))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.count += 1
+            return super().forward(x)
+
+    energy = WithBuffer()
+    seen: list[float] = []
+    run = gb.fit(energy, Likelihood(), cloud(8, 1), steps=6, batch_size=8, lr=0.1, ema=0.5,
+                 hooks=[lambda r: seen.append(float(r.energy.mean.detach()))])  # fmt: skip
+    average = 0.0
+    for step, value in enumerate(seen, 1):
+        decay = min(0.5, (1 + step) / (10 + step))
+        average = decay * average + (1 - decay) * value
+    assert float(run.ema.mean) == pytest.approx(average, rel=1e-12)
+    assert float(run.ema.count) == float(energy.count) == 6
+    assert not any(p.requires_grad for p in run.ema.parameters())
+    with pytest.raises(errors.ArgumentError, match="decay"):
+        Ema(energy, 1.0)
+
+
+def test_two_players_get_the_gradient_of_their_own_loss():
+    energy = gaussian(1)
+    for name in ("log_diagonal", "off_diagonal"):
+        getattr(energy, name).requires_grad_(False)
+    run = gb.fit(energy, TwoPlayers(), cloud(4, 1), steps=1, lr=0.1, optimiser="sgd")
+    # at m = 0, w = 2: d(m-w)²/dm = -4 moves m to 0.4; d(w-3m)²/dw = 4 moves w to 1.6
+    assert float(energy.mean.detach()) == pytest.approx(0.4)
+    assert float(run.state.module.weight.detach()) == pytest.approx(1.6)
+
+
+def test_a_learned_log_z_comes_back_and_is_refused_where_there_is_none():
+    data = torch.randn(500, 1, generator=gen(), dtype=torch.float64)
+    energy = gb.as_energy(lambda x: 0.5 * x.square().sum(-1), domains.Real(1))
+    noise = energies.Gaussian(torch.zeros(1).double(), 2 * torch.eye(1).double())
+    run = gb.fit(energy, objectives.NoiseContrastive(noise, ratio=4), data, steps=300, batch_size=500, lr=0.02)
+    assert abs(float(run.log_z) - 0.5 * math.log(2 * math.pi)) < 0.1
+    with pytest.raises(errors.CapabilityError, match="learns no log Z"):
+        _ = gb.fit(gaussian(), Likelihood(), cloud(), steps=1).log_z
+
+
+def test_half_precision_products_keep_parameters_in_full_precision():
+    net = nn.Sequential(nn.Linear(2, 8), nn.SiLU(), nn.Linear(8, 1), nn.Flatten(0))
+    energy = gb.as_energy(net, domains.Real(2))
+    before = torch.get_float32_matmul_precision()
+    data = cloud().float()
+    for precision in ("bf16", "tf32"):
+        run = gb.fit(energy, objectives.DenoisingScoreMatching(0.5), data, steps=5, precision=precision)
+        assert math.isfinite(run.history[-1]["loss"])
+    assert {p.dtype for p in energy.parameters()} == {torch.float32}
+    assert torch.get_float32_matmul_precision() == before
+    with pytest.raises(errors.ArgumentError, match="fp16"):
+        gb.fit(energy, objectives.DenoisingScoreMatching(0.5), data, steps=1, precision="fp16")
+
+
+# --- data -----------------------------------------------------------------------------------------
+
+
+class Squares(Dataset):
+    """A map-style dataset whose code uses the global generator, as augmentations do."""
+
+    def __init__(self, data: Tensor, jitter: float = 0.0) -> None:
+        self.data, self.jitter = data, jitter
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __getitem__(self, i: int) -> Tensor:
+        return self.data[i] + self.jitter * torch.rand((), dtype=self.data.dtype)
+
+
+class Endless(IterableDataset):
+    def __iter__(self) -> Any:
+        return iter(cloud(20))
+
+
+def test_every_kind_of_data_gives_the_same_training(tmp_path):
+    data = cloud(50)
+    path = tmp_path / "data.bin"
+    np.memmap(path, dtype=np.float64, mode="w+", shape=(50, 2))[:] = data.numpy()
+    kinds = [
+        data,
+        data.numpy(),
+        np.memmap(path, dtype=np.float64, mode="r", shape=(50, 2)),
+        TensorDataset(data),
+        Squares(data),
+        (data,),
+    ]
+    runs = [gb.fit(gaussian(), Likelihood(), kind, steps=25, batch_size=8, seed=5) for kind in kinds]
+    for run in runs[1:]:
+        assert torch.allclose(weights(run.energy), weights(runs[0].energy), rtol=1e-12, atol=1e-14)
+
+
+def test_every_row_is_seen_once_an_epoch_in_a_new_order():
+    data = torch.arange(23.0)[:, None]
+    feed = make_feed(data, 5, seed=0, device=CPU, check=lambda batch: None)
+    epochs = [torch.cat([feed.next() for _ in range(5)])[:, 0] for _ in range(2)]
+    for epoch in epochs:
+        assert torch.equal(epoch.sort().values, data[:, 0])
+    assert not torch.equal(epochs[0], epochs[1])
+    shards = [make_feed(data, 6, seed=0, device=CPU, check=lambda b: None, rank=r, world=2) for r in (0, 1)]
+    rows = torch.cat([feed.next()[:, 0] for feed in shards for _ in range(feed.per_epoch)])
+    assert torch.equal(rows.sort().values, data[:, 0])
+
+
+def test_arrays_on_disk_are_never_read_as_a_whole(tmp_path):
+    read: list[int] = []
+
+    class Spy(np.memmap):
+        def __getitem__(self, index: Any) -> Any:
+            read.append(len(index) if isinstance(index, np.ndarray) else -1)
+            return super().__getitem__(index)
+
+    array = Spy(tmp_path / "data.bin", dtype=np.float32, mode="w+", shape=(40_000, 1))
+    energy = energies.Gaussian(torch.zeros(1), torch.eye(1), trainable=True)
+    read.clear()
+    gb.fit(energy, Likelihood(), array, steps=10, batch_size=32)
+    assert sorted(read)[:-1] == [32] * 10 and max(read) < 20_000  # one larger look for the objective's start
+
+
+def test_labels_travel_with_their_rows():
+    x = cloud(40)
+    y = (torch.arange(40) % 2).long()
+    x[y == 1] += 4
+    for data in [(x, y), TensorDataset(x, y), (x.numpy(), y.numpy()), DataLoader(TensorDataset(x, y), 40)]:
+        energy = gaussian()
+        gb.fit(energy, ByClass(), data, steps=400, batch_size=40, lr=0.1, schedule="cosine")
+        assert torch.allclose(energy.mean.detach(), x[y == 1].mean(0), atol=0.2)  # the others lie 4 below
+    with pytest.raises(errors.DataError, match="39 rows"):
+        gb.fit(gaussian(), ByClass(), (x, y[:39]), steps=1)
+
+
+def test_loaders_keep_their_batches_and_are_reproducible_with_their_own_randomness():
+    data = Squares(cloud(30), jitter=0.1)
+    before = torch.get_rng_state()
+    runs = [
+        gb.fit(gaussian(), Likelihood(), DataLoader(data, 7, shuffle=True, **how), steps=12, seed=2)
+        for how in ({}, {}, {"generator": gen(1)}, {"generator": gen(9)}, {"num_workers": 1})
+    ]
+    assert torch.equal(before, torch.get_rng_state())
+    assert torch.equal(weights(runs[0].energy), weights(runs[1].energy))
+    assert torch.equal(weights(runs[2].energy), weights(runs[3].energy))
+    assert runs[0].history[-1]["epoch"] == 2  # five batches an epoch
+    stream = gb.fit(gaussian(), Likelihood(), Endless(), steps=7, batch_size=8)
+    assert stream.step == 7
+    with pytest.raises(errors.ArgumentError, match="steps instead of epochs"):
+        gb.fit(gaussian(), Likelihood(), Endless(), epochs=2)
+
+
+def test_epochs_count_whole_passes():
+    assert gb.fit(gaussian(), Likelihood(), cloud(50), epochs=3, batch_size=8).step == 21
+
+
+def test_a_transform_draws_from_its_own_stream():
+    grey = torch.rand(60, 4, generator=gen(), dtype=torch.float64)
+
+    def binarise(batch: Tensor, generator: torch.Generator) -> Tensor:
+        return (torch.rand(batch.shape, generator=generator, dtype=batch.dtype) < batch).to(batch)
+
+    rbm = models.RBM(4, 2).double()
+    run = gb.fit(rbm, objectives.ExactLikelihood(), grey, steps=5, transform=binarise)
+    assert run.step == 5
+    with pytest.raises(errors.DataError, match="binarise"):
+        gb.fit(rbm, objectives.ExactLikelihood(), grey, steps=5)
+
+
+def changing(batches: list[Any]) -> Any:
+    class Batches:
+        def __iter__(self) -> Any:
+            return iter(batches)
+
+        def __len__(self) -> int:
+            return len(batches)
+
+    return Batches()
+
+
+GOOD = cloud(4)
+BAD = {
+    "nan": (lambda: torch.where(torch.arange(60.0)[:, None] == 41, math.nan, cloud(60)), r"\[41, 0\] = nan"),
+    "infinite": (lambda: cloud(6) / 0, "not finite"),
+    "wrong shape": (lambda: cloud(6, 3), "shape"),
+    "empty": (lambda: cloud(6)[:0], "no rows"),
+    "empty loader": (lambda: changing([]), "empty"),
+    "integers": (lambda: cloud(6).long(), "dtype"),
+    "another precision": (lambda: cloud(6).float(), "float32"),
+    "no data": (lambda: "data.csv", "str"),
+    "strings": (lambda: np.array(["a", "b"]), "astype"),
+    "shape changes": (lambda: changing([GOOD, GOOD, cloud(4, 3)]), "batch 2 of epoch 0"),
+    "nan later": (lambda: changing([GOOD, GOOD * math.nan]), "batch 1 of epoch 0"),
+    "labels appear": (lambda: changing([GOOD, (GOOD, torch.zeros(4))]), "batch 1 of epoch 0"),
+    "empty batch": (lambda: changing([GOOD, GOOD[:0]]), "batch 1 of epoch 0"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_data_stops_with_its_place_and_reason_and_nothing_saved_is_lost(name, tmp_path):
+    make, message = BAD[name]
+    folder = tmp_path / "run"
+    with pytest.raises(errors.DataError, match=message):
+        gb.fit(gaussian(), Likelihood(), make(), steps=9, run_dir=folder, checkpoint_every=1)
+    if folder.exists():
+        assert torch.isfinite(gb.load(folder)(GOOD)).all()
+        assert "epoch 0" in message
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({}, "one of the two"),
+        ({"steps": 3, "epochs": 1}, "one of the two"),
+        ({"steps": 0}, "steps=0"),
+        ({"steps": 2.5}, "steps=2.5"),
+        ({"epochs": 0}, "epochs=0"),
+        ({"steps": 3, "batch_size": 0}, "batch_size=0"),
+        ({"steps": 3, "clip": -1.0}, "clip"),
+        ({"steps": 3, "lr": math.nan}, "lr=nan"),
+        ({"steps": 3, "guard": 5}, "guard"),
+        ({"steps": 3, "keep_best": True}, "validation"),
+        ({"steps": 3, "tensorboard": True}, "run_dir"),
+    ],
+)
+def test_arguments_that_make_no_sense_are_refused(how, message):
+    with pytest.raises(errors.ArgumentError, match=message):
+        gb.fit(gaussian(), Likelihood(), cloud(), **how)
+
+
+def test_what_cannot_be_trained_is_refused():
+    fixed = energies.Gaussian(torch.zeros(2).double(), torch.eye(2).double())
+    with pytest.raises(errors.ArgumentError, match="no trainable parameters"):
+        gb.fit(fixed, Likelihood(), cloud(), steps=1)
+    with pytest.raises(errors.CapabilityError, match="as_energy"):
+        gb.fit(nn.Linear(2, 1), Likelihood(), cloud(), steps=1)
+    with pytest.raises(errors.ArgumentError, match="objective is a str"):
+        gb.fit(gaussian(), "cd", cloud(), steps=1)
+
+
+# --- watching a run -------------------------------------------------------------------------------
+
+
+def test_metrics_are_logged_in_memory_and_on_disk(tmp_path):
+    run = gb.fit(gaussian(), Likelihood(), cloud(), steps=25, batch_size=16, log_every=10, run_dir=tmp_path / "r")
+    lines = [json.loads(line) for line in (tmp_path / "r" / "metrics.jsonl").read_text().splitlines()]
+    assert lines == run.history and [line["step"] for line in lines] == [10, 20, 25]
+    assert {"loss", "lr", "epoch", "gradient_norm", "energy_data", "steps_per_second"} <= set(lines[0])
+    environment = json.loads((tmp_path / "r" / "environment.json").read_text())
+    assert environment["torch"] == torch.__version__
+
+
+def test_the_logged_loss_is_the_mean_since_the_last_record():
+    each: list[float] = []
+    run = gb.fit(gaussian(), Likelihood(), cloud(), steps=8, batch_size=16, log_every=4,
+                 hooks=[lambda r: each.append(float(r.metrics["loss"]))])  # fmt: skip
+    assert run.history[0]["loss"] == pytest.approx(sum(each[:4]) / 4)
+    assert run.history[1]["loss"] == pytest.approx(sum(each[4:]) / 4)
+
+
+def test_validation_is_the_loss_on_held_out_data_and_leaves_training_alone():
+    train, held_out = cloud(), cloud(30, seed=1)
+    plain = gb.fit(gaussian(), Likelihood(), train, steps=10, batch_size=8)
+    energy = gaussian()
+    run = gb.fit(energy, Likelihood(), train, steps=10, batch_size=8, validation=held_out, validate_every=5)
+    found = [r["validation_loss"] for r in run.history if "validation_loss" in r]
+    expected = float((energy(held_out).mean() + energy.log_z()).detach())
+    assert len(found) == 2 and found[-1] == pytest.approx(expected, rel=1e-12)
+    assert torch.equal(weights(plain.energy), weights(energy))
+    assert energy.training
+
+
+def test_the_best_checkpoint_is_kept(tmp_path):
+    """The mean overshoots the target of 0.3: the best step lies in the middle."""
+    folder = tmp_path / "run"
+    run = gb.fit(gaussian(1), Likelihood(), cloud(8, 1) + 5, steps=40, batch_size=8, lr=0.03, run_dir=folder,
+                 validation=lambda e: {"distance": abs(float(e.mean.detach()) - 0.3)}, validate_every=2, keep_best=True,
+                 keep_last=1)  # fmt: skip
+    distance = {r["step"]: r["validation_distance"] for r in run.history if "validation_distance" in r}
+    best = min(distance, key=distance.__getitem__)
+    assert 2 < best < 38
+    assert abs(float(gb.load(folder, "best").mean.detach()) - 0.3) == pytest.approx(distance[best])
+    assert len(list((folder / "checkpoints").iterdir())) == 2
+    with pytest.raises(errors.CheckpointError, match="only of"):
+        gb.load(folder, 7)
+
+
+def test_hooks_see_the_run_and_may_end_it():
+    steps: list[int] = []
+
+    def stop(run: gb.training.Run) -> bool:
+        steps.append(run.step)
+        return run.step == 4
+
+    assert gb.fit(gaussian(), Likelihood(), cloud(), steps=100, hooks=[stop]).step == 4
+    assert steps == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_keeps_a_checkpoint_and_goes_on_exactly(number, tmp_path, capsys):
+    def interrupt(run: gb.training.Run) -> None:
+        if run.step == 7:
+            signal.raise_signal(number)
+
+    handlers = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    expected = KeyboardInterrupt if number == signal.SIGINT else SystemExit
+    with pytest.raises(expected):
+        gb.fit(gaussian(), Likelihood(), cloud(), steps=20, batch_size=8, run_dir=tmp_path / "r", hooks=[interrupt])
+    assert handlers == (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM))
+    message = capsys.readouterr().err
+    assert "step 8" in message and "gibbsian.resume" in message  # the step in progress is finished
+    resumed = gb.resume(tmp_path / "r", cloud())
+    straight = gb.fit(gaussian(), Likelihood(), cloud(), steps=20, batch_size=8)
+    assert resumed.step == 20 and torch.equal(weights(resumed.energy), weights(straight.energy))
+
+
+def test_tensorboard_gets_the_scalars_or_the_user_is_told_to_install_it(tmp_path, monkeypatch):
+    written: list[tuple[str, float, int]] = []
+
+    class Writer:
+        def __init__(self, folder: Path, purge_step: int) -> None:
+            self.folder = folder
+
+        def add_scalar(self, name: str, value: float, step: int) -> None:
+            written.append((name, value, step))
+
+        def close(self) -> None:
+            written.append(("closed", 0.0, 0))
+
+    fake = types.ModuleType("torch.utils.tensorboard")
+    fake.SummaryWriter = Writer  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", fake)
+    gb.fit(gaussian(), Likelihood(), cloud(), steps=2, log_every=1, tensorboard=True, run_dir=tmp_path / "r")
+    assert ("loss", 1) in {(name, step) for name, _, step in written} and written[-1][0] == "closed"
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(errors.CapabilityError, match="pip install tensorboard"):
+        gb.fit(gaussian(), Likelihood(), cloud(), steps=2, tensorboard=True, run_dir=tmp_path / "s")
+    assert not (tmp_path / "s").exists()
+
+
+def test_progress_is_drawn_where_it_is_asked_for(capsys):
+    gb.fit(gaussian(), Likelihood(), cloud(), steps=3, progress=True)
+    assert "training" in capsys.readouterr().err
+    gb.fit(gaussian(), Likelihood(), cloud(), steps=3)
+    assert capsys.readouterr().err == ""
+
+
+def test_any_energy_and_objective_train_by_the_same_call():
+    data = cloud(50)
+    mlp = gb.as_energy(nn.Sequential(nn.Linear(2, 8), nn.SiLU(), nn.Linear(8, 1), nn.Flatten(0)), domains.Real(2))
+    for objective in (
+        objectives.ContrastiveDivergence(kernels.Langevin(0.1), steps=2),
+        objectives.PersistentContrastiveDivergence(kernels.MALA(0.1), steps=2, chains=10, buffer=40, reinit=0.1),
+        objectives.DenoisingScoreMatching(0.3),
+        objectives.SlicedScoreMatching(),
+        objectives.NoiseContrastive("gaussian"),
+        objectives.Adversarial("flow"),
+        objectives.Weighted([objectives.DenoisingScoreMatching(0.3), objectives.WeightDecay(1e-3)]),
+    ):
+        before = weights(mlp)
+        gb.fit(mlp.double(), objective, data, steps=3, batch_size=20)
+        assert torch.isfinite(weights(mlp)).all() and not torch.equal(before, weights(mlp).to(before))
