@@ -27,7 +27,7 @@ def ais(
     data: Tensor | None = None,
     base: "Energy | Tensor | None" = None,
     chains: int = 100,
-    betas: "int | Tensor" = 1000,
+    betas: "int | Tensor | None" = None,
     kernel: Kernel | None = None,
     *,
     generator: torch.Generator | None = None,
@@ -55,7 +55,8 @@ def ais(
         data: training data, to which the base is fitted; without data or base a warning is given.
         base: instead of data: a normalised energy with exact draws, or for discrete units their bias.
         chains: independent runs, each giving one weight.
-        betas: number of temperatures, evenly spaced, or a tensor that rises from 0 to 1 (`schedules.sigmoid(1000)`).
+        betas: number of temperatures, evenly spaced, or a tensor that rises from 0 to 1 (`schedules.sigmoid(1000)`); 1000
+            where it is left out, or those of the result that is resumed.
         kernel: an adjusted kernel for the moves, instead of the model's own.
         generator: the source of all randomness; required.
         chunk: chains run at a time, to bound memory.
@@ -102,18 +103,18 @@ def _prepare(
     energy: Energy,
     data: Tensor | None,
     base: "Energy | Tensor | None",
-    betas: "int | Tensor",
+    betas: "int | Tensor | None",
     kernel: Kernel | None,
     resume: LogZ | None,
 ) -> tuple[Path, Tensor, list[Tensor]]:
     if resume is None:
-        return path_of(energy, data, base, kernel), ladder_of(betas), []
+        return path_of(energy, data, base, kernel), ladder_of(1000 if betas is None else betas), []
     if data is not None or base is not None or kernel is not None:
         raise ArgumentError("a resumed estimate goes on along its own path; leave data, base and kernel out")
     if "path" not in resume.diagnostics or "log_weights" not in resume.diagnostics:
         raise ArgumentError(f"only an estimate of ais can be resumed, this one is {resume.method!r}")
     path = resume.diagnostics["path"]
-    ladder = resume.diagnostics["betas"] if isinstance(betas, int) else ladder_of(betas)
+    ladder = resume.diagnostics["betas"] if betas is None else ladder_of(betas)
     return path, ladder, [resume.diagnostics["log_weights"]]
 
 
@@ -178,7 +179,7 @@ def from_weights(log_w: Tensor, method: str, diagnostics: dict[str, Any], sign: 
     value, stderr, ess, jackknife = weight_statistics(log_w)
     if not math.isfinite(float(value)):
         raise DivergenceError(f"all {n} weights of {method} vanish; use more temperatures or a base closer to the model")
-    if ess < max(5.0, 0.02 * n):
+    if ess < max(min(5.0, n / 4), 0.02 * n):
         stderr = torch.maximum(stderr, jackknife)
         side = "low" if sign > 0 else "high"
         warnings.warn(

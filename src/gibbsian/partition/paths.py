@@ -170,7 +170,7 @@ class GeometricPath:
         if not self.adapts or self.tuned is not None:
             return
         x = self.sample(chains, generator=generator)
-        betas = betas.double().cpu()[:: math.ceil(len(betas) / 100)]
+        betas = betas.double().cpu()[:: math.ceil(len(betas) / 100)].clone()
         log_size, sizes = math.log(0.5), torch.empty(len(betas), dtype=torch.float64)
         rounds = math.ceil(200 / len(betas))
         with torch.no_grad():
