@@ -7,7 +7,14 @@ import torch
 
 import gibbsian as gb
 from gibbsian import domains, energies, kernels, models, partition, schedules, units
-from gibbsian.errors import ArgumentError, CapabilityError, DivergenceError, DomainError, EstimateWarning, RandomnessError
+from gibbsian.errors import (
+    ArgumentError,
+    CapabilityError,
+    DivergenceError,
+    DomainError,
+    EstimateWarning,
+    RandomnessError,
+)
 from gibbsian.partition.annealed import run_path, weight_statistics
 from gibbsian.partition.bases import Exponential, Factorised, IndependentGaussian, Uniform, fitted_base
 from gibbsian.partition.bernoulli_path import BernoulliPath
@@ -48,7 +55,9 @@ def exact_draws(energy, n, seed):
 
 
 def correlated():
-    return energies.Gaussian(torch.tensor([1.0, -0.5], dtype=F64), torch.tensor([[1.0, 0.5], [0.5, 0.6]], dtype=F64))
+    return energies.Gaussian(
+        torch.tensor([1.0, -0.5], dtype=F64), torch.tensor([[1.0, 0.5], [0.5, 0.6]], dtype=F64)
+    )
 
 
 def silent(n=1, **shown):
@@ -68,18 +77,24 @@ MODELS = {
     "spin machine": lambda: machine(spin=True, scale=0.4),
     "machine with hidden units": lambda: machine(5, hidden=3),
     "lattice": lambda: models.Ising((3, 4), coupling=0.15, field=0.2).double(),
-    "any binary energy": lambda: gb.as_energy(lambda x: 1.5 * (x.sum(-1) % 2) - x[:, 0] * x[:, 2], domains.Binary(5)),
+    "any binary energy": lambda: gb.as_energy(
+        lambda x: 1.5 * (x.sum(-1) % 2) - x[:, 0] * x[:, 2], domains.Binary(5)
+    ),
     "any categorical energy": lambda: gb.as_energy(
         lambda x: -2 * x[:, 0, 0] * x[:, 1, 2] - x[:, 2, 1] * x[:, 0, 1], domains.Categorical(3, classes=3)
     ),
     "Gaussian": correlated,
-    "box": lambda: gb.as_energy(lambda x: 5 * ((x - 0.3) ** 2).sum(-1) + 2 * x[:, 0] * x[:, 1], domains.Box(2, -1.0, 1.0)),
+    "box": lambda: gb.as_energy(
+        lambda x: 5 * ((x - 0.3) ** 2).sum(-1) + 2 * x[:, 0] * x[:, 1], domains.Box(2, -1.0, 1.0)
+    ),
     "half line": lambda: gb.as_energy(lambda x: 3 * x.sum(-1) + x[:, 0] * x[:, 1], domains.NonNegative(2)),
-}  # fmt: skip
+}
 
 
 def log_z_of(energy):
-    if isinstance(energy.domain, domains.Real | domains.Box | domains.NonNegative) and not isinstance(energy, models.RBM):
+    if isinstance(energy.domain, domains.Real | domains.Box | domains.NonNegative) and not isinstance(
+        energy, models.RBM
+    ):
         return float(partition.quadrature(energy).value)
     return float(partition.exact(energy).value)
 
@@ -105,7 +120,9 @@ def test_weights_are_unbiased_with_few_temperatures(name):
     assert float(w.std()) / math.sqrt(len(w)) < 0.02  # sharp enough to see a break
 
 
-@pytest.mark.parametrize("name", ["RBM", "machine", "machine with hidden units", "lattice", "any binary energy", "subspace RBM"])
+@pytest.mark.parametrize(
+    "name", ["RBM", "machine", "machine with hidden units", "lattice", "any binary energy", "subspace RBM"]
+)
 def test_reverse_weights_are_unbiased_from_exact_samples(name):
     energy = MODELS[name]()
     samples = exact_draws(energy, 20000, 3)
@@ -133,7 +150,13 @@ def test_resampled_estimates_are_unbiased(name, options):
     energy = MODELS[name]()
     islands = 1500
     out = partition.smc(
-        energy, data_of(energy), chains=6, islands=islands, betas=torch.tensor([0.0, 0.2, 0.5, 1.0]), generator=gen(2), **options
+        energy,
+        data_of(energy),
+        chains=6,
+        islands=islands,
+        betas=torch.tensor([0.0, 0.2, 0.5, 1.0]),
+        generator=gen(2),
+        **options,
     )
     z = torch.exp(out.diagnostics["log_weights"] - log_z_of(energy))
     assert abs(float(z.mean()) - 1) < 4 * float(z.std()) / math.sqrt(islands)
@@ -149,7 +172,8 @@ def test_three_standard_errors_cover_over_forty_seeds():
     runs = [partition.ais(rbm, data, chains=100, betas=300, generator=gen(seed)) for seed in range(40)]
     z = torch.tensor([(float(run.value) - truth) / float(run.stderr) for run in runs])
     assert int((z.abs() < 3).sum()) >= 38
-    assert abs(float(z.mean())) < 0.7 and 0.6 < float(z.square().mean().sqrt()) < 1.5
+    assert abs(float(z.mean())) < 0.7
+    assert 0.6 < float(z.square().mean().sqrt()) < 1.5
     assert all(float(run.lower) < float(run.value) < float(run.upper) for run in runs)
 
 
@@ -206,14 +230,20 @@ def test_conservative_likelihood_is_that_of_the_annealing_chain():
     h = domains.Binary(3).states(dtype=F64)
     for beta in betas[1:]:
         b = (1 - beta) * path.base[0].linear + beta * rbm.visible_bias.detach()
-        logits = states @ b[:, None] + beta * (states @ rbm.weight.detach() @ h.T + (h @ rbm.hidden_bias.detach())[None])
+        logits = states @ b[:, None] + beta * (
+            states @ rbm.weight.detach() @ h.T + (h @ rbm.hidden_bias.detach())[None]
+        )
         up, down = torch.softmax(logits, 1), torch.softmax(logits, 0)  # p(h | v), p(v | h)
         law = law @ up @ down.T
     n = 4000
-    out = partition.raise_bound(rbm, states.repeat_interleave(n, 0), data, betas=betas, chains=1, generator=gen())
+    out = partition.raise_bound(
+        rbm, states.repeat_interleave(n, 0), data, betas=betas, chains=1, generator=gen()
+    )
     p = out.per_sample.exp().reshape(16, n)
     assert bool(((p.mean(1) - law).abs() < 4 * p.std(1) / math.sqrt(n)).all())
-    assert not torch.allclose(law, torch.softmax(-rbm(states).detach(), 0), atol=0.01)  # and not that of the model
+    assert not torch.allclose(
+        law, torch.softmax(-rbm(states).detach(), 0), atol=0.01
+    )  # and not that of the model
     assert bool((out.per_sample.reshape(16, n).mean(1) < law.log() + 0.02).all())  # its log is a lower bound
 
 
@@ -243,7 +273,8 @@ def test_fused_path_is_the_rbms_own_path_number_for_number():
     for beta, after in ((0.0, 0.1), (0.4, 0.45), (1.0, 0.6)):
         pair = torch.tensor(beta, dtype=F64), torch.tensor(after, dtype=F64)
         (x, w), (y, u) = own.anneal(v, *pair, noise), fused.anneal(v, *pair, noise)
-        assert torch.equal(x, y) and torch.allclose(w, u, atol=1e-12)
+        assert torch.equal(x, y)
+        assert torch.allclose(w, u, atol=1e-12)
         by_energies = own.at(pair[0])(v) - own.at(pair[1])(v)
         assert torch.allclose(w, by_energies.detach(), atol=1e-12)
 
@@ -291,21 +322,28 @@ def test_factorised_bases_have_the_means_of_the_data(domain):
 
 def test_continuous_bases_are_normalised():
     like = torch.zeros((), dtype=F64)
-    data = torch.randn(500, 2, generator=gen(), dtype=F64) @ torch.tensor([[1.0, 0.5], [0.0, 0.3]], dtype=F64) + 1
+    data = (
+        torch.randn(500, 2, generator=gen(), dtype=F64) @ torch.tensor([[1.0, 0.5], [0.0, 0.3]], dtype=F64)
+        + 1
+    )
     full = fitted_base(domains.Real(2), data, like)
-    assert isinstance(full, energies.Gaussian) and torch.allclose(full.covariance, torch.cov(data.T, correction=0))
+    assert isinstance(full, energies.Gaussian)
+    assert torch.allclose(full.covariance, torch.cov(data.T, correction=0))
     cases = [
         fitted_base(domains.Real(2), data[:10], like),
         fitted_base(domains.Real((1, 2)), None, like),
         fitted_base(domains.NonNegative(2), data.abs(), like),
         fitted_base(domains.Box(2, -1.0, 3.0), None, like),
     ]
-    for base, kind in zip(cases, (IndependentGaussian, IndependentGaussian, Exponential, Uniform), strict=True):
+    for base, kind in zip(
+        cases, (IndependentGaussian, IndependentGaussian, Exponential, Uniform), strict=True
+    ):
         assert isinstance(base, kind)
         assert abs(float(partition.quadrature(base).value - base.log_z())) < 1e-7
         x = base.sample(1000, generator=gen(3))
         energy, score = base.energy_and_score(x)
-        assert torch.allclose(energy, base(x)) and torch.allclose(score, gb.Energy.energy_and_score(base, x)[1])
+        assert torch.allclose(energy, base(x))
+        assert torch.allclose(score, gb.Energy.energy_and_score(base, x)[1])
         base.domain.check(x)
     with pytest.raises(ArgumentError, match="varies"):
         fitted_base(domains.Real(2), torch.ones(10, 2), like)
@@ -319,7 +357,9 @@ def test_systematic_resampling_is_unbiased_and_even():
     for _ in range(rounds):
         index = systematic(p, g)
         counts += torch.stack([torch.bincount(row, minlength=4) for row in index])
-        assert bool((torch.bincount(index[0], minlength=4) - 4 * p[0]).abs().max() < 1)  # never off by one or more
+        assert bool(
+            (torch.bincount(index[0], minlength=4) - 4 * p[0]).abs().max() < 1
+        )  # never off by one or more
     assert float((counts / (4 * rounds) - p).abs().max()) < 4 * 0.5 / math.sqrt(4 * rounds)
 
 
@@ -328,16 +368,18 @@ def test_weight_statistics():
     value, stderr, ess, jackknife = weight_statistics(log_w)
     assert abs(float(value) - 700 - 0.045) < 4 * float(stderr)
     assert abs(float(stderr) - math.sqrt(math.expm1(0.09) / 4000)) < 2e-4
-    assert abs(ess / 4000 - math.exp(-0.09)) < 0.02 and abs(float(jackknife / stderr) - 1) < 0.01
+    assert abs(ess / 4000 - math.exp(-0.09)) < 0.02
+    assert abs(float(jackknife / stderr) - 1) < 0.01
     *_, ess, jackknife = weight_statistics(torch.tensor([0.0, -800.0, -900.0], dtype=F64))
-    assert abs(ess - 1) < 1e-9 and math.isfinite(float(jackknife))
+    assert abs(ess - 1) < 1e-9
+    assert math.isfinite(float(jackknife))
 
 
 def test_pilot_finds_step_sizes_that_fit_each_temperature():
     narrow = energies.Gaussian(torch.zeros(3, dtype=F64), 1e-4 * torch.eye(3, dtype=F64))
     base = energies.Gaussian(torch.zeros(3, dtype=F64), torch.eye(3, dtype=F64))
     out = partition.ais(narrow, base=base, chains=100, betas=torch.linspace(0, 1, 200) ** 4, generator=gen())
-    betas, sizes = out.diagnostics["path"].tuned
+    _, sizes = out.diagnostics["path"].tuned
     assert 20 < float(sizes[0] / sizes[-1]) < 500  # widths 1 and 0.01
     assert abs(float(out.value - narrow.log_z())) < 4 * float(out.stderr)
 
@@ -350,13 +392,16 @@ def test_resumed_chains_and_chunks_add_up():
     first = partition.ais(rbm, data, chains=30, betas=20, generator=gen(1))
     both = partition.ais(rbm, chains=50, resume=first, generator=gen(2))
     weights = both.diagnostics["log_weights"]
-    assert len(weights) == 80 and torch.equal(weights[:30], first.diagnostics["log_weights"])
+    assert len(weights) == 80
+    assert torch.equal(weights[:30], first.diagnostics["log_weights"])
     assert torch.allclose(both.value, torch.logsumexp(weights, 0) - math.log(80))
     assert torch.equal(both.diagnostics["betas"], first.diagnostics["betas"])
     longer = partition.ais(rbm, chains=10, betas=40, resume=first, generator=gen(2))
-    assert len(longer.diagnostics["betas"]) == 41 and len(longer.diagnostics["log_weights"]) == 40
+    assert len(longer.diagnostics["betas"]) == 41
+    assert len(longer.diagnostics["log_weights"]) == 40
     cut = partition.ais(rbm, data, chains=30, betas=20, chunk=7, generator=gen(1))
-    assert len(cut.diagnostics["log_weights"]) == 30 and cut.diagnostics["states"].shape == (30, 6)
+    assert len(cut.diagnostics["log_weights"]) == 30
+    assert cut.diagnostics["states"].shape == (30, 6)
     with pytest.raises(ArgumentError, match="leave data"):
         partition.ais(rbm, data, resume=first, generator=gen())
     with pytest.raises(ArgumentError, match="resumed"):
@@ -367,7 +412,9 @@ def test_same_seed_same_estimate_and_no_global_randomness():
     before = torch.get_rng_state()
     for name in ("RBM", "Gaussian", "machine"):
         energy = MODELS[name]()
-        runs = [partition.ais(energy, data_of(energy), chains=10, betas=10, generator=gen(5)) for _ in range(2)]
+        runs = [
+            partition.ais(energy, data_of(energy), chains=10, betas=10, generator=gen(5)) for _ in range(2)
+        ]
         assert torch.equal(runs[0].diagnostics["log_weights"], runs[1].diagnostics["log_weights"])
     assert torch.equal(before, torch.get_rng_state())
 
@@ -409,9 +456,12 @@ def test_a_poor_base_is_low_and_its_error_bar_does_not_show_it():
     ], [0.1, 0.9])  # fmt: skip
     base = energies.Gaussian(torch.zeros(2, dtype=F64), 0.02 * torch.eye(2, dtype=F64))
     low = partition.ais(target, base=base, chains=100, betas=100, generator=gen())
-    assert float(low.value) < math.log(0.1) + 0.2 and low.diagnostics["ess"] > 50 and float(low.upper) < 0
+    assert float(low.value) < math.log(0.1) + 0.2
+    assert low.diagnostics["ess"] > 50
+    assert float(low.upper) < 0
     high = partition.reverse_ais(target, target.sample(100, generator=gen()), forward=low, generator=gen())
-    assert float(high.value) - float(low.value) > 2 and float(high.upper) > 0
+    assert float(high.value) - float(low.value) > 2
+    assert float(high.upper) > 0
 
 
 def test_bad_input_is_refused_with_a_reason():
@@ -431,7 +481,9 @@ def test_bad_input_is_refused_with_a_reason():
     with pytest.raises(CapabilityError, match="unadjusted"):
         partition.ais(correlated(), base=wide, kernel=kernels.Langevin(0.1), generator=gen())
     with pytest.raises(CapabilityError, match="log_z"):
-        partition.ais(correlated(), base=gb.as_energy(lambda x: x.square().sum(-1), domains.Real(2)), generator=gen())
+        partition.ais(
+            correlated(), base=gb.as_energy(lambda x: x.square().sum(-1), domains.Real(2)), generator=gen()
+        )
     with pytest.raises(DomainError, match="domain"):
         partition.ais(rbm, base=wide, generator=gen())
     nowhere = gb.as_energy(lambda x: x.sum(-1) * math.nan, domains.Real(2))

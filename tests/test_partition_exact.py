@@ -42,7 +42,8 @@ def test_streamed_sum_does_not_depend_on_the_blocks(rows):
     truth = sum(math.log(2 * math.cosh(i)) for i in range(6))
     out = partition.exact(energy, rows=rows)
     assert abs(float(out.value) - truth) < 1e-12
-    assert float(out.stderr) == 0 and out.lower == out.value == out.upper
+    assert float(out.stderr) == 0
+    assert out.lower == out.value == out.upper
     assert out.diagnostics["states"] == 64
 
 
@@ -114,7 +115,9 @@ def test_differentiable_sum_has_the_moments_as_gradient_whatever_the_blocks():
 
 
 def test_single_precision_models_are_summed_in_double():
-    energy = gb.as_energy(torch.nn.Sequential(torch.nn.Linear(10, 1), torch.nn.Flatten(0)), domains.Binary(10))
+    energy = gb.as_energy(
+        torch.nn.Sequential(torch.nn.Linear(10, 1), torch.nn.Flatten(0)), domains.Binary(10)
+    )
     net = energy.function[0]
     truth = torch.nn.functional.softplus(-net.weight.double()).sum() - net.bias.double()
     assert abs(float((partition.exact(energy).value - truth).detach())) < 1e-6
@@ -154,7 +157,10 @@ CLOSED_FORMS = {
     ),
     "two distant modes": (gb.mixture([normal([-50.0], [[0.01]]), normal([50.0], [[4.0]])], [0.3, 0.7]), 0.0),
     "two modes in 2-D": (
-        gb.mixture([normal([-5.0, 0.0], [[0.04, 0.0], [0.0, 0.04]]), normal([5.0, 3.0], [[4.0, 0.0], [0.0, 4.0]])], [0.3, 0.7]),
+        gb.mixture(
+            [normal([-5.0, 0.0], [[0.04, 0.0], [0.0, 0.04]]), normal([5.0, 3.0], [[4.0, 0.0], [0.0, 4.0]])],
+            [0.3, 0.7],
+        ),
         0.0,
     ),
     "box": (gb.as_energy(lambda x: 0 * x.sum(-1), domains.Box(3, low=-1.0, high=3.0)), 3 * math.log(4)),
@@ -163,9 +169,15 @@ CLOSED_FORMS = {
         math.log(2 * math.pi * 1e-8),
     ),
     "half line": (gb.as_energy(lambda x: 7 * x.sum(-1), domains.NonNegative(2)), -2 * math.log(7)),
-    "singular at 0": (gb.as_energy(lambda x: (x + 0.5 * x.log()).sum(-1), domains.NonNegative(1)), math.lgamma(0.5)),
-    "image-shaped": (gb.as_energy(lambda x: x.square().flatten(1).sum(1) / 2, domains.Real((1, 2))), math.log(2 * math.pi)),
-}  # fmt: skip
+    "singular at 0": (
+        gb.as_energy(lambda x: (x + 0.5 * x.log()).sum(-1), domains.NonNegative(1)),
+        math.lgamma(0.5),
+    ),
+    "image-shaped": (
+        gb.as_energy(lambda x: x.square().flatten(1).sum(1) / 2, domains.Real((1, 2))),
+        math.log(2 * math.pi),
+    ),
+}
 
 
 @pytest.mark.parametrize("name", CLOSED_FORMS)

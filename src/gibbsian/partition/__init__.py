@@ -3,6 +3,7 @@
 from gibbsian.partition.annealed import ais
 from gibbsian.partition.base import LogZ
 from gibbsian.partition.bethe import bethe
+from gibbsian.partition.clamped import clamped_ais, clamped_log_likelihood
 from gibbsian.partition.exact import exact, exact_log_z
 from gibbsian.partition.likelihood import LogLikelihood, log_likelihood
 from gibbsian.partition.mean_field import mean_field
@@ -18,6 +19,8 @@ __all__ = [
     "ais",
     "bethe",
     "bounds",
+    "clamped_ais",
+    "clamped_log_likelihood",
     "exact",
     "exact_log_z",
     "log_likelihood",

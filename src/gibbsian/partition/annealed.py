@@ -1,6 +1,6 @@
 """Annealed importance sampling, and the runner that it shares with its reverse and resampled forms.
 
-    w = Π_k p*_{β_k}(x_{k-1}) / p*_{β_{k-1}}(x_{k-1}),   x_k ~ T_{β_k}(· | x_{k-1}),   E[w] = Z / Z₀
+w = Π_k p*_{β_k}(x_{k-1}) / p*_{β_{k-1}}(x_{k-1}),   x_k ~ T_{β_k}(· | x_{k-1}),   E[w] = Z / Z₀
 """
 
 import math
@@ -15,7 +15,7 @@ from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, DivergenceError, EstimateWarning
 from gibbsian.kernels import Kernel
 from gibbsian.partition.base import LogZ, placement, require_energy
-from gibbsian.partition.paths import GeometricPath, Path, path_of, single
+from gibbsian.partition.paths import GeometricPath, Moves, Path, path_of, single
 from gibbsian.progress import progress_bar
 from gibbsian.random import require_generator
 
@@ -39,14 +39,16 @@ def ais(
 
         w = Π_k p*_{β_k}(x_{k-1}) / p*_{β_{k-1}}(x_{k-1}),   log Z ≈ log Z₀ + log mean w
 
-    Each step weights first and then moves at the new temperature. w is unbiased, so log Z is low on average, and an
-    estimate that is high by t nats has probability e^-t at most; it can be far too low, and then its error bar and effective
-    sample size look healthy, because no chain has found the mass that is missing. Guard against that with a base fitted
-    to data, more temperatures, and `reverse_ais`, which is high on average: a low log Z flatters every likelihood.
+    Each step weights first and then moves at the new temperature. w is unbiased, so log Z is low on average,
+    and an estimate that is high by t nats has probability e^-t at most; it can be far too low, and then its
+    error bar and effective sample size look healthy, because no chain has found the mass that is missing.
+    Guard against that with a base fitted to data, more temperatures, and `reverse_ais`, which is high on
+    average: a low log Z flatters every likelihood.
 
-    The path depends on the model: RBMs anneal their joint energy from base rates with block Gibbs (Salakhutdinov & Murray
-    2008), Boltzmann machines from base rates with Gibbs sweeps, any other energy is mixed geometrically with the base,
-    E_β = (1-β)E_base + βE, and moved by `kernel`: HMC with step sizes from a pilot run, or a sweep over the sites.
+    The path depends on the model: RBMs anneal their joint energy from base rates with block Gibbs
+    (Salakhutdinov & Murray 2008), Boltzmann machines from base rates with Gibbs sweeps, any other energy is
+    mixed geometrically with the base, E_β = (1-β)E_base + βE, and moved by `kernel`: HMC with step sizes from
+    a pilot run, or a sweep over the sites.
 
     Reference: Neal 2001.
 
@@ -55,18 +57,19 @@ def ais(
         data: training data, to which the base is fitted; without data or base a warning is given.
         base: instead of data: a normalised energy with exact draws, or for discrete units their bias.
         chains: independent runs, each giving one weight.
-        betas: number of temperatures, evenly spaced, or a tensor that rises from 0 to 1 (`schedules.sigmoid(1000)`); 1000
-            where it is left out, or those of the result that is resumed.
+        betas: number of temperatures, evenly spaced, or a tensor that rises from 0 to 1
+            (`schedules.sigmoid(1000)`); 1000 where it is left out, or those of the result that is resumed.
         kernel: an adjusted kernel for the moves, instead of the model's own.
         generator: the source of all randomness; required.
         chunk: chains run at a time, to bound memory.
-        resume: an earlier result for the same energy: its weights are kept and `chains` more are added, along its path.
+        resume: an earlier result for the same energy: its weights are kept and `chains` more are added, along
+            its path.
         progress: show a progress bar; by default on a terminal.
 
     Returns:
-        `lower` and `upper` are the value ± 3 standard errors (delta method, or the jackknife where that is larger and few
-        weights matter). Diagnostics: `ess` effective number of weights, `log_weights` (log Z₀ included), `jackknife`,
-        `log_z0`, `betas`, `states` the last positions, `path`.
+        `lower` and `upper` are the value ± 3 standard errors (delta method, or the jackknife where that is
+        larger and few weights matter). Diagnostics: `ess` effective number of weights, `log_weights` (log Z₀
+        included), `jackknife`, `log_z0`, `betas`, `states` the last positions, `path`.
 
     >>> import gibbsian as gb
     >>> g = torch.Generator().manual_seed(0)
@@ -80,7 +83,9 @@ def ais(
     require_energy(energy)
     generator = require_generator(generator, placement(energy)[1])
     if chains < 2 or (chunk is not None and chunk < 1):
-        raise ArgumentError(f"chains={chains}, chunk={chunk}: at least two chains are needed for an error bar, one at a time")
+        raise ArgumentError(
+            f"chains={chains}, chunk={chunk}: at least two chains are needed for an error bar, one at a time"
+        )
     path, ladder, old = _prepare(energy, data, base, betas, kernel, resume)
     if isinstance(path, GeometricPath):
         path.tune(ladder, generator)
@@ -128,7 +133,8 @@ def ladder_of(betas: "int | Tensor") -> Tensor:
     rising = ladder.dim() == 1 and len(ladder) > 1 and bool((ladder.diff() >= 0).all())
     if not rising or abs(float(ladder[0])) > 1e-6 or abs(float(ladder[-1]) - 1) > 1e-6:
         raise ArgumentError(
-            "betas must be a number of temperatures, or a 1-D tensor that rises from 0 to 1 (the base and the energy "
+            "betas must be a number of temperatures, or a 1-D tensor that rises from 0 to 1 (the base and "
+            "the energy "
             f"themselves), such as schedules.sigmoid(1000); got shape {tuple(ladder.shape)}"
         )
     ladder = ladder.clone()
@@ -140,7 +146,7 @@ Resampler = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def run_path(
-    path: Path,
+    path: Moves,
     x: Tensor,
     ladder: Tensor,
     generator: torch.Generator,
@@ -167,7 +173,8 @@ def run_path(
     if not bool((log_w < math.inf).all()):  # False for NaN
         bad = int((~(log_w < math.inf)).nonzero()[0])
         raise DivergenceError(
-            f"the weight of chain {bad} is {float(log_w[bad])}: energies along the path are NaN or -∞; use a smaller step size, "
+            f"the weight of chain {bad} is {float(log_w[bad])}: energies along the path are NaN or -∞; use "
+            "a smaller step size, "
             "or check the parameters of the energy"
         )
     return x, log_w
@@ -178,12 +185,15 @@ def from_weights(log_w: Tensor, method: str, diagnostics: dict[str, Any], sign: 
     n = len(log_w)
     value, stderr, ess, jackknife = weight_statistics(log_w)
     if not math.isfinite(float(value)):
-        raise DivergenceError(f"all {n} weights of {method} vanish; use more temperatures or a base closer to the model")
+        raise DivergenceError(
+            f"all {n} weights of {method} vanish; use more temperatures or a base closer to the model"
+        )
     if ess < max(min(5.0, n / 4), 0.02 * n):
         stderr = torch.maximum(stderr, jackknife)
         side = "low" if sign > 0 else "high"
         warnings.warn(
-            f"only {ess:.1f} of {n} weights of {method} matter, so the estimate is likely {side} by more than its error bar "
+            f"only {ess:.1f} of {n} weights of {method} matter, so the estimate is likely {side} by more "
+            "than its error bar "
             "says; use more temperatures (betas=) or a base closer to the model",
             EstimateWarning,
             stacklevel=3,
@@ -194,12 +204,16 @@ def from_weights(log_w: Tensor, method: str, diagnostics: dict[str, Any], sign: 
 
 
 def weight_statistics(log_w: Tensor) -> tuple[Tensor, Tensor, float, Tensor]:
-    """log mean w, its standard error by the delta method, the effective number of weights, and the jackknife error."""
+    """log mean w, its standard error by the delta method, the effective number of weights, and the jackknife
+    error.
+    """
     n = len(log_w)
     value = torch.logsumexp(log_w, 0) - math.log(n)
     w = torch.exp(log_w - value)  # mean 1
     stderr = w.std() / math.sqrt(n)
     ess = float(n / w.square().mean())
-    without = torch.log1p(-w.clamp(max=n * (1 - 1e-12)) / n)  # log of the mean of the others, up to a constant
+    without = torch.log1p(
+        -w.clamp(max=n * (1 - 1e-12)) / n
+    )  # log of the mean of the others, up to a constant
     jackknife = ((n - 1) * without.var(correction=0)).sqrt()
     return value, stderr, ess, jackknife

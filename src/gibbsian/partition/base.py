@@ -69,6 +69,7 @@ def refuse_nan(value: Tensor, what: str) -> None:
     """Raise where a sum or mean of exponentials came out as NaN or +∞: an energy was NaN or -∞."""
     if not bool((value < math.inf).all()):  # False for NaN
         raise DivergenceError(
-            f"{what} is {float(value.flatten()[0]):g}: some energies are NaN or -∞, so this is not a finite measure; "
+            f"{what} is {float(value.flatten()[0]):g}: some energies are NaN or -∞, so this is not a finite "
+            "measure; "
             "check the parameters of the energy"
         )

@@ -39,7 +39,9 @@ class IndependentGaussian(Energy):
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """μ + σz."""
         require_generator(generator, self.mean.device)
-        z = torch.randn(n, *self.mean.shape, generator=generator, dtype=self.mean.dtype, device=self.mean.device)
+        z = torch.randn(
+            n, *self.mean.shape, generator=generator, dtype=self.mean.dtype, device=self.mean.device
+        )
         return self.mean + self.std * z
 
 
@@ -86,9 +88,9 @@ class Exponential(Energy):
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """μ times unit exponentials."""
         require_generator(generator, self.mean.device)
-        return self.mean * torch.empty(n, *self.mean.shape, dtype=self.mean.dtype, device=self.mean.device).exponential_(
-            generator=generator
-        )
+        return self.mean * torch.empty(
+            n, *self.mean.shape, dtype=self.mean.dtype, device=self.mean.device
+        ).exponential_(generator=generator)
 
 
 class Factorised(Energy):
@@ -118,7 +120,9 @@ class Factorised(Energy):
             labels = torch.multinomial(p, n, replacement=True, generator=generator).T
             return self.domain.one_hot(labels.reshape(n, *self.domain.shape[:-1]), dtype=self.bias.dtype)
         low = -1.0 if isinstance(self.domain, Spin) else 0.0
-        u = torch.rand(n, *self.bias.shape, generator=generator, dtype=self.bias.dtype, device=self.bias.device)
+        u = torch.rand(
+            n, *self.bias.shape, generator=generator, dtype=self.bias.dtype, device=self.bias.device
+        )
         return low + (1 - low) * (u < torch.sigmoid((1 - low) * self.bias)).to(self.bias.dtype)
 
 
@@ -134,8 +138,9 @@ def base_bias(domain: Domain, data: Tensor) -> Tensor:
 def fitted_base(domain: Domain, data: Tensor | None, like: Tensor) -> Energy:
     """The simplest law on a domain, fitted to data where it is given.
 
-    Real: Gaussian, with the full covariance for vectors with at least ten rows of data per entry, else of independent
-    entries; standard without data. Box: uniform. Non-negative: exponential. Discrete: independent units.
+    Real: Gaussian, with the full covariance for vectors with at least ten rows of data per entry, else of
+    independent entries; standard without data. Box: uniform. Non-negative: exponential. Discrete: independent
+    units.
     """
     if data is not None:
         data = data.detach().to(like)
@@ -148,11 +153,15 @@ def fitted_base(domain: Domain, data: Tensor | None, like: Tensor) -> Energy:
             return Exponential(like.new_ones(domain.shape))
         mean = data.mean(0)
         if not bool((mean > 0).all()):
-            raise ArgumentError("an exponential base needs data with a positive mean in every entry; drop columns of zeros")
+            raise ArgumentError(
+                "an exponential base needs data with a positive mean in every entry; drop columns of zeros"
+            )
         return Exponential(mean)
     if isinstance(domain, Binary | Spin | Categorical):
         return Factorised(domain, like.new_zeros(domain.shape) if data is None else base_bias(domain, data))
-    raise DomainError(f"no base law is known for {domain}; give one with base=, an energy with log_z() and sample()")
+    raise DomainError(
+        f"no base law is known for {domain}; give one with base=, an energy with log_z() and sample()"
+    )
 
 
 def _gaussian(domain: Real, data: Tensor | None, like: Tensor) -> Energy:
@@ -160,7 +169,9 @@ def _gaussian(domain: Real, data: Tensor | None, like: Tensor) -> Energy:
         return IndependentGaussian(like.new_zeros(domain.shape), like.new_ones(domain.shape))
     mean, std = data.mean(0), data.std(0, correction=0)
     if len(data) < 2 or not bool((std > 0).all()):
-        raise ArgumentError("a Gaussian base needs data that varies in every entry; drop constant columns or give base=")
+        raise ArgumentError(
+            "a Gaussian base needs data that varies in every entry; drop constant columns or give base="
+        )
     if len(domain.shape) == 1 and len(data) >= 10 * domain.numel:
         covariance = torch.cov(data.T, correction=0).reshape(domain.numel, domain.numel)
         if int(torch.linalg.cholesky_ex(covariance).info) == 0:

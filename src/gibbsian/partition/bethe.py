@@ -1,6 +1,6 @@
 """The Bethe approximation by loopy belief propagation.
 
-    log Z ≈ Σ E_b[θᵢ] + Σ E_b[θᵢⱼ] + Σ Hᵢ - Σ Iᵢⱼ
+log Z ≈ Σ E_b[θᵢ] + Σ E_b[θᵢⱼ] + Σ Hᵢ - Σ Iᵢⱼ
 """
 
 import math
@@ -17,17 +17,16 @@ from gibbsian.partition.pairwise import pairwise
 __all__ = ["bethe"]
 
 
-def bethe(
-    energy: Energy, *, damping: float = 0.5, iterations: int = 1000, tolerance: float = 1e-10
-) -> LogZ:
+def bethe(energy: Energy, *, damping: float = 0.5, iterations: int = 1000, tolerance: float = 1e-10) -> LogZ:
     """The Bethe approximation of log Z of a machine with two-valued units.
 
         log Z ≈ Σ E_b[θᵢ] + Σ E_b[θᵢⱼ] + Σ Hᵢ - Σ Iᵢⱼ   at a fixed point of belief propagation
 
-    Exact on trees, usually close on sparse or weakly coupled graphs, and no bound in general (for attractive machines it
-    lies below log Z). There may be several fixed points: messages start as if all units were half on, off and on, and the
-    largest value, the lowest Bethe free energy, is kept. Where messages do not converge even when damped harder, the value is not to be trusted: a warning
-    says so and `diagnostics["converged"]` is False.
+    Exact on trees, usually close on sparse or weakly coupled graphs, and no bound in general (for attractive
+    machines it lies below log Z). There may be several fixed points: messages start as if all units were half
+    on, off and on, and the largest value, the lowest Bethe free energy, is kept. Where messages do not
+    converge even when damped harder, the value is not to be trusted: a warning says so and
+    `diagnostics["converged"]` is False.
 
     Reference: Yedidia, Freeman & Weiss 2005; Ruozzi 2012 for attractive machines.
 
@@ -38,8 +37,9 @@ def bethe(
         tolerance: largest change of a message (log-odds) at convergence.
 
     Returns:
-        `lower`, `upper` are ∓∞ and `stderr` NaN: nothing is known about its error. Diagnostics: `converged`, `residual`,
-        `iterations`, `damping` (the last one used), `means` of the units as {0, 1}, `fixed_points` (the value of each start).
+        `lower`, `upper` are ∓∞ and `stderr` NaN: nothing is known about its error. Diagnostics: `converged`,
+        `residual`, `iterations`, `damping` (the last one used), `means` of the units as {0, 1},
+        `fixed_points` (the value of each start).
 
     >>> import gibbsian as gb
     >>> pair = gb.models.BoltzmannMachine(2)
@@ -58,7 +58,8 @@ def bethe(
     out = max(runs, key=lambda run: (run.converged, float(run.value)))
     if not out.converged:
         warnings.warn(
-            f"belief propagation did not converge: messages still change by {out.residual:.2g} after {out.iterations} updates; "
+            f"belief propagation did not converge: messages still change by {out.residual:.2g} after "
+            f"{out.iterations} updates; "
             "the Bethe value is not to be trusted. Use tree_reweighted, mean_field or ais",
             EstimateWarning,
             stacklevel=2,

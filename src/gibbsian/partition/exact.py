@@ -1,6 +1,6 @@
 """Exact partition functions: streamed sums over all states.
 
-    log Z = log Σ_x exp(-E(x))
+log Z = log Σ_x exp(-E(x))
 """
 
 import math
@@ -34,9 +34,10 @@ def exact(
 
         log Z = log Σ_x exp(-E(x)),   accumulated in float64
 
-    A model that knows its own log Z answers with it. A model that can sum out one of its layers in closed form
-    (RBMs with visible units of any kind, classification and subspace RBMs) is summed over its smaller layer. Use it whenever it fits: about 25
-    units take seconds, each further unit twice as long. Beyond that use `ais`.
+    A model that knows its own log Z answers with it. A model that can sum out one of its layers in closed
+    form (RBMs with visible units of any kind, classification and subspace RBMs) is summed over its smaller
+    layer. Use it whenever it fits: about 25 units take seconds, each further unit twice as long. Beyond that
+    use `ais`.
 
     Args:
         energy: over a discrete domain, or with a discrete layer.
@@ -69,8 +70,8 @@ def exact(
 def exact_log_z(energy: Energy, *, rows: int = 1 << 14, limit: int = LIMIT) -> Tensor:
     """log Z as a tensor that can be differentiated in the parameters: -∇log Z is the model's mean of ∇E.
 
-    Every block of states is recomputed in the backward pass instead of being kept, so memory does not grow with
-    the number of states.
+    Every block of states is recomputed in the backward pass instead of being kept, so memory does not grow
+    with the number of states.
 
     >>> import gibbsian as gb
     >>> bias = torch.nn.Parameter(torch.zeros(3))
@@ -100,7 +101,7 @@ def exact_log_z(energy: Energy, *, rows: int = 1 << 14, limit: int = LIMIT) -> T
         total = block(0)
     else:
         parts = [checkpoint(block, start, use_reentrant=False, preserve_rng_state=False) for start in starts]
-        total = torch.logsumexp(torch.stack(parts), 0)  # type: ignore[arg-type]
+        total = torch.logsumexp(torch.stack(parts), 0)
     refuse_nan(total.detach(), "the exact log Z")
     return total.to(dtype)
 
@@ -118,7 +119,9 @@ def _check(energy: Energy, domain: Discrete, rows: int, limit: int) -> None:
         float(energy(probe)[0])
     log_years = domain.log_size + math.log((time.perf_counter() - begin) / len(probe) / 3.15e7)
     raise DomainError(
-        f"an exact sum over {domain} has 2^{domain.log_size / math.log(2):.0f} states, about 10^{log_years / math.log(10):.0f} "
-        f"years at this speed; the limit is 2^{math.log2(limit):.0f} (raise it with limit=). Estimate log Z with "
+        f"an exact sum over {domain} has 2^{domain.log_size / math.log(2):.0f} states, about "
+        f"10^{log_years / math.log(10):.0f} "
+        f"years at this speed; the limit is 2^{math.log2(limit):.0f} (raise it with limit=). Estimate log Z "
+        "with "
         "partition.ais, or bound it with mean_field, tree_reweighted or perturb_and_map"
     )

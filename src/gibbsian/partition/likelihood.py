@@ -1,6 +1,6 @@
 """Likelihood of held-out data, with an interval that knows about both the data and log Z.
 
-    log p(x) = -E(x) - log Z
+log p(x) = -E(x) - log Z
 """
 
 import math
@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from gibbsian.domains import Counts
-from gibbsian.energy import Energy, Normalised
+from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DomainError
 from gibbsian.models.rbm import RBM
 from gibbsian.partition.base import LogZ, exactly, refuse_nan, require_energy
 from gibbsian.partition.exact import exact
 
-__all__ = ["LogLikelihood", "likelihood_of", "log_likelihood"]
+__all__ = ["LogLikelihood", "known_log_z", "likelihood_of", "log_likelihood"]
 
 _BLOCK = 1 << 14  # rows evaluated at a time
 
@@ -48,25 +48,29 @@ class LogLikelihood:
 
     def __repr__(self) -> str:
         return (
-            f"LogLikelihood({float(self.value):.4f} [{float(self.lower):.4f}, {float(self.upper):.4f}], stderr data "
-            f"{float(self.data_stderr):.2g}, log Z {float(self.log_z_stderr):.2g}, {len(self.per_sample)} rows, {self.method})"
+            f"LogLikelihood({float(self.value):.4f} [{float(self.lower):.4f}, {float(self.upper):.4f}], "
+            "stderr data "
+            f"{float(self.data_stderr):.2g}, log Z {float(self.log_z_stderr):.2g}, {len(self.per_sample)} "
+            f"rows, {self.method})"
         )
 
 
 def log_likelihood(energy: Energy, x: Tensor, log_z: "LogZ | float | Tensor | None" = None) -> LogLikelihood:
-    """The mean log-likelihood of data, with an interval from the spread of the data and the uncertainty of log Z.
+    """The mean log-likelihood of data, with an interval from the spread of the data and the uncertainty of
+    log Z.
 
         log p(x) = -E(x) - log Z;   for counts  log p(n) = log(N!/Πn_k!) - F(n) - log Z_N
 
-    A log Z that is too low flatters every likelihood by the same amount, and estimates of log Z err on that side: check
-    `ais` against `reverse_ais`, or report `partition.raise_bound`, which needs no log Z. The error of log Z is common
-    to all rows: it does not shrink with more data.
+    A log Z that is too low flatters every likelihood by the same amount, and estimates of log Z err on that
+    side: check `ais` against `reverse_ais`, or report `partition.raise_bound`, which needs no log Z. The
+    error of log Z is common to all rows: it does not shrink with more data.
 
     Args:
         energy: any model.
         x: held-out data `(batch, *event)`.
-        log_z: an estimate from `gibbsian.partition`, or a number; left out for models that know theirs or are small
-            enough for `partition.exact`. For counts of several lengths it must be left out: there is one per length.
+        log_z: an estimate from `gibbsian.partition`, or a number; left out for models that know theirs or are
+            small enough for `partition.exact`. For counts of several lengths it must be left out: there is
+            one per length.
 
     >>> import gibbsian as gb
     >>> g = torch.Generator().manual_seed(0)
@@ -85,13 +89,15 @@ def log_likelihood(energy: Energy, x: Tensor, log_z: "LogZ | float | Tensor | No
                 return likelihood_of(minus - _log_z_of_lengths(energy, x), None, "exact sum for every length")
             if not bool((x.sum(-1) == x[0].sum()).all()):
                 raise ArgumentError(
-                    "documents of several lengths have one log Z each; leave log_z out, or split the data by length"
+                    "documents of several lengths have one log Z each; leave log_z out, or split the data "
+                    "by length"
                 )
-    known = _known(energy, log_z)
+    known = known_log_z(energy, log_z)
     return likelihood_of(minus - known.value.to(minus), known, known.method)
 
 
-def _known(energy: Energy, log_z: "LogZ | float | Tensor | None") -> LogZ:
+def known_log_z(energy: Energy, log_z: "LogZ | float | Tensor | None") -> LogZ:
+    """A given log Z as a LogZ, or the exact one where it is within reach."""
     if isinstance(log_z, LogZ):
         return log_z
     if log_z is not None:
@@ -99,13 +105,12 @@ def _known(energy: Energy, log_z: "LogZ | float | Tensor | None") -> LogZ:
         if value.numel() != 1 or not bool(torch.isfinite(value).all()):
             raise ArgumentError(f"log_z must be a LogZ or one finite number, got {log_z}")
         return exactly(value.reshape(()), "given")
-    if isinstance(energy, Normalised):
-        return exact(energy)
     try:
         return exact(energy)
     except DomainError as reason:
         raise CapabilityError(
-            f"a likelihood needs log Z, and an exact one is out of reach ({reason}); pass log_z=gibbsian.partition.ais(energy, "
+            f"a likelihood needs log Z, and an exact one is out of reach ({reason}); pass "
+            "log_z=gibbsian.partition.ais(energy, "
             "data, generator=g)"
         ) from reason
 
@@ -113,7 +118,9 @@ def _known(energy: Energy, log_z: "LogZ | float | Tensor | None") -> LogZ:
 def _log_z_of_lengths(energy: Energy, x: Tensor) -> Tensor:
     """log Z_N for the length N of each row."""
     if not isinstance(energy, RBM):
-        raise CapabilityError(f"{type(energy).__name__} over counts has one log Z per document length; pass log_z=")
+        raise CapabilityError(
+            f"{type(energy).__name__} over counts has one log Z per document length; pass log_z="
+        )
     lengths, which = x.sum(-1).unique(return_inverse=True)
     return torch.stack([exact(energy, total=int(n)).value for n in lengths])[which].to(x.device)
 

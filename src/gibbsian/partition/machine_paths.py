@@ -1,4 +1,6 @@
-"""Annealing paths of machines, from independent units fitted to data, moved along by the machines' own Gibbs sweeps."""
+"""Annealing paths of machines, from independent units fitted to data, moved along by the machines' own Gibbs
+sweeps.
+"""
 
 import copy
 from typing import Any
@@ -6,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gibbsian.domains import Binary, Spin
 from gibbsian.models.boltzmann import BoltzmannMachine
 from gibbsian.models.classification import ClassificationRBM
 from gibbsian.models.ising import Ising
@@ -30,7 +33,9 @@ class MachinePath:
             if isinstance(machine, Ising):
                 self.weight = machine.axis_couplings().clone()
                 self.bias = machine.field.expand(machine.shape).clone()
-                self.scratch: Any = Ising(machine.shape, self.weight, self.bias, periodic=machine.periodic).to(self.weight)
+                self.scratch: Any = Ising(
+                    machine.shape, self.weight, self.bias, periodic=machine.periodic
+                ).to(self.weight)
                 self.base = base
             else:
                 if machine.hidden:
@@ -54,7 +59,8 @@ class MachinePath:
         machine = self.observed
         if isinstance(machine, Ising) or not machine.hidden:
             return v.clone()
-        states = type(machine.domain)(machine.hidden).states(dtype=v.dtype, device=v.device)  # type: ignore[attr-defined]
+        hidden = Spin(machine.hidden) if machine.spin else Binary(machine.hidden)
+        states = hidden.states(dtype=v.dtype, device=v.device)
         with torch.no_grad():
             log_p = torch.stack([-machine.joint(v, h.expand(len(v), -1)) for h in states], 1)
         index = torch.multinomial(torch.softmax(log_p, 1), 1, generator=generator).squeeze(1)
@@ -79,7 +85,8 @@ class MachinePath:
 
 
 class TemperedPath:
-    """From independent visible units to a machine with layers of hidden ones that knows itself at any temperature:
+    """From independent visible units to a machine with layers of hidden ones that knows itself at any
+    temperature:
 
         log p*_β(x) = (1-β) b^A·x + log Σ_h exp(-βE(x, h))
 
@@ -95,7 +102,9 @@ class TemperedPath:
         """log Z of the independent units, plus the log of the number of hidden states."""
         zero = torch.zeros_like(self.bias[:1])
         with torch.no_grad():
-            x = self.machine.domain.sample(1, generator=torch.Generator(zero.device).manual_seed(0), dtype=zero.dtype)
+            x = self.machine.domain.sample(
+                1, generator=torch.Generator(zero.device).manual_seed(0), dtype=zero.dtype
+            )
             return self.base.log_z() - self.machine.free_energy(x, zero)[0]
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:

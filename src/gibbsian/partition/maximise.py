@@ -1,6 +1,6 @@
 """Exact maxima of machines under linear fields: by enumeration, and by minimum cuts for attractive machines.
 
-    max_x  -E(x) + Σᵢ fᵢ·1[xᵢ = high]
+max_x  -E(x) + Σᵢ fᵢ·1[xᵢ = high]
 """
 
 from typing import NamedTuple
@@ -26,10 +26,11 @@ class Maxima(NamedTuple):
 
 
 def attractive_flips(graph: Pairwise) -> Tensor | None:
-    """Which units to flip (x → 1 - x) so that no weight is negative, as a bool tensor; None where nothing does.
+    """Which units to flip (x → 1 - x) so that no weight is negative, as a bool tensor; None where nothing
+    does.
 
-    Such machines are called balanced: no cycle has an odd number of negative weights. Two machines in this class are
-    those with non-negative weights only, and trees.
+    Such machines are called balanced: no cycle has an odd number of negative weights. Two machines in this
+    class are those with non-negative weights only, and trees.
     """
     neighbours: list[list[tuple[int, bool]]] = [[] for _ in range(graph.units)]
     for (i, j), w in zip(graph.edges.T.tolist(), graph.weight.tolist(), strict=True):
@@ -54,10 +55,11 @@ def attractive_flips(graph: Pairwise) -> Tensor | None:
 
 
 def max_flow(graph: Pairwise, flips: Tensor, fields: Tensor) -> Maxima:
-    """Exact maxima of log p*(x) + f·x for every row f of `fields` `(problems, units)`, by one minimum cut each.
+    """Exact maxima of log p*(x) + f·x for every row f of `fields` `(problems, units)`, by one minimum cut
+    each.
 
-    With flipped units y = x or 1 - x and all weights w ≥ 0 the objective is Σ aᵢyᵢ - Σ (w/2)|yᵢ - yⱼ| + constant, whose
-    maximum is a minimum cut (Greig, Porteous & Seheult 1989).
+    With flipped units y = x or 1 - x and all weights w ≥ 0 the objective is Σ aᵢyᵢ - Σ (w/2)|yᵢ - yⱼ| +
+    constant, whose maximum is a minimum cut (Greig, Porteous & Seheult 1989).
     """
     sign = 1.0 - 2.0 * flips.double()
     i, j = graph.edges
@@ -76,8 +78,9 @@ def max_flow(graph: Pairwise, flips: Tensor, fields: Tensor) -> Maxima:
 def _minimum_cut(edges: Tensor, half: Tensor, unary: Tensor) -> Tensor:
     """The y in {0, 1}^n that maximises Σ aᵢyᵢ - Σ half |yᵢ - yⱼ|.
 
-    Flows of real numbers by integer flows: capacities are rounded down to multiples of 1/scale, which leaves at most
-    arcs/scale to be sent through the residual graph; that is solved on a finer scale, and so on to rounding.
+    Flows of real numbers by integer flows: capacities are rounded down to multiples of 1/scale, which leaves
+    at most arcs/scale to be sent through the residual graph; that is solved on a finer scale, and so on to
+    rounding.
     """
     n = len(unary)
     source, sink = n, n + 1
@@ -87,7 +90,9 @@ def _minimum_cut(edges: Tensor, half: Tensor, unary: Tensor) -> Tensor:
     zero = np.zeros
     rows = np.concatenate([i, j, np.full(len(on), source), on, off, np.full(len(off), sink)])
     cols = np.concatenate([j, i, on, np.full(len(on), source), np.full(len(off), sink), off])
-    left = np.concatenate([c, c, a[on], zero(len(on)), -a[off], zero(len(off))])  # residual capacity of every arc
+    left = np.concatenate(
+        [c, c, a[on], zero(len(on)), -a[off], zero(len(off))]
+    )  # residual capacity of every arc
     most = min(a[on].sum(), -a[off].sum())
     floor = 1e-13 * max(1.0, float(left.sum()))
     while most > floor:
@@ -98,7 +103,9 @@ def _minimum_cut(edges: Tensor, half: Tensor, unary: Tensor) -> Tensor:
         left = np.maximum(left - np.asarray(sent[rows, cols], dtype=np.float64).ravel() / scale, 0.0)
         most = len(left) / scale
     open_arcs = left > floor
-    residual = csr_array((open_arcs[open_arcs].astype(np.int8), (rows[open_arcs], cols[open_arcs])), shape=(n + 2, n + 2))
+    residual = csr_array(
+        (open_arcs[open_arcs].astype(np.int8), (rows[open_arcs], cols[open_arcs])), shape=(n + 2, n + 2)
+    )
     reached = breadth_first_order(residual, source, return_predecessors=False)
     y = np.zeros(n + 2)
     y[reached] = 1.0

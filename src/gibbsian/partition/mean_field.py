@@ -1,6 +1,6 @@
 """The mean-field bound: the best lower bound that independent units give.
 
-    log Z ≥ ½ mᵀWm + b·m + Σᵢ H(mᵢ)   for any m in [0, 1]^n
+log Z ≥ ½ mᵀWm + b·m + Σᵢ H(mᵢ)   for any m in [0, 1]^n
 """
 
 import math
@@ -27,23 +27,26 @@ def mean_field(
 ) -> LogZ:
     """A lower bound on log Z of a machine with two-valued units by naive mean field.
 
-        log Z ≥ ½ mᵀWm + b·m + Σᵢ H(mᵢ),   ascended by mᵢ ← σ(Σⱼ wᵢⱼmⱼ + bᵢ), units that are not neighbours at once
+        log Z ≥ ½ mᵀWm + b·m + Σᵢ H(mᵢ),   ascended by mᵢ ← σ(Σⱼ wᵢⱼmⱼ + bᵢ), units that are not neighbours at
+        once
 
-    (tanh for ±1 units: the same bound). It holds at any m, so it needs no convergence; several starts are ascended and
-    the best is kept. Tight for weak or frustration-free couplings with one dominant mode; it loses up to log 2 for each
-    symmetric pair of modes it cannot cover. `tree_reweighted` bounds from above.
+    (tanh for ±1 units: the same bound). It holds at any m, so it needs no convergence; several starts are
+    ascended and the best is kept. Tight for weak or frustration-free couplings with one dominant mode; it
+    loses up to log 2 for each symmetric pair of modes it cannot cover. `tree_reweighted` bounds from above.
 
     Reference: Peterson & Anderson 1987; Saul, Jaakkola & Jordan 1996.
 
     Args:
-        energy: a BoltzmannMachine, an Ising model, or an RBM with Bernoulli or Spin units (both layers are units).
+        energy: a BoltzmannMachine, an Ising model, or an RBM with Bernoulli or Spin units (both layers are
+            units).
         restarts: starting points: all ½, σ(b), and random ones.
         sweeps: most sweeps over the units.
         tolerance: stop when no mean moves by more than this.
         generator: for the random starts; a fixed seed where it is left out.
 
     Returns:
-        `value` = `lower`; `upper` is +∞. Diagnostics: `means` (of the units as {0, 1}), `converged`, `sweeps`.
+        `value` = `lower`; `upper` is +∞. Diagnostics: `means` (of the units as {0, 1}), `converged`,
+        `sweeps`.
 
     >>> import gibbsian as gb
     >>> mean_field(gb.models.BoltzmannMachine(4)).upper
@@ -83,8 +86,10 @@ def mean_field(
 
 
 def _blocks(graph: Pairwise) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """Units in groups without inner edges (greedy colouring), each with the edges that lead into it: units, sources,
-    targets as positions in the group, weights. Updating a group at once is coordinate ascent, so the bound never falls."""
+    """Units in groups without inner edges (greedy colouring), each with the edges that lead into it: units,
+    sources, targets as positions in the group, weights. Updating a group at once is coordinate ascent, so the
+    bound never falls.
+    """
     source, target, weight, _ = graph.directed()
     colour = _greedy_colours(graph)
     groups = []

@@ -2,7 +2,8 @@
 
 For {0, 1} units a message is one number, the log-odds ν_{t→s} = log M_{t→s}(1)/M_{t→s}(0):
 
-    ν_{t→s} ← ζ(w_st/ρ_st + c_{t→s}) - ζ(c_{t→s}),   c_{t→s} = b_t + Σ_u ρ_ut ν_{u→t} - ν_{s→t},   ζ(z) = log(1 + e^z)
+    ν_{t→s} ← ζ(w_st/ρ_st + c_{t→s}) - ζ(c_{t→s}),   c_{t→s} = b_t + Σ_u ρ_ut ν_{u→t} - ν_{s→t},   ζ(z) =
+    log(1 + e^z)
 
 which is M_{t→s}(x_s) ∝ Σ_{x_t} exp(θ_st/ρ_st + θ_t) Π_{u≠s} M_{u→t}^{ρ_ut} / M_{s→t}^{1-ρ_st}.
 """
@@ -23,8 +24,8 @@ class Beliefs(NamedTuple):
     """Where message passing ended.
 
     `value` is Σ E_b[θ] + Σ H_i - Σ ρ_ij I_ij, `means` the beliefs that units are 1, `information` the mutual
-    information of every edge's belief, `cavities` the fields c of every directed edge, `residual` the largest change
-    that one more undamped update would make.
+    information of every edge's belief, `cavities` the fields c of every directed edge, `residual` the largest
+    change that one more undamped update would make.
     """
 
     value: Tensor
@@ -48,10 +49,13 @@ def propagate(
     messages: Tensor | None = None,
     stages: int = 1,
 ) -> Beliefs:
-    """Pass messages until none changes by more than `tolerance`; where `iterations` do not suffice, damp harder in
-    each of the further `stages`."""
+    """Pass messages until none changes by more than `tolerance`; where `iterations` do not suffice, damp
+    harder in each of the further `stages`.
+    """
     if not 0 <= damping < 1:
-        raise ArgumentError(f"damping={damping}: must lie in [0, 1), the share of the old message that is kept")
+        raise ArgumentError(
+            f"damping={damping}: must lie in [0, 1), the share of the old message that is kept"
+        )
     if iterations < 1:
         raise ArgumentError(f"iterations={iterations}: at least one is needed")
     source, target, weight, opposite = graph.directed()
@@ -81,7 +85,9 @@ def _beliefs(graph: Pairwise, rho: Tensor, total: Tensor, cavities: Tensor) -> t
     """The free energy of the beliefs, with the means and the mutual information of every edge."""
     means = torch.sigmoid(total)
     c_i, c_j = cavities.split(len(rho)) if len(rho) else (cavities, cavities)
-    joint = torch.stack([torch.zeros_like(c_i), c_j, c_i, c_i + c_j + graph.weight / rho], 1)  # 00, 01, 10, 11
+    joint = torch.stack(
+        [torch.zeros_like(c_i), c_j, c_i, c_i + c_j + graph.weight / rho], 1
+    )  # 00, 01, 10, 11
     p = torch.softmax(joint, 1)
     p_i, p_j = p[:, 2] + p[:, 3], p[:, 1] + p[:, 3]
     entropy = torch.special.entr(means) + torch.special.entr(torch.sigmoid(-total))

@@ -2,8 +2,8 @@
 
     log p*(x) = constant + b·x + Σ_edges w_ij x_i x_j,   x in {0, 1}^n
 
-A unit with values (low, high) is x = low + (high - low)·bit, so ±1 units, {0, 1} units and machines that mix them
-all have this form, with the same log Z. Hidden units are units like the others.
+A unit with values (low, high) is x = low + (high - low)·bit, so ±1 units, {0, 1} units and machines that mix
+them all have this form, with the same log Z. Hidden units are units like the others.
 """
 
 from typing import NamedTuple
@@ -22,7 +22,9 @@ __all__ = ["Pairwise", "pairwise"]
 
 
 class Pairwise(NamedTuple):
-    """A graph of {0, 1} units, in float64: `bias` (n,), `edges` (2, m) with the smaller unit first, `weight` (m,)."""
+    """A graph of {0, 1} units, in float64: `bias` (n,), `edges` (2, m) with the smaller unit first, `weight`
+    (m,).
+    """
 
     bias: Tensor
     edges: Tensor
@@ -39,7 +41,9 @@ class Pairwise(NamedTuple):
         return self.constant + x @ self.bias + (x[:, self.edges[0]] * x[:, self.edges[1]]) @ self.weight
 
     def directed(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Every edge in both directions: source, target, weight, and the position of the opposite direction."""
+        """Every edge in both directions: source, target, weight, and the position of the opposite
+        direction.
+        """
         (i, j), m = self.edges, len(self.weight)
         opposite = torch.arange(2 * m, device=i.device).roll(m)
         return torch.cat([i, j]), torch.cat([j, i]), self.weight.repeat(2), opposite
@@ -54,8 +58,8 @@ def pairwise(energy: Energy) -> Pairwise:
     """
     with torch.no_grad():
         if isinstance(energy, BoltzmannMachine):
-            low = -1.0 if energy.spin else 0.0
-            return _from_dense(energy.coupling(), energy.bias, torch.full_like(energy.bias, low))
+            low = torch.full_like(energy.bias, -1.0 if energy.spin else 0.0)
+            return _from_dense(energy.coupling(), energy.bias, low)
         if isinstance(energy, Ising):
             return _from_lattice(energy)
         if isinstance(energy, RBM):
@@ -66,15 +70,18 @@ def pairwise(energy: Energy) -> Pairwise:
             dense[nv:, :nv] = energy.weight.T
             return _from_dense(dense, torch.cat([energy.visible_bias, energy.hidden_bias]), low)
     raise CapabilityError(
-        f"{type(energy).__name__} is not a machine of two-valued units with pairwise weights; this estimator takes a "
-        "BoltzmannMachine, an Ising model, or an RBM with Bernoulli or Spin units. Use partition.ais or partition.exact"
+        f"{type(energy).__name__} is not a machine of two-valued units with pairwise weights; this "
+        "estimator takes a "
+        "BoltzmannMachine, an Ising model, or an RBM with Bernoulli or Spin units. Use partition.ais or "
+        "partition.exact"
     )
 
 
 def _low(layer: Unit, rbm: RBM) -> Tensor:
     if not isinstance(layer, Bernoulli | Spin):
         raise CapabilityError(
-            f"this estimator needs two-valued units, this RBM has {type(layer).__name__} ones; use partition.ais, "
+            f"this estimator needs two-valued units, this RBM has {type(layer).__name__} ones; use "
+            "partition.ais, "
             "or partition.exact where one layer is small"
         )
     return rbm.weight.new_full((layer.n,), -1.0 if isinstance(layer, Spin) else 0.0)
@@ -98,7 +105,9 @@ def _from_edges(i: Tensor, j: Tensor, weight: Tensor, bias: Tensor, low: Tensor)
     """Units x = low + (1 - low)·bit with energy -Σ w xᵢxⱼ - b·x, rewritten for the bits."""
     weight, bias, low = weight.double(), bias.double(), low.double()
     if not bool(torch.isfinite(weight).all() and torch.isfinite(bias).all()):
-        raise DivergenceError("weights or biases of the machine are not finite; retrain it or load an earlier checkpoint")
+        raise DivergenceError(
+            "weights or biases of the machine are not finite; retrain it or load an earlier checkpoint"
+        )
     used = weight != 0
     i, j, weight = torch.minimum(i, j)[used], torch.maximum(i, j)[used], weight[used]
     span = 1 - low

@@ -2,8 +2,9 @@
 
     log p*_β(x) = -(1-β) E_base(x) - β E(x)
 
-A path is anything with the methods of `Path`. RBMs have their own (`RBM.path`), which anneals the joint energy and so
-keeps block Gibbs exact; other machines have those of `machine_paths`; any other energy has the geometric path.
+A path is anything with the methods of `Path`. RBMs have their own (`RBM.path`), which anneals the joint
+energy and so keeps block Gibbs exact; other machines have those of `machine_paths`; any other energy has the
+geometric path.
 """
 
 import math
@@ -36,7 +37,7 @@ from gibbsian.partition.bernoulli_path import BernoulliPath
 from gibbsian.partition.machine_paths import MachinePath, TemperedPath
 from gibbsian.units import Bernoulli
 
-__all__ = ["GeometricPath", "Path", "path_of", "single"]
+__all__ = ["GeometricPath", "Moves", "Path", "path_of", "single"]
 
 
 def single(noise: Any) -> Any:
@@ -45,21 +46,26 @@ def single(noise: Any) -> Any:
     return type(noise)(*parts) if hasattr(noise, "_fields") else tuple(parts)
 
 
-@runtime_checkable
-class Path(Protocol):
-    """What the annealing estimators need."""
+class Moves(Protocol):
+    """What the runner needs of a path."""
+
+    def noise(self, x: Tensor, steps: int, generator: torch.Generator) -> Any:
+        """The random numbers of `steps` calls of `anneal`, a tuple of tensors with that leading axis."""
+
+    def anneal(self, x: Tensor, beta: Tensor, next_beta: Tensor, noise: Any) -> tuple[Tensor, Tensor]:
+        """Weight, then move: (x' after a transition that leaves p_next invariant, log p*_next(x) - log
+        p*_β(x)).
+        """
+
+
+class Path(Moves, Protocol):
+    """What the annealing estimators need: a path whose base is known."""
 
     def log_z0(self) -> Tensor:
         """log Z of the base."""
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """n exact draws of the base."""
-
-    def noise(self, x: Tensor, steps: int, generator: torch.Generator) -> Any:
-        """The random numbers of `steps` calls of `anneal`, a tuple of tensors with that leading axis."""
-
-    def anneal(self, x: Tensor, beta: Tensor, next_beta: Tensor, noise: Any) -> tuple[Tensor, Tensor]:
-        """Weight, then move: (x' after a transition that leaves p_next invariant, log p*_next(x) - log p*_β(x))."""
 
 
 @runtime_checkable
@@ -96,19 +102,24 @@ class Bridge(Energy):
 class GeometricPath:
     """The geometric path between a base and any energy, moved along by any kernel that keeps p_β invariant.
 
-    Without a kernel continuous energies are moved by HMC of `leapfrog_steps` steps with masses from the base; its step
-    size is found for every temperature by a pilot run with its own chains (`tune`), so that the weights stay unbiased.
-    Discrete energies are moved by a Gibbs sweep over the sites.
+    Without a kernel continuous energies are moved by HMC of `leapfrog_steps` steps with masses from the base;
+    its step size is found for every temperature by a pilot run with its own chains (`tune`), so that the
+    weights stay unbiased. Discrete energies are moved by a Gibbs sweep over the sites.
     """
 
-    def __init__(self, energy: Energy, base: Energy, kernel: Kernel | None = None, leapfrog_steps: int = 5) -> None:
+    def __init__(
+        self, energy: Energy, base: Energy, kernel: Kernel | None = None, leapfrog_steps: int = 5
+    ) -> None:
         if not isinstance(base, Normalised) or not isinstance(base, Sampleable):
             raise CapabilityError(
-                f"a base needs a known log_z() and exact draws sample(n, generator=...), {type(base).__name__} has not both; "
+                "a base needs a known log_z() and exact draws sample(n, generator=...), "
+                f"{type(base).__name__} has not both; "
                 "use energies.Gaussian, or leave base out"
             )
         if base.domain.shape != energy.domain.shape or base.domain.discrete != energy.domain.discrete:
-            raise DomainError(f"the base lives on {base.domain}, the energy on {energy.domain}; they must share one domain")
+            raise DomainError(
+                f"the base lives on {base.domain}, the energy on {energy.domain}; they must share one domain"
+            )
         self.energy, self.base = energy, base
         self.dtype, self.device = placement(energy)
         self.bridge = Bridge(base, energy)
@@ -119,7 +130,8 @@ class GeometricPath:
             kernel = SiteGibbs() if discrete else HMC(1.0, leapfrog_steps, mass=_masses(base), jitter=0.2)
         if not kernel.adjusted:
             raise CapabilityError(
-                f"{type(kernel).__name__} is unadjusted: it does not leave p_β invariant, so its weights would be biased; "
+                f"{type(kernel).__name__} is unadjusted: it does not leave p_β invariant, so its weights "
+                "would be biased; "
                 "use MALA or HMC"
             )
         kernel.check(self.bridge)
@@ -127,11 +139,11 @@ class GeometricPath:
 
     def log_z0(self) -> Tensor:
         """log Z of the base."""
-        return self.base.log_z().detach()  # type: ignore[attr-defined]
+        return self.base.log_z().detach()
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """Exact draws of the base."""
-        return self.base.sample(n, generator=generator).to(self.dtype)  # type: ignore[attr-defined]
+        return self.base.sample(n, generator=generator).to(self.dtype)
 
     def noise(self, x: Tensor, steps: int, generator: torch.Generator) -> Any:
         """The kernel's random numbers."""
@@ -164,9 +176,12 @@ class GeometricPath:
         betas, sizes = self.tuned  # type: ignore[misc]
         return float(sizes[min(int(torch.searchsorted(betas, beta)), len(sizes) - 1)])
 
-    def tune(self, betas: Tensor, generator: torch.Generator, *, chains: int = 64, target: float = 0.75) -> None:
-        """Find step sizes along the ladder: chains of their own are annealed while its logarithm follows their
-        acceptance. Does nothing for kernels with a step size of their own."""
+    def tune(
+        self, betas: Tensor, generator: torch.Generator, *, chains: int = 64, target: float = 0.75
+    ) -> None:
+        """Find step sizes along the ladder: chains of their own are annealed while its logarithm follows
+        their acceptance. Does nothing for kernels with a step size of their own.
+        """
         if not self.adapts or self.tuned is not None:
             return
         x = self.sample(chains, generator=generator)
@@ -201,7 +216,9 @@ def _masses(base: Energy) -> Tensor | None:
     return None
 
 
-def path_of(energy: Energy, data: Tensor | None, base: "Energy | Tensor | None", kernel: Kernel | None) -> Path:
+def path_of(
+    energy: Energy, data: Tensor | None, base: "Energy | Tensor | None", kernel: Kernel | None
+) -> Path:
     """The path that suits an energy: its own, that of its machine, or the geometric one."""
     require_energy(energy)
     if data is not None and base is not None:
@@ -211,7 +228,8 @@ def path_of(energy: Energy, data: Tensor | None, base: "Energy | Tensor | None",
     own = kernel is None or isinstance(kernel, Gibbs)
     if data is None and base is None and not isinstance(energy.domain, Bounded):
         warnings.warn(
-            "no data and no base: annealing starts from a law that knows nothing of the model, and the estimate can be many "
+            "no data and no base: annealing starts from a law that knows nothing of the model, and the "
+            "estimate can be many "
             "nats low while its effective sample size looks healthy; pass data= (the training data)",
             EstimateWarning,
             stacklevel=3,
@@ -225,8 +243,12 @@ def path_of(energy: Energy, data: Tensor | None, base: "Energy | Tensor | None",
         return TemperedPath(energy, _law(energy, data, base))
     if isinstance(energy, Annealable):
         path = energy.path(data=data) if data is not None else energy.path(base)
-        if isinstance(energy, RBM) and isinstance(energy.visible, Bernoulli) and isinstance(energy.hidden, Bernoulli):
-            return BernoulliPath(path)  # type: ignore[arg-type]
+        if (
+            isinstance(energy, RBM)
+            and isinstance(energy.visible, Bernoulli)
+            and isinstance(energy.hidden, Bernoulli)
+        ):
+            return BernoulliPath(path)
         return path
     return GeometricPath(energy, _law(energy, data, base), kernel)
 
@@ -237,5 +259,7 @@ def _law(energy: Energy, data: Tensor | None, base: Tensor | None) -> Any:
     if base is None:
         return fitted_base(energy.domain, data, like)
     if not isinstance(energy.domain, Discrete) or tuple(base.shape) != energy.domain.shape:
-        raise ArgumentError("base as a tensor is the bias of independent discrete units; for real values give an energy")
+        raise ArgumentError(
+            "base as a tensor is the bias of independent discrete units; for real values give an energy"
+        )
     return Factorised(energy.domain, base.to(like))

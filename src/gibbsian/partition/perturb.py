@@ -1,6 +1,6 @@
 """Perturb-and-MAP: bounds on log Z from maxima under Gumbel noise.
 
-    E max_x [-E(x) + (1/n) Σᵢ γᵢ(xᵢ)] ≤ log Z ≤ E max_x [-E(x) + Σᵢ γᵢ(xᵢ)],   γ zero-mean Gumbel
+E max_x [-E(x) + (1/n) Σᵢ γᵢ(xᵢ)] ≤ log Z ≤ E max_x [-E(x) + Σᵢ γᵢ(xᵢ)],   γ zero-mean Gumbel
 """
 
 import math
@@ -37,9 +37,10 @@ def perturb_and_map(
 
         E max_x [-E(x) + (1/n) Σᵢ γᵢ(xᵢ)] ≤ log Z ≤ E max_x [-E(x) + Σᵢ γᵢ(xᵢ)]
 
-    with one zero-mean Gumbel number for every unit and value ("low" order). With one for every whole state ("full" order) the
-    maximum has the law Gumbel(log Z): unbiased, with variance π²/6, but as costly as an exact sum. The bounds are loose
-    (several nats) and useful where maximising is easy and sampling is hard: strongly attractive machines.
+    with one zero-mean Gumbel number for every unit and value ("low" order). With one for every whole state
+    ("full" order) the maximum has the law Gumbel(log Z): unbiased, with variance π²/6, but as costly as an
+    exact sum. The bounds are loose (several nats) and useful where maximising is easy and sampling is hard:
+    strongly attractive machines.
 
     Reference: Papandreou & Yuille 2011; Hazan & Jaakkola 2012.
 
@@ -47,15 +48,16 @@ def perturb_and_map(
         energy: over discrete units.
         samples: perturbations.
         order: "low", or "full" for at most 2^20 states.
-        solver: "enumerate" (at most 2^20 states), or "max_flow" for Boltzmann machines, Ising models and RBMs of two-valued
-            units whose weights are attractive (non-negative, up to flips of units); chosen by itself where left out. Anything
-            else is refused: an inexact maximum gives no bound.
+        solver: "enumerate" (at most 2^20 states), or "max_flow" for Boltzmann machines, Ising models and RBMs
+            of two-valued units whose weights are attractive (non-negative, up to flips of units); chosen by
+            itself where left out. Anything else is refused: an inexact maximum gives no bound.
         generator: the source of all randomness; required.
         rows: states evaluated at a time.
 
     Returns:
-        For the low order `value` is the upper bound's estimate; `lower` and `upper` are the two bounds widened by three
-        standard errors. Diagnostics: `maxima` and `scaled_maxima` of every perturbation, `solver`, `units`.
+        For the low order `value` is the upper bound's estimate; `lower` and `upper` are the two bounds
+        widened by three standard errors. Diagnostics: `maxima` and `scaled_maxima` of every perturbation,
+        `solver`, `units`.
 
     >>> import gibbsian as gb
     >>> g = torch.Generator().manual_seed(0)
@@ -66,14 +68,18 @@ def perturb_and_map(
     """
     generator = require_generator(generator, placement(require_energy(energy))[1])
     if samples < 2 or order not in {"low", "full"}:
-        raise ArgumentError(f"samples={samples}, order={order!r}: at least two samples, order 'low' or 'full'")
+        raise ArgumentError(
+            f"samples={samples}, order={order!r}: at least two samples, order 'low' or 'full'"
+        )
     solver = _solver(energy, solver, order)
     if order == "full":
         maxima = _full(energy, samples, generator, rows)
         value = maxima.mean()
         stderr = torch.full_like(value, math.pi / math.sqrt(6 * samples))  # of a Gumbel law
         diagnostics = {"maxima": maxima, "solver": solver}
-        return LogZ(value, stderr, value - 3 * stderr, value + 3 * stderr, "perturb-and-MAP, full order", diagnostics)
+        return LogZ(
+            value, stderr, value - 3 * stderr, value + 3 * stderr, "perturb-and-MAP, full order", diagnostics
+        )
     if solver == "enumerate":
         maxima, scaled, units = _enumerated(energy, samples, generator, rows)
     else:
@@ -97,12 +103,16 @@ def _solver(energy: Energy, solver: str | None, order: str) -> str:
     if small and solver != "max_flow":
         return "enumerate"
     if solver == "enumerate" or order == "full":
-        raise CapabilityError(f"{energy.domain} has more than the 2^20 states that are enumerated; use partition.ais")
+        raise CapabilityError(
+            f"{energy.domain} has more than the 2^20 states that are enumerated; use partition.ais"
+        )
     if isinstance(energy, BoltzmannMachine | Ising | RBM) and attractive_flips(pairwise(energy)) is not None:
         return "max_flow"
     raise CapabilityError(
-        f"exact maxima of {type(energy).__name__} over {energy.domain} are out of reach: it is neither small (at most 2^20 "
-        "states) nor an attractive machine of two-valued units (no cycle with an odd number of negative weights), and an "
+        f"exact maxima of {type(energy).__name__} over {energy.domain} are out of reach: it is neither "
+        "small (at most 2^20 "
+        "states) nor an attractive machine of two-valued units (no cycle with an odd number of negative "
+        "weights), and an "
         "inexact maximum gives no bound; use partition.tree_reweighted, mean_field or ais"
     )
 
@@ -125,7 +135,9 @@ def _enumerated(
             if isinstance(domain, Categorical):
                 shift = x.flatten(1).double() @ noise.flatten(1).T
             else:
-                shift = (x.flatten(1) == 1).double() @ (noise[..., 1] - noise[..., 0]).T + noise[..., 0].sum(1)
+                shift = (x.flatten(1) == 1).double() @ (noise[..., 1] - noise[..., 0]).T + noise[..., 0].sum(
+                    1
+                )
             both = torch.stack([(minus + shift).amax(0), (minus + shift / units).amax(0)])
             best = torch.maximum(best, both)
     refuse_nan(best, "a maximum")

@@ -2,9 +2,9 @@
 
     log Z = log ∫ exp(-E(x)) dx ≈ log Σ_k h^d exp(-E(x(t_k))) |∂x/∂t|,   x(t) = c + L sinh(t)
 
-The trapezoidal rule on the whole line converges exponentially for smooth integrands, and under x = sinh(t) both
-Gaussian and polynomial tails decay fast in t. Box and half-line are pulled back to the line first, where walls and
-endpoint singularities turn into tails too.
+The trapezoidal rule on the whole line converges exponentially for smooth integrands, and under x = sinh(t)
+both Gaussian and polynomial tails decay fast in t. Box and half-line are pulled back to the line first, where
+walls and endpoint singularities turn into tails too.
 """
 
 import math
@@ -39,11 +39,11 @@ def quadrature(
 ) -> LogZ:
     """log Z of a continuous energy in up to three dimensions, with an error from halving the spacing.
 
-    The mass is found by itself: modes are climbed to from a wide grid, a robust centre c and scale L of the whole are
-    fitted, and the range grows until the density at its ends is negligible. The number of nodes is doubled until two
-    refinements agree within `tolerance`, or `limit` evaluations are reached, with a warning. Smooth energies
-    converge to rounding, kinks and jumps slowly, and a peak without slopes can be missed, as in any quadrature. In
-    higher dimensions use `ais`.
+    The mass is found by itself: modes are climbed to from a wide grid, a robust centre c and scale L of the
+    whole are fitted, and the range grows until the density at its ends is negligible. The number of nodes is
+    doubled until two refinements agree within `tolerance`, or `limit` evaluations are reached, with a
+    warning. Smooth energies converge to rounding, kinks and jumps slowly, and a peak without slopes can be
+    missed, as in any quadrature. In higher dimensions use `ais`.
 
     Reference: Trefethen & Weideman 2014 (the trapezoidal rule); Takahasi & Mori 1974 (transformations).
 
@@ -66,12 +66,16 @@ def quadrature(
     density = _LogDensity(energy, bounds)
     d = density.dim
     if points is not None and points < 3:
-        raise ArgumentError(f"points={points}: an axis needs at least 3 nodes; leave points out to refine by itself")
+        raise ArgumentError(
+            f"points={points}: an axis needs at least 3 nodes; leave points out to refine by itself"
+        )
     with torch.no_grad():
         centre, scale, modes, width = _find_mass(density)
         low, high = _find_range(density, centre, scale, modes)
         enough = _enough(centre, scale, modes, width, low, high)
-        n = _FIRST[d] if points is None else points + 1 - points % 2  # odd, so that every other node is a grid too
+        n = (
+            _FIRST[d] if points is None else points + 1 - points % 2
+        )  # odd, so that every other node is a grid too
         while points is None and n < enough and (2 * n - 1) ** d <= limit:
             n = 2 * n - 1
         while True:
@@ -83,12 +87,19 @@ def quadrature(
     refuse_nan(fine, "the integral")
     if float(error) > tolerance:
         warnings.warn(
-            f"quadrature with {n} nodes on each of {d} axes is only good to {float(error):.2g} nats (tolerance {tolerance:g}); "
+            f"quadrature with {n} nodes on each of {d} axes is only good to {float(error):.2g} nats "
+            f"(tolerance {tolerance:g}); "
             "raise limit= or points=, or narrow it with bounds=",
             EstimateWarning,
             stacklevel=2,
         )
-    diagnostics = {"points": n, "evaluations": n**d, "converged": float(error) <= tolerance, "centre": centre, "scale": scale}
+    diagnostics = {
+        "points": n,
+        "evaluations": n**d,
+        "converged": float(error) <= tolerance,
+        "centre": centre,
+        "scale": scale,
+    }
     return LogZ(fine, error, fine - error, fine + error, "quadrature", diagnostics)
 
 
@@ -99,26 +110,38 @@ class _LogDensity:
         self.dtype, self.device = placement(energy)
         self.shape, self.dim = energy.domain.shape, energy.domain.numel
         if isinstance(energy.domain, Discrete):
-            raise DomainError(f"quadrature integrates over real numbers, this energy lives on {energy.domain}; use partition.exact")
+            raise DomainError(
+                f"quadrature integrates over real numbers, this energy lives on {energy.domain}; use "
+                "partition.exact"
+            )
         if self.dim > 3:
-            raise DomainError(f"quadrature works in up to three dimensions, {energy.domain} has {self.dim}; use partition.ais")
+            raise DomainError(
+                f"quadrature works in up to three dimensions, {energy.domain} has {self.dim}; use "
+                "partition.ais"
+            )
         if bounds is not None:
             energy = FunctionEnergy(energy, self._box(energy, bounds))
         if not isinstance(energy.domain, Real | Bounded):
-            raise DomainError(f"quadrature knows Real, Box and NonNegative, this energy lives on {energy.domain}")
+            raise DomainError(
+                f"quadrature knows Real, Box and NonNegative, this energy lives on {energy.domain}"
+            )
         self.energy = Unconstrained(energy) if isinstance(energy.domain, Bounded) else energy
 
     def _box(self, energy: Energy, bounds: Sequence[tuple[float, float]]) -> Box:
         ends = torch.as_tensor(bounds, dtype=torch.float64)
         if ends.shape != (self.dim, 2):
-            raise ArgumentError(f"bounds have shape {tuple(ends.shape)}, expected ({self.dim}, 2): (low, high) for every axis")
+            raise ArgumentError(
+                f"bounds have shape {tuple(ends.shape)}, expected ({self.dim}, 2): (low, high) for every axis"
+            )
         low, high = ends.T.reshape(2, *self.shape)
         if not bool(energy.domain.contains(torch.stack([low, high])).all()):
             raise DomainError(f"bounds {ends.tolist()} reach outside {energy.domain}")
         return Box(self.shape, low, high)
 
     def probe(self, x: Tensor) -> Tensor:
-        """The log density at points that are only tried out: -∞, so never gone to, where it overflows to NaN."""
+        """The log density at points that are only tried out: -∞, so never gone to, where it overflows to
+        NaN.
+        """
         value = -self.energy(x.to(self.dtype).reshape(-1, *self.shape)).double()
         return torch.where(torch.isnan(value), -math.inf, value)
 
@@ -126,12 +149,16 @@ class _LogDensity:
         value = -self.energy(x.to(self.dtype).reshape(-1, *self.shape)).double()
         if bool(torch.isnan(value).any()):
             where = x[int(torch.isnan(value).nonzero()[0])].tolist()
-            raise DivergenceError(f"the energy is NaN at {where} (unbounded coordinates); restrict it with bounds=")
+            raise DivergenceError(
+                f"the energy is NaN at {where} (unbounded coordinates); restrict it with bounds="
+            )
         return value
 
 
 def _nodes(low: Tensor, high: Tensor, n: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """All nodes of a grid with n nodes on every axis: flat indices `(rows, d)` and positions t `(rows, d)`."""
+    """All nodes of a grid with n nodes on every axis: flat indices `(rows, d)` and positions t `(rows,
+    d)`.
+    """
     d = len(low)
     powers = n ** torch.arange(d - 1, -1, -1, device=low.device)
     for start in range(0, n**d, _ROWS):
@@ -139,7 +166,9 @@ def _nodes(low: Tensor, high: Tensor, n: int) -> Iterator[tuple[Tensor, Tensor]]
         yield index, low + (high - low) * index / (n - 1)
 
 
-def _pulled(density: Callable[[Tensor], Tensor], centre: Tensor, scale: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+def _pulled(
+    density: Callable[[Tensor], Tensor], centre: Tensor, scale: Tensor, t: Tensor
+) -> tuple[Tensor, Tensor]:
     """u = sinh(t) and the log of the integrand in t, log|∂x/∂t| included."""
     u = torch.sinh(t)
     log_cosh = t.abs() + torch.log1p(torch.exp(-2 * t.abs())) - math.log(2)
@@ -147,7 +176,8 @@ def _pulled(density: Callable[[Tensor], Tensor], centre: Tensor, scale: Tensor, 
 
 
 def _find_modes(density: _LogDensity, n: int, reach: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Local maxima of the density, climbed to from those of a wide grid: positions, log heights, widths per axis.
+    """Local maxima of the density, climbed to from those of a wide grid: positions, log heights, widths per
+    axis.
 
     A compass search: try a step along every axis, go to the best, double the step on success and halve it on
     failure. A width is the distance at which the log density has fallen by one.
@@ -157,14 +187,20 @@ def _find_modes(density: _LogDensity, n: int, reach: float) -> tuple[Tensor, Ten
     x = torch.cat([torch.sinh(t) for _, t in _nodes(-ends, ends, n)])
     f = torch.cat([density.probe(part) for part in x.split(_ROWS)])
     if not bool((f > -math.inf).any()):
-        raise DivergenceError("the energy is +∞ at every node of the search grid; say where the mass is with bounds=")
+        raise DivergenceError(
+            "the energy is +∞ at every node of the search grid; say where the mass is with bounds="
+        )
     grid = f.reshape(1, 1, *[n] * d)
-    pool = (torch.nn.functional.max_pool1d, torch.nn.functional.max_pool2d, torch.nn.functional.max_pool3d)[d - 1]
+    pool = (torch.nn.functional.max_pool1d, torch.nn.functional.max_pool2d, torch.nn.functional.max_pool3d)[
+        d - 1
+    ]
     peaks = ((grid == pool(grid, 3, stride=1, padding=1)) & (grid > -math.inf)).flatten().nonzero().flatten()
     peaks = peaks[f[peaks].argsort(descending=True)[:_MODES]]
     x, f = x[peaks], f[peaks]
     step = 2 * reach / (n - 1) * torch.sqrt(1 + x.square()).amax(1)
-    directions = torch.cat([torch.eye(d, dtype=torch.float64, device=device), -torch.eye(d, dtype=torch.float64, device=device)])
+    directions = torch.cat(
+        [torch.eye(d, dtype=torch.float64, device=device), -torch.eye(d, dtype=torch.float64, device=device)]
+    )
     for _ in range(300):
         trial = x[:, None] + step[:, None, None] * directions
         best, which = density.probe(trial.reshape(-1, d)).reshape(-1, 2 * d).max(1)
@@ -173,12 +209,16 @@ def _find_modes(density: _LogDensity, n: int, reach: float) -> tuple[Tensor, Ten
         f = torch.where(climbed, best, f)
         step = torch.where(climbed, 2 * step, step / 2)
         if not bool((x.abs() < 1e15).all()):
-            raise DivergenceError("the energy falls without end far from the origin: exp(-E) is not normalisable")
+            raise DivergenceError(
+                "the energy falls without end far from the origin: exp(-E) is not normalisable"
+            )
         if bool((step < 1e-9 * (1e-6 + x.abs().amax(1))).all()):
             break
     width = torch.full_like(x, 1e-9) * (1e-6 + x.abs().amax(1, keepdim=True))
     for _ in range(100):
-        fall = f[:, None] - density.probe((x[:, None] + width[:, None] * directions[:d]).reshape(-1, d)).reshape(-1, d)
+        fall = f[:, None] - density.probe(
+            (x[:, None] + width[:, None] * directions[:d]).reshape(-1, d)
+        ).reshape(-1, d)
         width = torch.where(fall < 1, 1.5 * width, width)
     return x, f, width
 
@@ -186,8 +226,8 @@ def _find_modes(density: _LogDensity, n: int, reach: float) -> tuple[Tensor, Ten
 def _find_mass(density: _LogDensity) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """A centre and a triangular scale for the whole mass, and the modes that matter with their widths.
 
-    The centre and scale of a multivariate t with 3 degrees of freedom are fitted to the modes, and then to the
-    density on a coarse grid (whose own spacing is the least spread it can see) until they settle.
+    The centre and scale of a multivariate t with 3 degrees of freedom are fitted to the modes, and then to
+    the density on a coarse grid (whose own spacing is the least spread it can see) until they settle.
     """
     d, device = density.dim, density.device
     n, reach = _COARSE[d], 6.0
@@ -207,12 +247,16 @@ def _find_mass(density: _LogDensity) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         pull = p * (3 + d) / (3 + u.square().sum(1))
         mean = (pull @ u) / pull.sum()
         spacing = 2 * reach / (n - 1) * torch.sqrt(1 + mean.square())
-        root = torch.linalg.cholesky((pull[:, None] * (u - mean)).T @ (u - mean) + torch.diag(spacing.square() / 12))
+        root = torch.linalg.cholesky(
+            (pull[:, None] * (u - mean)).T @ (u - mean) + torch.diag(spacing.square() / 12)
+        )
         centre, scale = centre + scale @ mean, scale @ root
         if bool((mean.abs() < 0.1).all()) and bool((root.diagonal().log().abs() < 0.1).all()):
             break
         if not bool((scale.diagonal() < 1e15).all()):
-            raise DivergenceError("the mass spreads without end: exp(-E) is not normalisable; restrict it with bounds=")
+            raise DivergenceError(
+                "the mass spreads without end: exp(-E) is not normalisable; restrict it with bounds="
+            )
     return centre, scale, modes, width
 
 
@@ -244,7 +288,8 @@ def _find_range(density: _LogDensity, centre: Tensor, scale: Tensor, modes: Tens
             return low, high
         if float(torch.maximum(-low, high).max()) > _FARTHEST:
             raise DivergenceError(
-                "the density does not decay far from its centre: exp(-E) is not normalisable, or decays too slowly for "
+                "the density does not decay far from its centre: exp(-E) is not normalisable, or decays too "
+                "slowly for "
                 "quadrature; restrict it with bounds="
             )
 

@@ -1,6 +1,7 @@
-"""Reverse annealed importance sampling: log Z from above, bounds from both sides, and a conservative likelihood.
+"""Reverse annealed importance sampling: log Z from above, bounds from both sides, and a conservative
+likelihood.
 
-    w' = Π_k p*_{β_{k-1}}(x_k) / p*_{β_k}(x_k)   from x ~ p down to the base,   E[w'] = Z₀ / Z
+w' = Π_k p*_{β_{k-1}}(x_k) / p*_{β_k}(x_k)   from x ~ p down to the base,   E[w'] = Z₀ / Z
 """
 
 import math
@@ -34,15 +35,18 @@ def reverse_ais(
     generator: torch.Generator | None = None,
     progress: bool | None = None,
 ) -> LogZ:
-    """log Z from above: annealed importance sampling run backwards, from samples of the model down to the base.
+    """log Z from above: annealed importance sampling run backwards, from samples of the model down to the
+    base.
 
         w' = Π p*_{β_{k-1}}(x_k) / p*_{β_k}(x_k),   log Z ≈ log Z₀ - log mean w'
 
-    1/w' is unbiased for Z₀/Z, so this is high on average where `ais` is low: together they bracket log Z, and a gap between
-    them shows what an error bar cannot. That needs samples of the model itself: exact ones, or the last states of long
-    chains; samples of an unconverged chain (or the data, for an imperfect model) spoil the bound.
+    1/w' is unbiased for Z₀/Z, so this is high on average where `ais` is low: together they bracket log Z, and
+    a gap between them shows what an error bar cannot. That needs samples of the model itself: exact ones, or
+    the last states of long chains; samples of an unconverged chain (or the data, for an imperfect model)
+    spoil the bound.
 
-    Reference: Grosse, Ghahramani & Adams 2015 (bidirectional Monte Carlo); Burda, Grosse & Salakhutdinov 2015.
+    Reference: Grosse, Ghahramani & Adams 2015 (bidirectional Monte Carlo); Burda, Grosse & Salakhutdinov
+    2015.
 
     Args:
         energy: the energy of the forward run.
@@ -53,8 +57,8 @@ def reverse_ais(
         progress: show a progress bar; by default on a terminal.
 
     Returns:
-        `lower` and `upper` are the value ± 3 standard errors; diagnostics as in `ais`, with log w' - log Z₀ as
-        `log_weights`.
+        `lower` and `upper` are the value ± 3 standard errors; diagnostics as in `ais`, with log w' - log Z₀
+        as `log_weights`.
 
     >>> import gibbsian as gb
     >>> g = torch.Generator().manual_seed(0)
@@ -102,20 +106,25 @@ def _path(
 def bounds(forward: LogZ, reverse: LogZ) -> LogZ:
     """log Z from both sides: `lower` of a forward and `upper` of a reverse estimate.
 
-    The value is Bennett's acceptance ratio of the two sets of weights where both went along the same path and temperatures,
-    the best combination of them (for kernels that are reversible, as all here are but systematic sweeps over sites); else
-    the middle. Its standard error is half the distance between the two estimates where that is larger than their own.
-    A reverse estimate far below the forward one says that the samples were not from the model: a warning is given.
+    The value is Bennett's acceptance ratio of the two sets of weights where both went along the same path and
+    temperatures, the best combination of them (for kernels that are reversible, as all here are but
+    systematic sweeps over sites); else the middle. Its standard error is half the distance between the two
+    estimates where that is larger than their own. A reverse estimate far below the forward one says that the
+    samples were not from the model: a warning is given.
 
     Reference: Bennett 1976; Grosse, Ghahramani & Adams 2015.
     """
     if forward.method not in {"AIS", "SMC"} or reverse.method != "reverse AIS":
-        raise ArgumentError(f"bounds takes an estimate of ais or smc and one of reverse_ais, got {forward.method!r} and {reverse.method!r}")
+        raise ArgumentError(
+            f"bounds takes an estimate of ais or smc and one of reverse_ais, got {forward.method!r} and "
+            f"{reverse.method!r}"
+        )
     gap = float(reverse.value - forward.value)
     error = math.hypot(float(forward.stderr), float(reverse.stderr))
     if gap < -4 * error:
         warnings.warn(
-            f"the reverse estimate lies {-gap:.2g} nats below the forward one, {-gap / error:.0f} standard errors: the samples "
+            f"the reverse estimate lies {-gap:.2g} nats below the forward one, {-gap / error:.0f} standard "
+            "errors: the samples "
             "that it started from do not come from the model",
             EstimateWarning,
             stacklevel=2,
@@ -128,11 +137,15 @@ def bounds(forward: LogZ, reverse: LogZ) -> LogZ:
         value = (forward.value + reverse.value) / 2
     stderr = torch.clamp((reverse.value - forward.value).abs() / 2, min=error / 2)
     diagnostics = {"gap": gap, "forward": forward, "reverse": reverse}
-    return LogZ(value, stderr, forward.lower, torch.maximum(reverse.upper, forward.lower), "AIS bounds", diagnostics)
+    return LogZ(
+        value, stderr, forward.lower, torch.maximum(reverse.upper, forward.lower), "AIS bounds", diagnostics
+    )
 
 
 def _acceptance_ratio(forward: Tensor, reverse: Tensor) -> Tensor:
-    """The root z of Σ σ(f - z - m) = Σ σ(z - r + m), m the log ratio of the numbers of weights: by bisection."""
+    """The root z of Σ σ(f - z - m) = Σ σ(z - r + m), m the log ratio of the numbers of weights: by
+    bisection.
+    """
     low, high = torch.minimum(forward.min(), reverse.min()), torch.maximum(forward.max(), reverse.max())
     ratio = math.log(len(forward) / len(reverse))
     low, high = low - abs(ratio) - 1, high + abs(ratio) + 1
@@ -144,7 +157,9 @@ def _acceptance_ratio(forward: Tensor, reverse: Tensor) -> Tensor:
 
 
 def complete_states(path: Path, x: Tensor, generator: torch.Generator) -> Tensor:
-    """States of the path's variables from states of the observed ones: hidden units that the path anneals are drawn."""
+    """States of the path's variables from states of the observed ones: hidden units that the path anneals are
+    drawn.
+    """
     complete = getattr(path, "complete", None)
     return x.clone() if complete is None else complete(x, generator)
 
@@ -162,13 +177,15 @@ def raise_bound(
     generator: torch.Generator | None = None,
     progress: bool | None = None,
 ) -> LogLikelihood:
-    """A conservative likelihood of test points: a lower bound on their log-probability under the annealing chain (RAISE).
+    """A conservative likelihood of test points: a lower bound on their log-probability under the annealing
+    chain (RAISE).
 
-        log p_ann(v) ≥ E log [ p*(v)/Z₀ · Π p*_{β_{k-1}}(x_{k-1}) / p*_{β_k}(x_{k-1}) ],   x_K = v, moved at β_k, then weighted
+        log p_ann(v) ≥ E log [ p*(v)/Z₀ · Π p*_{β_{k-1}}(x_{k-1}) / p*_{β_k}(x_{k-1}) ],   x_K = v, moved at
+        β_k, then weighted
 
-    Annealing from the base through all temperatures is itself a generative model, with a density that needs no log Z. Its
-    likelihood cannot be flattered by an estimate of log Z that is too low; as temperatures grow it tends to the model's.
-    It is the likelihood of that chain, not a bound on the model's own.
+    Annealing from the base through all temperatures is itself a generative model, with a density that needs
+    no log Z. Its likelihood cannot be flattered by an estimate of log Z that is too low; as temperatures grow
+    it tends to the model's. It is the likelihood of that chain, not a bound on the model's own.
 
     Reference: Burda, Grosse & Salakhutdinov 2015.
 

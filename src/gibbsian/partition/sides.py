@@ -1,6 +1,7 @@
-"""Layers of machines with everything else summed out: log Z is the same, and one of them is small enough to sum.
+"""Layers of machines with everything else summed out: log Z is the same, and one of them is small enough to
+sum.
 
-    Σ_v Σ_h exp(-E(v, h)) = Σ_h exp(-E_h(h)),   E_h(h) = -log Σ_v exp(-E(v, h))
+Σ_v Σ_h exp(-E(v, h)) = Σ_h exp(-E_h(h)),   E_h(h) = -log Σ_v exp(-E(v, h))
 """
 
 import math
@@ -33,7 +34,9 @@ class HiddenSide(Energy):
 
 
 class ClassificationSide(Energy):
-    """The hidden layer of a classification RBM, input and label summed out, or the input under a given label."""
+    """The hidden layer of a classification RBM, input and label summed out, or the input under a given
+    label.
+    """
 
     def __init__(self, model: ClassificationRBM, domain: Domain, label: Tensor | None = None) -> None:
         super().__init__(domain)
@@ -50,7 +53,9 @@ class ClassificationSide(Energy):
 
 
 class SubspaceSide(Energy):
-    """Gates with their subspaces: each is closed (its K units are free) or open in one of 2^K patterns, one-hot."""
+    """Gates with their subspaces: each is closed (its K units are free) or open in one of 2^K patterns,
+    one-hot.
+    """
 
     patterns: Tensor
 
@@ -71,7 +76,9 @@ class SubspaceSide(Energy):
 
 
 def summed_side(energy: Energy, total: int | None = None) -> tuple[Energy, Discrete]:
-    """The energy whose enumeration gives log Z, and the domain to enumerate: the smaller layer where there are two."""
+    """The energy whose enumeration gives log Z, and the domain to enumerate: the smaller layer where there
+    are two.
+    """
     sides = [energy]
     if isinstance(energy, BoltzmannMachine) and energy.hidden:
         sides = [energy.complete()]
@@ -88,6 +95,10 @@ def summed_side(energy: Energy, total: int | None = None) -> tuple[Energy, Discr
         small = energy.domain.numel <= 3
         raise DomainError(
             f"an exact sum needs finitely many states, this energy lives on {energy.domain}; "
-            + ("use partition.quadrature" if small else "use partition.ais, or quadrature in up to three dimensions")
+            + (
+                "use partition.quadrature"
+                if small
+                else "use partition.ais, or quadrature in up to three dimensions"
+            )
         )
     return min(finite, key=lambda side: side[1].log_size)

@@ -1,6 +1,6 @@
 """Sequential Monte Carlo: annealed importance sampling with resampling, for log Z.
 
-    Ẑ = Z₀ Π (mean weight between resamplings),   E[Ẑ] = Z
+Ẑ = Z₀ Π (mean weight between resamplings),   E[Ẑ] = Z
 """
 
 import math
@@ -38,9 +38,10 @@ def smc(
 
         Ẑ = Z₀ Π (mean weight between resamplings)
 
-    Chains that went astray are replaced by copies of better ones, so fewer temperatures suffice than for `ais`; the copies
-    share ancestors, so weights within a population say little about the error. Therefore `islands` independent
-    populations of `chains` each are run, each giving one unbiased Ẑ, and the error comes from their spread.
+    Chains that went astray are replaced by copies of better ones, so fewer temperatures suffice than for
+    `ais`; the copies share ancestors, so weights within a population say little about the error. Therefore
+    `islands` independent populations of `chains` each are run, each giving one unbiased Ẑ, and the error
+    comes from their spread.
 
     Reference: Del Moral, Doucet & Jasra 2006; systematic resampling of Carpenter, Clifford & Fearnhead 1999.
 
@@ -54,8 +55,9 @@ def smc(
         progress: show a progress bar; by default on a terminal.
 
     Returns:
-        `lower` and `upper` are the value ± 3 standard errors over the islands. Diagnostics: `log_weights` (one log Ẑ an
-        island), `ess` among them, `resamplings` per island, `states` and their `state_log_weights` at the end, `betas`, `path`.
+        `lower` and `upper` are the value ± 3 standard errors over the islands. Diagnostics: `log_weights`
+        (one log Ẑ an island), `ess` among them, `resamplings` per island, `states` and their
+        `state_log_weights` at the end, `betas`, `path`.
 
     >>> import gibbsian as gb
     >>> g = torch.Generator().manual_seed(0)
@@ -67,9 +69,13 @@ def smc(
     """
     generator = require_generator(generator, placement(require_energy(energy))[1])
     if chains < 2 or islands < 2:
-        raise ArgumentError(f"chains={chains}, islands={islands}: at least two chains in each of two islands are needed")
+        raise ArgumentError(
+            f"chains={chains}, islands={islands}: at least two chains in each of two islands are needed"
+        )
     if not 0 <= threshold <= 1 or (every is not None and every < 1):
-        raise ArgumentError(f"threshold={threshold}, every={every}: a share of the chains in [0, 1], a whole number from 1 on")
+        raise ArgumentError(
+            f"threshold={threshold}, every={every}: a share of the chains in [0, 1], a whole number from 1 on"
+        )
     path, ladder = path_of(energy, data, base, kernel), ladder_of(betas)
     if isinstance(path, GeometricPath):
         path.tune(ladder, generator)
@@ -95,15 +101,28 @@ class _Population:
     """Islands of chains that are resampled by their weights, each on its own."""
 
     def __init__(
-        self, islands: int, chains: int, threshold: float, every: int | None, generator: torch.Generator, x: Tensor
+        self,
+        islands: int,
+        chains: int,
+        threshold: float,
+        every: int | None,
+        generator: torch.Generator,
+        x: Tensor,
     ) -> None:
-        self.shape, self.threshold, self.every, self.generator = (islands, chains), threshold, every, generator
+        self.shape, self.threshold, self.every, self.generator = (
+            (islands, chains),
+            threshold,
+            every,
+            generator,
+        )
         self.log_z = torch.zeros(islands, dtype=torch.float64, device=x.device)
         self.count = torch.zeros(islands, dtype=torch.long, device=x.device)
         self.steps = 0
 
     def resample(self, x: Tensor, log_w: Tensor) -> tuple[Tensor, Tensor]:
-        """Resample the islands whose time has come; their mean weight goes into log Ẑ and their weights start afresh."""
+        """Resample the islands whose time has come; their mean weight goes into log Ẑ and their weights start
+        afresh.
+        """
         islands, chains = self.shape
         self.steps += 1
         log_w = log_w.reshape(islands, chains)
@@ -116,7 +135,9 @@ class _Population:
             return x, log_w.flatten()
         chosen = systematic(p, self.generator)
         stay = torch.arange(chains, device=x.device).expand(islands, chains)
-        index = torch.where(due[:, None], chosen, stay) + chains * torch.arange(islands, device=x.device)[:, None]
+        index = (
+            torch.where(due[:, None], chosen, stay) + chains * torch.arange(islands, device=x.device)[:, None]
+        )
         mean = torch.logsumexp(log_w, 1) - math.log(chains)
         self.log_z += torch.where(due, mean, torch.zeros_like(mean))
         self.count += due
@@ -124,7 +145,9 @@ class _Population:
 
 
 def systematic(p: Tensor, generator: torch.Generator) -> Tensor:
-    """Systematic resampling of each row of probabilities `(rows, n)`: indices `(rows, n)`, one uniform number a row."""
+    """Systematic resampling of each row of probabilities `(rows, n)`: indices `(rows, n)`, one uniform number
+    a row.
+    """
     rows, n = p.shape
     u = torch.rand(rows, 1, generator=generator, dtype=p.dtype, device=p.device)
     points = (torch.arange(n, dtype=p.dtype, device=p.device) + u) / n

@@ -2,8 +2,9 @@
 
     log Z ≤ max_b Σ E_b[θᵢ] + Σ E_b[θᵢⱼ] + Σ Hᵢ - Σ ρᵢⱼ Iᵢⱼ,   ρ in the spanning-tree polytope
 
-The maximum is only reached at a fixed point of the messages. What is reported is its dual, which is never below it: with
-trees rooted uniformly, ρᵢ|ⱼ the share in which j is the parent of i, and any fields c (here those of the messages),
+The maximum is only reached at a fixed point of the messages. What is reported is its dual, which is never
+below it: with trees rooted uniformly, ρᵢ|ⱼ the share in which j is the parent of i, and any fields c (here
+those of the messages),
 
     log Z ≤ Σ_(i|j) ρᵢ|ⱼ ζ(c_{i→j}) + Σⱼ (1/n) ζ(n [bⱼ + Σᵢ (ρᵢ|ⱼ (c_{j→i} + ν_{i→j}) - ρᵢⱼ c_{j→i})])
 
@@ -39,12 +40,13 @@ def tree_reweighted(
 ) -> LogZ:
     """An upper bound on log Z of a machine with two-valued units by tree-reweighted belief propagation.
 
-        log Z ≤ Σ E_b[θᵢ] + Σ E_b[θᵢⱼ] + Σ Hᵢ - Σ ρᵢⱼ Iᵢⱼ   at the fixed point, for any ρ of the spanning-tree polytope
+        log Z ≤ Σ E_b[θᵢ] + Σ E_b[θᵢⱼ] + Σ Hᵢ - Σ ρᵢⱼ Iᵢⱼ   at the fixed point, for any ρ of the spanning-tree
+        polytope
 
-    ρᵢⱼ is the share of spanning trees that use an edge. It starts at the shares among all spanning trees (2/n on a
-    complete graph; exact on trees) and is improved by conditional gradient: the gradient in ρ is -I, so each step goes
-    towards the spanning tree with the most mutual information. The value comes from the dual, so it bounds log Z
-    whether or not the messages have converged; it is tight for ρ when they have.
+    ρᵢⱼ is the share of spanning trees that use an edge. It starts at the shares among all spanning trees (2/n
+    on a complete graph; exact on trees) and is improved by conditional gradient: the gradient in ρ is -I, so
+    each step goes towards the spanning tree with the most mutual information. The value comes from the dual,
+    so it bounds log Z whether or not the messages have converged; it is tight for ρ when they have.
 
     Reference: Wainwright, Jaakkola & Willsky 2005; Globerson & Jaakkola 2007 for the dual.
 
@@ -55,9 +57,9 @@ def tree_reweighted(
         damping, iterations, tolerance: of the messages, as in `bethe`, for every choice of ρ.
 
     Returns:
-        `value` = `upper`; `lower` is -∞. Diagnostics: `converged` and `residual` of the messages, `slack` (by how much the
-        value may exceed the optimum for this ρ), `gap` left in ρ, `start` (the bound before ρ was improved),
-        `edge_weights` ρ, `iterations`, `means` of the units as {0, 1}.
+        `value` = `upper`; `lower` is -∞. Diagnostics: `converged` and `residual` of the messages, `slack` (by
+        how much the value may exceed the optimum for this ρ), `gap` left in ρ, `start` (the bound before ρ
+        was improved), `edge_weights` ρ, `iterations`, `means` of the units as {0, 1}.
 
     >>> import gibbsian as gb
     >>> machine = gb.models.BoltzmannMachine(5)
@@ -89,7 +91,8 @@ def tree_reweighted(
     slack = float((value - out.value).abs())
     if slack > 0.01 * max(1.0, abs(float(value))):
         warnings.warn(
-            f"tree-reweighted messages still change by {out.residual:.2g} after {iterations} updates: the value is an upper "
+            f"tree-reweighted messages still change by {out.residual:.2g} after {iterations} updates: the "
+            "value is an upper "
             f"bound, but up to {slack:.2g} nats looser than it could be; raise iterations=",
             EstimateWarning,
             stacklevel=2,
@@ -138,14 +141,14 @@ def _roots(graph: Pairwise) -> Tensor:
 
 
 def all_trees(graph: Pairwise) -> Tensor:
-    """For every directed edge i → j the share of all rooted spanning trees (forests) in which j is the parent of i.
+    """For every directed edge i → j the share of all rooted spanning trees (forests) in which j is the parent
+    of i.
 
-    ρᵢ|ⱼ = Gᵢᵢ - Gᵢⱼ with G the pseudo-inverse of the graph's Laplacian: the current through the edge when a unit of it
-    flows from a random unit to i.
+    ρᵢ|ⱼ = Gᵢᵢ - Gᵢⱼ with G the pseudo-inverse of the graph's Laplacian: the current through the edge when a
+    unit of it flows from a random unit to i.
     """
-    n, (i, j) = graph.units, graph.edges
     source, target, _, _ = graph.directed()
-    laplacian = torch.zeros(n, n, dtype=torch.float64, device=i.device)
+    laplacian = torch.zeros(graph.units, graph.units, dtype=torch.float64, device=source.device)
     laplacian[source, target] = -1.0
     laplacian.diagonal().copy_(-laplacian.sum(1))
     label = _components(graph)

@@ -1,0 +1,166 @@
+"""Likelihoods of held-out data and their intervals."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+import gibbsian as gb
+from gibbsian import domains, energies, models, partition, units
+from gibbsian.errors import ArgumentError, CapabilityError, DivergenceError, DomainError
+from gibbsian.partition.base import LogZ
+
+F64 = torch.float64
+
+
+def gen(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def scramble(model, seed=0, scale=0.6):
+    g = gen(seed)
+    model = model.double()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_(scale * torch.randn(p.shape, generator=g, dtype=F64))
+    return model
+
+
+def estimate(value, stderr, lower, upper):
+    return LogZ(*(torch.tensor(t, dtype=F64) for t in (value, stderr, lower, upper)), method="test")
+
+
+def test_normalised_models_need_no_log_z():
+    cov = torch.tensor([[2.0, 0.5], [0.5, 1.0]], dtype=F64)
+    normal = energies.Gaussian(torch.zeros(2, dtype=F64), cov)
+    x = normal.sample(500, generator=gen())
+    out = gb.log_likelihood(normal, x)
+    truth = torch.distributions.MultivariateNormal(torch.zeros(2, dtype=F64), cov).log_prob(x)
+    assert torch.allclose(out.per_sample, truth)
+    assert torch.allclose(out.value, truth.mean())
+    assert torch.allclose(out.data_stderr, truth.std() / math.sqrt(500))
+    assert float(out.log_z_stderr) == 0
+    assert torch.allclose(out.lower, out.value - 3 * out.data_stderr)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        models.RBM(5, 3),
+        models.RBM(units.Spin(4), units.Spin(3)),
+        models.BoltzmannMachine(5, spin=True),
+        models.BoltzmannMachine(4, hidden=2),
+        models.ClassificationRBM(4, classes=3, hidden=3),
+        models.SubspaceRBM(4, 2, 2),
+        models.RBM(units.Softmax(2, classes=3), 3),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_probabilities_of_small_machines_add_up_to_one(model):
+    model = scramble(model)
+    if isinstance(model, models.BoltzmannMachine):
+        model.set_parameters(weight=model.coupling().detach())
+    out = gb.log_likelihood(model, model.domain.states(dtype=F64))
+    assert abs(float(out.per_sample.exp().sum()) - 1) < 1e-10
+
+
+def test_counts_add_up_to_one_for_every_length():
+    rbm = scramble(models.RBM(units.Count(3), 2))
+    rows = [n for n in itertools.product(range(5), repeat=3) if 1 <= sum(n) <= 4]
+    x = torch.tensor(rows, dtype=F64)
+    p = gb.log_likelihood(rbm, x).per_sample.exp()
+    for length in range(1, 5):
+        assert abs(float(p[x.sum(1) == length].sum()) - 1) < 1e-10
+    with pytest.raises(ArgumentError, match="several lengths"):
+        gb.log_likelihood(rbm, x, log_z=1.0)
+    one = x[x.sum(1) == 3]
+    given = gb.log_likelihood(rbm, one, log_z=partition.exact(rbm, total=3))
+    assert torch.allclose(given.per_sample, p[x.sum(1) == 3].log())
+
+
+def test_errors_of_data_and_log_z_are_reported_apart_and_together():
+    x = torch.randn(100, 1, generator=gen(), dtype=F64)
+    energy = gb.as_energy(lambda x: 0.5 * x.square().sum(-1), domains.Real(1))
+    out = gb.log_likelihood(energy, x, estimate(0.9, 0.1, 0.6, 1.2))
+    per_row = -0.5 * x[:, 0].square() - 0.9
+    spread = float(per_row.std()) / 10
+    assert abs(float(out.value) - float(per_row.mean())) < 1e-12
+    assert abs(float(out.data_stderr) - spread) < 1e-12
+    assert abs(float(out.log_z_stderr) - 0.1) < 1e-12
+    assert abs(float(out.stderr) - math.hypot(spread, 0.1)) < 1e-12
+    width = 3 * math.hypot(spread, 0.1)
+    assert abs(float(out.value - out.lower) - width) < 1e-12
+    assert abs(float(out.upper - out.value) - width) < 1e-12
+
+
+def test_one_sided_bounds_on_log_z_turn_round():
+    x = torch.randn(100, 1, generator=gen(), dtype=F64)
+    energy = gb.as_energy(lambda x: 0.5 * x.square().sum(-1), domains.Real(1))
+    lower_bound = gb.log_likelihood(energy, x, estimate(0.9, math.nan, 0.9, math.inf))  # as mean field gives
+    assert float(lower_bound.lower) == -math.inf
+    assert math.isfinite(float(lower_bound.upper))
+    upper_bound = gb.log_likelihood(energy, x, estimate(0.9, math.nan, -math.inf, 0.9))
+    assert float(upper_bound.upper) == math.inf
+    assert math.isfinite(float(upper_bound.lower))
+
+
+def test_interval_covers_with_an_estimated_log_z():
+    """Data from the model and log Z by AIS: the interval covers the true mean log-likelihood (minus the
+    entropy) in at least 38 of 40 repeats of three-standard-error intervals.
+    """
+    rbm = scramble(models.RBM(8, 4))
+    states = domains.Binary(8).states(dtype=F64)
+    log_p = torch.log_softmax(-rbm(states).detach(), 0)
+    truth = float((log_p.exp() * log_p).sum())
+    hits = 0
+    for seed in range(40):
+        x = states[torch.multinomial(log_p.exp(), 100, replacement=True, generator=gen(seed))]
+        log_z = partition.ais(rbm, x, chains=20, betas=20, generator=gen(seed))
+        out = gb.log_likelihood(rbm, x, log_z)
+        hits += float(out.lower) <= truth <= float(out.upper)
+    assert hits >= 38
+
+
+@pytest.mark.parametrize("spin", [False, True])
+def test_clamped_annealing_sums_over_hidden_units(spin):
+    machine = models.BoltzmannMachine(4, spin=spin, hidden=5).double()
+    w = torch.randn(9, 9, generator=gen(), dtype=F64).triu(1)
+    machine.set_parameters(weight=w + w.T, bias=torch.randn(9, generator=gen(1), dtype=F64))
+    v = machine.domain.states(dtype=F64)
+    few = partition.clamped_ais(
+        machine, v, chains=4000, betas=torch.tensor([0.0, 0.3, 1.0]), generator=gen(2)
+    )
+    ratio = torch.exp(few.value + machine(v).detach())  # unbiased: 1 on average
+    assert bool(((ratio - 1).abs() < 4.5 * few.stderr * ratio).all())
+    x = v[torch.randint(16, (50,), generator=gen(3))]
+    out = partition.clamped_log_likelihood(machine, x, chains=50, betas=100, generator=gen(4))
+    assert abs(float(out.value) - float(gb.log_likelihood(machine, x).value)) < 0.1
+
+
+def test_machines_with_too_many_hidden_units_still_have_a_likelihood():
+    machine = models.BoltzmannMachine(3, hidden=18).double()
+    w = 0.2 * torch.randn(21, 21, generator=gen(), dtype=F64).triu(1)
+    machine.set_parameters(weight=w + w.T, bias=0.2 * torch.randn(21, generator=gen(1), dtype=F64))
+    v = domains.Binary(3).states(dtype=F64)
+    exact = partition.exact(machine)
+    out = partition.clamped_log_likelihood(machine, v, exact, chains=100, betas=100, generator=gen(2))
+    assert abs(float(out.per_sample.exp().sum()) - 1) < 0.02
+
+
+def test_what_cannot_be_done_is_refused():
+    with pytest.raises(CapabilityError, match=r"log_z=gibbsian\.partition\.ais"):
+        gb.log_likelihood(models.RBM(100, 100), torch.zeros(2, 100))
+    with pytest.raises(DomainError, match="binarise"):
+        gb.log_likelihood(models.RBM(3, 2), torch.full((2, 3), 0.5))
+    with pytest.raises(ArgumentError, match="finite number"):
+        gb.log_likelihood(models.RBM(3, 2), torch.zeros(2, 3), math.nan)
+    with pytest.raises(DivergenceError, match="NaN"):
+        gb.log_likelihood(
+            gb.as_energy(lambda x: math.nan * x.sum(-1), domains.Real(1)), torch.zeros(2, 1), 0.0
+        )
+    with pytest.raises(CapabilityError, match="exact"):
+        partition.clamped_ais(models.RBM(3, 2), torch.zeros(2, 3), generator=gen())
+    out = gb.log_likelihood(models.RBM(3, 2), torch.zeros(1, 3))
+    assert math.isnan(float(out.data_stderr))
+    assert "1 rows" in repr(out)
