@@ -140,8 +140,8 @@ class ParallelTempering(Kernel):
 
     @property
     def unroll(self) -> int:  # type: ignore[override]
-        """As the inner kernel."""
-        return self.kernel.unroll
+        """Steps compiled into one graph: fewer, as each is larger by the swap."""
+        return max(1, self.kernel.unroll // 4)
 
     @property
     def fixed_chunk(self) -> int | None:  # type: ignore[override]
@@ -185,9 +185,9 @@ class ParallelTempering(Kernel):
             free = self._rows(free)
         x = self._rows(x)
         energy.fit(x)
-        none = x.new_zeros(len(self.betas) - 1)
         turn = torch.zeros(1, dtype=torch.long, device=x.device)
-        return TemperingState(self.kernel.init(energy.model, x, free), turn, none, none)
+        swaps, tries = (x.new_zeros(len(self.betas) - 1) for _ in range(2))
+        return TemperingState(self.kernel.init(energy.model, x, free), turn, swaps, tries)
 
     def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> Any:
         return self._drawn(self.kernel.inputs, self._rows(x), steps, generator, start)
