@@ -6,7 +6,7 @@ from gibbsian.energies.funnel import Funnel
 from gibbsian.energies.gaussian import Gaussian
 from gibbsian.energies.gaussian_mixture import Bimodal, GaussianMixture
 from gibbsian.energies.grid import Grid
-from gibbsian.energies.neural import MLP, MLPEnergy, NeuralEnergy
+from gibbsian.energies.neural import MLP, LayerNorm, MLPEnergy, NeuralEnergy
 from gibbsian.energies.neural_conv import ConvEnergy, ConvNet, ResidualEnergy, ResidualNet
 from gibbsian.energies.neural_graph import GraphEnergy, GraphNet, Graphs
 from gibbsian.energies.neural_sequence import AttentionEnergy, AttentionNet, RecurrentEnergy, RecurrentNet
@@ -29,6 +29,7 @@ __all__ = [
     "GraphNet",
     "Graphs",
     "Grid",
+    "LayerNorm",
     "MLPEnergy",
     "NeuralEnergy",
     "RecurrentEnergy",

@@ -20,7 +20,7 @@ from gibbsian.errors import ArgumentError, ShapeError
 from gibbsian.random import isolated, stream
 from gibbsian.recorded import Recorded
 
-__all__ = ["MLP", "MLPEnergy", "NeuralEnergy"]
+__all__ = ["MLP", "LayerNorm", "MLPEnergy", "NeuralEnergy"]
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "silu": nn.SiLU,
@@ -133,6 +133,25 @@ class MLP(Recorded):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layers(x.flatten(1))
+
+
+class LayerNorm(nn.Module):
+    """(x - mean)/√(variance + ε), scaled and shifted, over the last axis.
+
+    Written out, because the third derivative of torch's own, which score matching needs for its gradient,
+    takes the variance for a constant and is silently wrong (pytorch issue 175754).
+
+    >>> LayerNorm(4)(torch.arange(4.0)[None])
+    tensor([[-1.3416, -0.4472,  0.4472,  1.3416]], grad_fn=<AddBackward0>)
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        centred = x - x.mean(-1, keepdim=True)
+        return centred * (centred.square().mean(-1, keepdim=True) + 1e-5).rsqrt() * self.weight + self.bias
 
 
 def domain_of(domain: Domain | int | tuple[int, ...]) -> Domain:

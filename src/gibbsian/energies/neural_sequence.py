@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from gibbsian.domains import Domain
 from gibbsian.energies.neural import (
     MLP,
+    LayerNorm,
     NeuralEnergy,
     activation_of,
     domain_of,
@@ -117,7 +118,7 @@ class AttentionBlock(nn.Module):
     def __init__(self, width: int, heads: int, activation: str, spectral_norm: bool) -> None:
         super().__init__()
         self.heads = heads
-        self.before, self.between = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.before, self.between = LayerNorm(width), LayerNorm(width)
         self.mix = layer(nn.Linear(width, 3 * width), spectral_norm)
         self.out = layer(nn.Linear(width, width), spectral_norm)
         self.dense = nn.Sequential(
@@ -174,7 +175,7 @@ class AttentionNet(Recorded):
             self.blocks = nn.ModuleList(
                 AttentionBlock(width, heads, activation, spectral_norm) for _ in range(depth)
             )
-        self.norm = nn.LayerNorm(width)
+        self.norm = LayerNorm(width)
         self.head = MLP(
             width, (width,), outputs, activation=activation, spectral_norm=spectral_norm, generator=generator
         )

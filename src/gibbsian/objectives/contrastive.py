@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gibbsian.domains import Discrete
 from gibbsian.energy import ScoreField
-from gibbsian.errors import ArgumentError, CapabilityError
+from gibbsian.errors import ArgumentError, CapabilityError, ShapeError
 from gibbsian.kernels.base import Kernel
 from gibbsian.objectives.base import Batch, Loss, Objective, observed
 from gibbsian.objectives.chains import (
@@ -20,8 +20,10 @@ from gibbsian.objectives.chains import (
     walk,
 )
 from gibbsian.objectives.common import finish, need_energy, number, whole
+from gibbsian.objectives.curvature import need_third_derivative
 from gibbsian.objectives.entropy import nearest_neighbour_entropy
 from gibbsian.random import require_generator
+from gibbsian.sampling import run_steps
 
 __all__ = ["ContrastiveDivergence"]
 
@@ -58,6 +60,8 @@ class ContrastiveDivergence(Objective):
         steps: k.
         entropy: add the term -K; needs a kernel that moves by the score alone (`Langevin`) and several rows.
         entropy_steps: how many of the last steps are differentiated through; all of them make K exact.
+        neighbour: which neighbour's distance estimates the entropy; the gradient has a finite variance where
+            it times the dimension is above 2.
         penalty: times the mean squared energies of data and samples, added to keep them near zero.
 
     >>> import gibbsian as gb
@@ -71,12 +75,14 @@ class ContrastiveDivergence(Objective):
     steps: int = 1
     entropy: bool = False
     entropy_steps: int = 1
+    neighbour: int = 3
     penalty: float = 0.0
 
     def __post_init__(self) -> None:
         check_kernel(self, self.kernel)
         whole(self, "steps", self.steps)
         whole(self, "entropy_steps", self.entropy_steps)
+        whole(self, "neighbour", self.neighbour)
         number(self, "penalty", self.penalty)
         if self.entropy and self.kernel.needs_energy:
             raise CapabilityError(
@@ -93,6 +99,13 @@ class ContrastiveDivergence(Objective):
         super().check(energy, batch)
         need_energy(self, energy)
         check_chains(self, energy, self.kernel, observed(batch))
+        if self.entropy and len(observed(batch)) <= self.neighbour:
+            raise ShapeError(
+                f"the entropy term needs more than {self.neighbour} rows, got {len(observed(batch))}; use "
+                "larger batches"
+            )
+        if self.entropy and self.entropy_steps > 1:
+            need_third_derivative(self, energy)
         if self.entropy and isinstance(energy.domain, Discrete):
             raise CapabilityError(
                 f"the entropy term needs continuous states, and this energy lives on {energy.domain}"
@@ -117,11 +130,10 @@ class ContrastiveDivergence(Objective):
         # KL(p_data‖p) - KL(q‖p) but for the entropy of the data, and its gradient follows by itself
         field = ReparametrisedScore(energy)
         chain = self.kernel.init(field, start.detach())
-        for i in range(self.entropy_steps):
-            one = self.kernel.draw(field, start, 1, generator, first + i)
-            chain, _ = self.kernel.step(field, chain, type(one)(*(t[0] for t in one)))
+        inputs = self.kernel.draw(field, start, self.entropy_steps, generator, first)
+        chain, _, _ = run_steps(field, self.kernel, chain, inputs)
         samples = self.kernel.position(chain)
         value, metrics = energy_gap(energy, x, samples, self.penalty)
-        entropy = nearest_neighbour_entropy(samples)
+        entropy = nearest_neighbour_entropy(samples, self.neighbour)
         metrics |= {"entropy": entropy, **chain_metrics(x, samples)}
         return finish(self, value + entropy, state, metrics)

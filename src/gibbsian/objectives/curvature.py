@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gibbsian.domains import Domain, Real
 from gibbsian.energy import ScoreField
-from gibbsian.errors import DomainError
+from gibbsian.errors import CapabilityError, DomainError
 from gibbsian.objectives.base import Objective
 
 KINDS = ("rademacher", "gaussian", "sphere")
@@ -82,6 +82,24 @@ def need_domain(objective: Objective, energy: Any, kinds: tuple[type[Domain], ..
         raise DomainError(
             f"{type(objective).__name__} holds on {names}, but this {what} lives on {energy.domain}; {advice}"
         )
+
+
+def need_third_derivative(objective: Objective, energy: Any) -> None:
+    """Refuse normalisation layers whose third derivative torch gets wrong without a word.
+
+    Their fused second derivative takes the statistics for constants (pytorch issues 175754 and 186256).
+    """
+    if isinstance(energy, ScoreField):
+        return
+    for name, module in energy.named_modules():
+        if isinstance(
+            module, nn.LayerNorm | nn.modules.instancenorm._InstanceNorm | nn.modules.batchnorm._BatchNorm
+        ):
+            raise CapabilityError(
+                f"{type(objective).__name__} differentiates the energy three times, which torch does wrongly "
+                f"through {type(module).__name__} ({name}); use gibbsian.energies.LayerNorm, or torch's "
+                "RMSNorm or GroupNorm, or train with DenoisingScoreMatching"
+            )
 
 
 WHOLE_SPACE = (Real,)

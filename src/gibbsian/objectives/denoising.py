@@ -19,8 +19,8 @@ ADVICE = "added noise leaves any smaller set: declare the energy over domains.Re
 
 
 def noise_share(sigma: Tensor | float, x: Tensor) -> Tensor:
-    """σ over the spread of the data: far below 1 the target is nearly all noise, above it all is blurred."""
-    return torch.as_tensor(sigma, dtype=x.dtype, device=x.device) / x.var(0, correction=0).mean().sqrt()
+    """σ as a share of σ plus the spread of the data: near 0 the target is all noise, near 1 all is blur."""
+    return sigma / (sigma + x.var(0, correction=0).mean().sqrt())
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class DenoisingScoreMatching(Objective):
 
     One gradient of the energy a step: the cheapest score matching. The law it learns is p ∗ N(0, σ²I), so a
     Gaussian comes out with precision (Σ + σ²I)⁻¹; a small σ means little blur and a noisy gradient, of
-    variance d/σ². The metric `noise_share` is σ over the spread of the data: 0.05 to 0.5 are usual.
+    variance d/σ². The metric `noise_share` compares σ with the spread of the data: 0.05 to 0.4 are usual.
 
     Reference: Vincent 2011.
 

@@ -16,6 +16,7 @@ from gibbsian.objectives.curvature import (
     diagonal,
     directions,
     need_domain,
+    need_third_derivative,
     score_with_graph,
 )
 from gibbsian.random import require_generator
@@ -57,6 +58,7 @@ class NonNegativeScoreMatching(Objective):
     def check(self, energy: Any, batch: Batch) -> None:
         super().check(energy, batch)
         need_domain(self, energy, (NonNegative,), "on all of R^d use ImplicitScoreMatching")
+        need_third_derivative(self, energy)
 
     def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
         data = observed(batch)

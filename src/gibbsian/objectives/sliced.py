@@ -14,6 +14,7 @@ from gibbsian.objectives.curvature import (
     curvature,
     directions,
     need_domain,
+    need_third_derivative,
     score_with_graph,
 )
 from gibbsian.random import require_generator
@@ -54,6 +55,7 @@ class SlicedScoreMatching(Objective):
     def check(self, energy: Any, batch: Batch) -> None:
         super().check(energy, batch)
         need_domain(self, energy, WHOLE_SPACE, ADVICE)
+        need_third_derivative(self, energy)
 
     def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
         data = observed(batch)

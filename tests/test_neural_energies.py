@@ -1,0 +1,288 @@
+"""Neural energies: shapes, scores, derivatives, masks, graphs, confinement, initialisation, rebuilding."""
+
+import copy
+import math
+
+import pytest
+import torch
+from objective_oracles import F64, gen
+
+import gibbsian as gb
+from gibbsian import domains, energies, errors, kernels, objectives
+from gibbsian.energies import Graphs
+from gibbsian.testing import check_energy
+
+RING = torch.tensor([[0, 1, 2, 3, 4], [1, 2, 3, 4, 0]])
+CASES = {
+    "mlp": (lambda **o: energies.MLPEnergy(4, (8, 8), **o), (4,)),
+    "mlp of an image": (lambda **o: energies.MLPEnergy((2, 3), (8,), **o), (2, 3)),
+    "conv": (lambda **o: energies.ConvEnergy((2, 7, 6), (4, 4), 8, **o), (2, 7, 6)),
+    "residual": (lambda **o: energies.ResidualEnergy((1, 7, 6), (4, 6), 1, **o), (1, 7, 6)),
+    "recurrent": (lambda **o: energies.RecurrentEnergy((5, 3), 8, 2, **o), (5, 3)),
+    "attention": (lambda **o: energies.AttentionEnergy((5, 3), 8, 2, 1, **o), (5, 3)),
+    "graph": (lambda **o: energies.GraphEnergy((5, 3), RING, 8, 2, **o), (5, 3)),
+}
+
+
+def some(shape, n=4, seed=0):
+    return torch.randn(n, *shape, generator=gen(seed), dtype=F64)
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("options", [{}, {"activation": "softplus", "confine": 0.3}, {"spectral_norm": True}])
+def test_conformance(name, options):
+    make, shape = CASES[name]
+    energy = make(**options).double().eval()
+    check_energy(energy, some(shape), generator=gen())
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("activation", ["silu", "softplus", "gelu", "elu", "mish", "tanh"])
+def test_two_derivatives_against_finite_differences(name, activation):
+    """Score matching differentiates the energy twice in x and once more in the parameters."""
+    make, shape = CASES[name]
+    energy = make(activation=activation, spectral_norm=activation == "silu").double().eval()
+    x = some(shape, 2)
+    v = some(shape, 2, seed=1)
+    h = 1e-4
+    by_hand = (energy(x + h * v) - 2 * energy(x) + energy(x - h * v)) / h**2
+    leaf = x.clone().requires_grad_(True)
+    s = energy.score(leaf, create_graph=True)
+    curvature = -objectives.sliced.curvature(leaf, s, torch.stack([v, v]))
+    torch.testing.assert_close(curvature[0], by_hand, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(curvature[0], curvature[1])
+    objective = objectives.SlicedScoreMatching(3)
+    loss = objective(energy, x, (), gen()).value
+    parameter = next(p for p in energy.parameters() if p.requires_grad)
+    (gradient,) = torch.autograd.grad(loss, parameter)
+    index = int(gradient.abs().argmax())
+
+    def at(step):
+        with torch.no_grad():
+            parameter.view(-1)[index] += step
+        value = objective(energy, x, (), gen()).value.detach()
+        with torch.no_grad():
+            parameter.view(-1)[index] -= step
+        return value
+
+    slope = (at(1e-5) - at(-1e-5)) / 2e-5
+    torch.testing.assert_close(gradient.flatten()[index], slope, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rows_do_not_see_each_other(name):
+    make, shape = CASES[name]
+    energy = make().double()
+    x = some(shape, 6)
+    torch.testing.assert_close(energy(x)[2:3], energy(x[2:3]))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_initial_weights_are_a_fixed_seed_and_move_no_global_state(name):
+    make, _ = CASES[name]
+    before = torch.get_rng_state()
+    one, two, other = make(), make(), make(generator=gen(3))
+    spectral = make(spectral_norm=True)
+    assert torch.equal(before, torch.get_rng_state())
+    for a, b in zip(one.parameters(), two.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert any(not torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+    weights = [p for p in one.parameters() if p.dim() > 1]
+    assert len({float(p.detach().flatten()[0]) for p in weights}) == len(weights)  # layers differ
+    assert sum(p.numel() for p in spectral.parameters()) == sum(p.numel() for p in one.parameters())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_confinement_adds_half_the_square(name):
+    make, shape = CASES[name]
+    x = some(shape)
+    plain, confined = make().double(), make(confine=0.7).double()
+    torch.testing.assert_close(confined(x) - plain(x), 0.35 * x.flatten(1).square().sum(1))
+
+
+def test_confinement_makes_the_partition_function_finite():
+    """The energy of a network grows at most linearly, so far away the quadratic term rules."""
+    for activation in ("silu", "softplus", "gelu", "elu", "mish", "tanh"):
+        energy = energies.MLPEnergy(
+            1, (16, 16), activation=activation, confine=0.5, generator=gen(5)
+        ).double()
+        far = torch.tensor([[-200.0], [200.0]], dtype=F64)
+        assert (energy(far) > 0.2 * far[:, 0].square()).all()
+
+
+def test_spectral_norm_bounds_the_slope():
+    energy = energies.MLPEnergy(3, (16, 16), activation="tanh", spectral_norm=True, generator=gen(2)).double()
+    x = some((3,), 200)
+    for _ in range(50):
+        energy(x)  # power iterations
+    energy.eval()
+    assert energy.score(x).norm(dim=1).max() <= 1 + 1e-6
+
+
+@pytest.mark.parametrize(
+    ("net", "shape"),
+    [
+        (energies.MLP(4, (8,), outputs=3), (4,)),
+        (energies.ConvNet((1, 6, 6), (4,), 8, outputs=3), (1, 6, 6)),
+        (energies.ResidualNet((1, 6, 6), (4,), 1, outputs=3), (1, 6, 6)),
+        (energies.RecurrentNet(3, 8, outputs=3), (5, 3)),
+        (energies.AttentionNet(3, 5, 8, 2, 1, outputs=3), (5, 3)),
+    ],
+)
+def test_networks_with_logits_make_joint_energies(net, shape):
+    joint = gb.models.JointEnergy(copy.deepcopy(net).double(), domains.Real(shape))
+    x = some(shape)
+    assert joint.class_log_prob(x).shape == (4, 3)
+    check_energy(joint, x, generator=gen())
+    torch.testing.assert_close(joint(x), -torch.logsumexp(joint.net(x), 1))
+
+
+# --- sequences ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [energies.RecurrentEnergy, energies.AttentionEnergy])
+def test_padding_has_no_effect(kind):
+    long = kind((7, 3), 8, confine=0.2).double()
+    x, lengths = some((7, 3)), torch.tensor([7, 4, 1, 5])
+    masked = long.given(lengths)
+    energy = masked(x)
+    rubbish = x.clone()
+    for i, length in enumerate(lengths):
+        rubbish[i, length:] = torch.nan if i % 2 else 1e6
+    torch.testing.assert_close(masked(rubbish), energy)
+    score = masked.score(x)
+    for i, length in enumerate(lengths):
+        assert (score[i, length:] == 0).all()
+        assert (score[i, :length] != 0).any()
+        short = kind((int(length), 3), 8, confine=0.2).double()
+        state = {k: v[: int(length)] if k.endswith("positions") else v for k, v in long.state_dict().items()}
+        short.load_state_dict(state)
+        torch.testing.assert_close(short(x[i : i + 1, :length])[0], energy[i])
+    torch.testing.assert_close(long.given(torch.full((4,), 7))(x), long(x))
+    mask = torch.arange(7) < lengths[:, None]
+    torch.testing.assert_close(long.given(mask)(x), energy)
+
+
+def test_a_set_has_no_order_and_a_sequence_has():
+    x, order = some((5, 3)), torch.tensor([3, 1, 4, 0, 2])
+    sets = energies.AttentionEnergy((5, 3), 8, 2, positions=False).double()
+    torch.testing.assert_close(sets(x), sets(x[:, order]))
+    for kind in (energies.AttentionEnergy, energies.RecurrentEnergy):
+        sequence = kind((5, 3), 8).double()
+        assert (sequence(x) - sequence(x[:, order])).abs().max() > 1e-4
+
+
+def test_bad_masks_are_refused():
+    energy = energies.RecurrentEnergy((5, 3), 8)
+    for bad in (
+        lambda: energy.given(torch.tensor([6])),
+        lambda: energy.given(torch.tensor([0])),
+        lambda: energy.given([3]),
+        lambda: energy.given(torch.ones(2, 4, dtype=torch.bool)),
+        lambda: energy.given(torch.tensor([0.5])),
+        lambda: energy.given(torch.tensor([3, 2]))(torch.zeros(3, 5, 3)),
+    ):
+        with pytest.raises(errors.GibbsianError) as caught:
+            bad()
+        assert len(str(caught.value)) > 25
+
+
+def test_masked_energies_train_and_sample():
+    energy = energies.RecurrentEnergy((5, 2), 8, confine=1.0)
+    masked = energy.given(torch.tensor([5, 2, 3]))
+    x = some((5, 2), 3).float()
+    objectives.DenoisingScoreMatching(0.3)(masked, x, (), gen()).value.backward()
+    assert all(p.grad is not None for n, p in energy.named_parameters() if n.endswith("weight"))
+    clamp = ~(torch.arange(5) < torch.tensor([5, 2, 3])[:, None])[:, :, None].expand(3, 5, 2)
+    trace = gb.sample(masked, kernels.MALA(0.3), x, steps=5, clamp=clamp, generator=gen())
+    assert torch.equal(trace.last[clamp], x[clamp])
+
+
+# --- graphs ---------------------------------------------------------------------------------------
+
+
+def test_graph_energies_of_different_graphs_at_once():
+    """Graphs with edge index and batch vector together equal the graphs one by one; padding has no effect."""
+    edges = torch.tensor([[0, 1, 1, 3, 4, 5, 6], [1, 0, 2, 4, 5, 6, 3]])
+    graphs = Graphs(edges, torch.tensor([0, 0, 0, 1, 1, 1, 1]))
+    nodes = some((3,), 7)
+    family = energies.GraphEnergy((5, 3), width=8, rounds=2, confine=0.4).double()
+    x = graphs.pad(nodes, 5)
+    together = family.given(graphs)(x)
+    assert torch.equal(graphs.unpad(x), nodes)
+    for g, (rows, own) in enumerate(((slice(0, 3), edges[:, :3]), (slice(3, 7), edges[:, 3:] - 3))):
+        single = energies.GraphEnergy((nodes[rows].shape[0], 3), own, 8, 2, confine=0.4).double()
+        state = family.state_dict() | {"edge_index": own}
+        single.load_state_dict(state)
+        torch.testing.assert_close(single(nodes[rows][None])[0], together[g])
+    rubbish = x.clone()
+    rubbish[0, 3:] = 1e6
+    torch.testing.assert_close(family.given(graphs)(rubbish), together)
+
+
+def test_graph_energies_do_not_depend_on_the_order_of_nodes_and_edges():
+    energy = energies.GraphEnergy((5, 3), RING, 8, 2).double()
+    x, order = some((5, 3)), torch.tensor([3, 1, 4, 0, 2])
+    where = torch.argsort(order)  # old node i is new node where[i]
+    moved = energies.GraphEnergy((5, 3), where[RING].flip(1), 8, 2).double()
+    moved.load_state_dict(energy.state_dict() | {"edge_index": where[RING].flip(1)})
+    torch.testing.assert_close(energy(x), moved(x[:, order]))
+    against = energies.GraphEnergy((5, 3), RING.flip(0), 8, 2).double()
+    assert (energy(x) - against(x)).abs().max() > 1e-6  # edges have a direction
+    shuffled = Graphs(torch.zeros(2, 0).long(), torch.tensor([1, 0, 1, 1, 0]))
+    assert shuffled.places.tolist() == [0, 0, 1, 2, 1]
+
+
+def test_bad_graphs_are_refused():
+    energy = energies.GraphEnergy((3, 2))
+    edges = torch.tensor([[0], [1]])
+    for bad in (
+        lambda: energy(torch.zeros(2, 3, 2)),
+        lambda: energies.GraphEnergy((3, 2), torch.tensor([[0], [3]])),
+        lambda: energies.GraphEnergy((3, 2), torch.zeros(2, 2)),
+        lambda: energies.GraphEnergy((3, 2), torch.zeros(3, 2).long()),
+        lambda: energies.GraphEnergy(6),
+        lambda: energy.given(Graphs(edges, torch.tensor([0, 1]))),
+        lambda: energy.given(Graphs(edges, torch.tensor([0, 0, 0, 0]))),
+        lambda: energy.given(Graphs(edges, torch.tensor([0, 0, 2]))),
+        lambda: energy.given(Graphs(edges, torch.tensor([0, 0])))(torch.zeros(2, 3, 2)),
+    ):
+        with pytest.raises(errors.GibbsianError) as caught:
+            bad()
+        assert len(str(caught.value)) > 25
+
+
+# --- options --------------------------------------------------------------------------------------
+
+
+def test_bad_options_are_refused():
+    for bad in (
+        lambda: energies.MLPEnergy(2, (0,)),
+        lambda: energies.MLPEnergy(2, activation="relu"),
+        lambda: energies.MLPEnergy(2, confine=-1.0),
+        lambda: energies.MLPEnergy(2, confine=math.inf),
+        lambda: energies.MLP(2, outputs=0),
+        lambda: energies.ConvEnergy((28, 28)),
+        lambda: energies.ConvEnergy((1, 8, 8), channels=()),
+        lambda: energies.ResidualEnergy(domains.Real(4)),
+        lambda: energies.AttentionEnergy((5, 3), width=9, heads=2),
+        lambda: energies.RecurrentEnergy((5, 3), layers=0),
+    ):
+        with pytest.raises(errors.GibbsianError) as caught:
+            bad()
+        assert len(str(caught.value)) > 25
+    assert energies.MLPEnergy(2, ())(torch.zeros(3, 2)).shape == (3,)  # a linear energy
+    assert energies.ConvEnergy(domains.Box((1, 8, 8)), (4,)).domain == domains.Box((1, 8, 8))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_energies_are_rebuilt_from_a_run_folder(name, tmp_path):
+    make, shape = CASES[name]
+    energy = make(confine=0.1, generator=gen(9))
+    x = some(shape, 12).float()
+    run = gb.fit(
+        energy, objectives.DenoisingScoreMatching(0.5), x, steps=3, batch_size=6, run_dir=tmp_path / "run"
+    )
+    again = gb.load(tmp_path / "run")
+    assert type(again) is type(energy)
+    assert torch.equal(again(x), run.energy(x))

@@ -1,0 +1,195 @@
+"""Exact likelihood, pseudo-likelihood, ratio matching and minimum probability flow on enumerable machines."""
+
+import math
+
+import pytest
+import torch
+from objective_oracles import (
+    BINARY,
+    CATEGORICAL,
+    F64,
+    SPIN,
+    Machine,
+    gaussian,
+    gen,
+    gradient,
+    gradient_of,
+    mixture_of_three,
+    other_machine,
+    random_rbm,
+    some_data,
+    z_scores,
+)
+from torch.nn.functional import softplus
+
+import gibbsian as gb
+from gibbsian import domains, errors
+from gibbsian.objectives import ExactLikelihood, MinimumProbabilityFlow, PseudoLikelihood, RatioMatching
+
+DOMAINS = {"binary": BINARY, "spin": SPIN, "categorical": CATEGORICAL}
+
+
+def draws(machine, n=50, seed=0):
+    which = torch.multinomial(machine.log_probabilities().exp().detach(), n, True, generator=gen(seed))
+    return machine.states()[which]
+
+
+# --- exact likelihood -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", DOMAINS)
+def test_exact_likelihood_is_the_mean_log_probability(name):
+    machine = Machine(DOMAINS[name])
+    x = draws(machine)
+    which = (x[:, None] == machine.states()).flatten(2).all(2).to(F64)
+    truth = -(which @ machine.log_probabilities()).mean()
+    loss = ExactLikelihood()(machine, x, (), gen())
+    torch.testing.assert_close(loss.value.detach(), truth.detach())
+    torch.testing.assert_close(gradient(machine, ExactLikelihood(), x), gradient_of(truth, machine))
+
+
+def test_exact_likelihood_of_an_rbm_is_the_enumerated_one():
+    rbm = random_rbm(6, 4)
+    x = domains.Binary(6).states(dtype=F64)[::3]
+    truth = rbm(x).mean() + torch.logsumexp(-rbm(domains.Binary(6).states(dtype=F64)), 0)
+    torch.testing.assert_close(gradient(rbm, ExactLikelihood(), x), gradient_of(truth, rbm))
+
+
+@pytest.mark.parametrize("make", [gaussian, mixture_of_three])
+def test_exact_likelihood_of_normalised_energies(make):
+    energy, x = make(), some_data(30)
+    truth = energy(x).mean() + energy.log_z()
+    torch.testing.assert_close(gradient(energy, ExactLikelihood(), x), gradient_of(truth, energy))
+    if make is gaussian:  # at the sample moments it is the maximum
+        centred = x - x.mean(0)
+        best = gb.energies.Gaussian(x.mean(0), centred.T @ centred / len(x), trainable=True)
+        assert gradient(best, ExactLikelihood(), x).norm() < 1e-12
+
+
+# --- the three neighbourhood objectives -----------------------------------------------------------
+
+
+def one_unit_changes(machine, x):
+    """For every unit, the energies of the states that differ from the row x in that unit alone."""
+    states, energies = machine.states(), machine(machine.states())
+    groups = (lambda t: t) if isinstance(machine.domain, domains.Categorical) else (lambda t: t[..., None])
+    differs = (groups(states) != groups(x)).any(-1)
+    for unit in range(differs.shape[1]):
+        yield energies[differs[:, unit] & (differs.sum(1) == 1)]
+
+
+def pseudo(e, others):
+    return torch.logsumexp(torch.cat([-e, -others]), 0) + e[0]
+
+
+def ratio(e, others):
+    return torch.sigmoid(e - others).square().sum()
+
+
+def flow(e, others):
+    return torch.exp(0.5 * (e - others)).sum()
+
+
+CASES = [
+    (PseudoLikelihood, pseudo, "binary"),
+    (PseudoLikelihood, pseudo, "spin"),
+    (PseudoLikelihood, pseudo, "categorical"),
+    (RatioMatching, ratio, "binary"),
+    (RatioMatching, ratio, "spin"),
+    (MinimumProbabilityFlow, flow, "binary"),
+    (MinimumProbabilityFlow, flow, "spin"),
+    (MinimumProbabilityFlow, flow, "categorical"),
+]
+
+
+@pytest.mark.parametrize(("kind", "term", "name"), CASES)
+def test_value_and_gradient_by_brute_force(kind, term, name):
+    machine = Machine(DOMAINS[name])
+    x = draws(machine, 6)
+    truth = sum(
+        term(machine(row[None]), others) for row in x for others in one_unit_changes(machine, row)
+    ) / len(x)
+    for options in ({}, {"chunk": 1}, {"chunk": 3}):
+        loss = kind(**options)(machine, x, (), gen())
+        torch.testing.assert_close(loss.value.detach(), truth.detach())
+        torch.testing.assert_close(gradient(machine, kind(**options), x), gradient_of(truth, machine))
+
+
+@pytest.mark.parametrize(("kind", "term", "name"), CASES)
+def test_random_sites_are_unbiased(kind, term, name):
+    machine = Machine(DOMAINS[name])
+    x = draws(machine, 6)
+    truth = gradient(machine, kind(), x)
+    z = z_scores(machine, kind(sites=1), x, truth, repeats=400)
+    assert z.abs().max() < 5
+
+
+def population(kind, machine, log_p):
+    """The objective's expectation over data with the given law."""
+    values = [kind()(machine, row[None], (), gen()).value for row in machine.states()]
+    return (log_p.exp() * torch.stack(values)).sum()
+
+
+@pytest.mark.parametrize(("kind", "term", "name"), CASES)
+def test_consistent_on_an_enumerable_machine(kind, term, name):
+    """With the data's law in the family, the population gradient vanishes at the truth and nowhere near."""
+    machine = Machine(DOMAINS[name])
+    law = machine.log_probabilities().detach()
+    at_truth = gradient_of(population(kind, machine, law), machine)
+    assert at_truth.abs().max() < 1e-12
+    elsewhere = other_machine(machine)
+    assert gradient_of(population(kind, elsewhere, law), elsewhere).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("kind", [PseudoLikelihood, RatioMatching, MinimumProbabilityFlow, ExactLikelihood])
+def test_training_recovers_the_distribution(kind):
+    machine = Machine(domains.Binary(3), scale=0.5)
+    law = machine.log_probabilities().detach()
+    learner = other_machine(machine, scale=0.3)
+    optimiser = torch.optim.LBFGS(learner.parameters(), max_iter=80, line_search_fn="strong_wolfe")
+
+    def closure():
+        optimiser.zero_grad()
+        loss = population(kind, learner, law)
+        loss.backward()
+        return loss
+
+    optimiser.step(closure)
+    distance = 0.5 * (learner.log_probabilities().exp() - law.exp()).abs().sum()
+    assert distance < 1e-4
+
+
+def test_neighbours_that_are_data_count_in_minimum_probability_flow():
+    """On all states at once, dropping those that are data would leave an empty sum."""
+    machine = Machine(BINARY)
+    assert float(MinimumProbabilityFlow()(machine, machine.states(), (), gen()).value.detach()) > 1.0
+
+
+def test_flat_energies_give_known_numbers():
+    flat = gb.as_energy(lambda x: 0 * x.flatten(1).sum(1), domains.Categorical((2, 2), classes=3))
+    x = flat.domain.sample(5, generator=gen(), dtype=F64)
+    assert math.isclose(float(PseudoLikelihood()(flat, x, (), gen()).value), 4 * math.log(3))
+    assert math.isclose(float(MinimumProbabilityFlow()(flat, x, (), gen()).value), 8.0)
+    skewed = gb.as_energy(lambda x: -2.0 * x.sum(1), domains.Binary(3))
+    value = float(PseudoLikelihood()(skewed, torch.ones(2, 3, dtype=F64), (), gen()).value)
+    assert math.isclose(value, 3 * float(softplus(torch.tensor(-2.0, dtype=F64))))
+
+
+def test_refusals():
+    real = gb.as_energy(lambda x: x.sum(1), domains.Real(2))
+    for objective in (PseudoLikelihood(), RatioMatching(), MinimumProbabilityFlow()):
+        with pytest.raises(errors.DomainError, match="score-matching"):
+            objective.init(real, torch.zeros(3, 2), gen())
+    categorical = gb.as_energy(lambda x: x.flatten(1).sum(1), CATEGORICAL)
+    with pytest.raises(errors.DomainError, match="two-valued"):
+        RatioMatching().init(categorical, CATEGORICAL.sample(3, generator=gen()), gen())
+    binary = gb.as_energy(lambda x: x.sum(1), BINARY)
+    with pytest.raises(errors.ArgumentError, match="4 units"):
+        PseudoLikelihood(sites=5).init(binary, torch.ones(2, 4), gen())
+    with pytest.raises(errors.ArgumentError, match="whole number"):
+        PseudoLikelihood(chunk=0)
+    with pytest.raises(errors.DomainError, match="binarise"):
+        PseudoLikelihood().init(binary, torch.full((2, 4), 0.5), gen())
+    exploding = gb.as_energy(lambda x: 1e4 * x.sum(1), BINARY)
+    with pytest.raises(errors.DivergenceError):
+        MinimumProbabilityFlow()(exploding, torch.ones(2, 4), (), gen())
