@@ -85,7 +85,8 @@ def test_full_batches_reach_the_maximum_likelihood_estimate():
     data = cloud()
     energy = gaussian()
     run = gb.fit(energy, Likelihood(), data, steps=1500, batch_size=64, lr=0.05, schedule="cosine")
-    assert run.energy is energy and run.step == 1500
+    assert run.energy is energy
+    assert run.step == 1500
     centred = data - data.mean(0)
     assert torch.allclose(energy.mean.detach(), data.mean(0), atol=1e-6)
     assert torch.allclose(energy.covariance.detach(), centred.T @ centred / len(data), atol=1e-5)
@@ -290,7 +291,8 @@ def test_arrays_on_disk_are_never_read_as_a_whole(tmp_path):
     energy = energies.Gaussian(torch.zeros(1), torch.eye(1), trainable=True)
     read.clear()
     gb.fit(energy, Likelihood(), array, steps=10, batch_size=32)
-    assert sorted(read)[:-1] == [32] * 10 and max(read) < 20_000  # one larger look for the objective's start
+    assert sorted(read)[:-1] == [32] * 10
+    assert max(read) < 20_000
 
 
 def test_labels_travel_with_their_rows():
@@ -416,7 +418,8 @@ def test_what_cannot_be_trained_is_refused():
 def test_metrics_are_logged_in_memory_and_on_disk(tmp_path):
     run = gb.fit(gaussian(), Likelihood(), cloud(), steps=25, batch_size=16, log_every=10, run_dir=tmp_path / "r")
     lines = [json.loads(line) for line in (tmp_path / "r" / "metrics.jsonl").read_text().splitlines()]
-    assert lines == run.history and [line["step"] for line in lines] == [10, 20, 25]
+    assert lines == run.history
+    assert [line["step"] for line in lines] == [10, 20, 25]
     assert {"loss", "lr", "epoch", "gradient_norm", "energy_data", "steps_per_second"} <= set(lines[0])
     environment = json.loads((tmp_path / "r" / "environment.json").read_text())
     assert environment["torch"] == torch.__version__
@@ -437,7 +440,8 @@ def test_validation_is_the_loss_on_held_out_data_and_leaves_training_alone():
     run = gb.fit(energy, Likelihood(), train, steps=10, batch_size=8, validation=held_out, validate_every=5)
     found = [r["validation_loss"] for r in run.history if "validation_loss" in r]
     expected = float((energy(held_out).mean() + energy.log_z()).detach())
-    assert len(found) == 2 and found[-1] == pytest.approx(expected, rel=1e-12)
+    assert len(found) == 2
+    assert found[-1] == pytest.approx(expected, rel=1e-12)
     assert torch.equal(weights(plain.energy), weights(energy))
     assert energy.training
 
@@ -480,10 +484,12 @@ def test_an_interrupted_run_keeps_a_checkpoint_and_goes_on_exactly(number, tmp_p
         gb.fit(gaussian(), Likelihood(), cloud(), steps=20, batch_size=8, run_dir=tmp_path / "r", hooks=[interrupt])
     assert handlers == (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM))
     message = capsys.readouterr().err
-    assert "step 8" in message and "gibbsian.resume" in message  # the step in progress is finished
+    assert "step 8" in message
+    assert "gibbsian.resume" in message
     resumed = gb.resume(tmp_path / "r", cloud())
     straight = gb.fit(gaussian(), Likelihood(), cloud(), steps=20, batch_size=8)
-    assert resumed.step == 20 and torch.equal(weights(resumed.energy), weights(straight.energy))
+    assert resumed.step == 20
+    assert torch.equal(weights(resumed.energy), weights(straight.energy))
 
 
 def test_tensorboard_gets_the_scalars_or_the_user_is_told_to_install_it(tmp_path, monkeypatch):
@@ -503,7 +509,8 @@ def test_tensorboard_gets_the_scalars_or_the_user_is_told_to_install_it(tmp_path
     fake.SummaryWriter = Writer  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", fake)
     gb.fit(gaussian(), Likelihood(), cloud(), steps=2, log_every=1, tensorboard=True, run_dir=tmp_path / "r")
-    assert ("loss", 1) in {(name, step) for name, _, step in written} and written[-1][0] == "closed"
+    assert ("loss", 1) in {(name, step) for name, _, step in written}
+    assert written[-1][0] == "closed"
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(errors.CapabilityError, match="pip install tensorboard"):
         gb.fit(gaussian(), Likelihood(), cloud(), steps=2, tensorboard=True, run_dir=tmp_path / "s")
@@ -531,4 +538,5 @@ def test_any_energy_and_objective_train_by_the_same_call():
     ):
         before = weights(mlp)
         gb.fit(mlp.double(), objective, data, steps=3, batch_size=20)
-        assert torch.isfinite(weights(mlp)).all() and not torch.equal(before, weights(mlp).to(before))
+        assert torch.isfinite(weights(mlp)).all()
+        assert not torch.equal(before, weights(mlp).to(before))

@@ -69,6 +69,10 @@ class World:
         self._sum(flat)
         return dict(zip(sorted(values), (flat / self.size).tolist(), strict=True))
 
+    def wait(self, device: torch.device) -> None:
+        """Go on only when every process has come to this line."""
+        self.mean({"here": 0.0}, device)
+
     def gather(self, value: Any) -> list[Any]:
         """On rank 0 the values of all processes by rank, elsewhere an empty list."""
         if self.alone:

@@ -188,7 +188,7 @@ class Watch:
                 f"the chains are frozen: {100 * numbers['acceptance']:.2g} % of their moves are accepted; "
                 "use a smaller step size",
             )
-        if "movement" in numbers:
+        elif "movement" in numbers:
             signs["movement"] = (
                 numbers["movement"] < 1e-6,
                 f"the chains are frozen: they move by {numbers['movement']:.2g} a step; "

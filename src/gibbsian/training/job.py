@@ -247,6 +247,11 @@ class Job:
                 f"the run was saved by {len(ranks)} processes and is resumed by {self.world.size}; "
                 f"launch {len(ranks)}, or train the energy of gibbsian.load(folder) anew"
             )
+        if self.world.mean({"step": float(tree["step"])}, self.device)["step"] != tree["step"]:
+            raise CheckpointError(
+                f"the processes see different checkpoints, this one that of step {tree['step']}; "
+                "put the run folder on a disk that all of them share"
+            )
         if self.watch is not None and tree["watch"] is not None:
             self.watch.load(tree["watch"])
             self.run.objective = self.watch.guard.soften(self.given, self.watch.tries)
@@ -297,6 +302,7 @@ class Job:
             past = [step for step in checkpoint.steps_saved(run.folder) if step <= run.step]
             best = [self.best[0]] if self.best else []
             checkpoint.prune(run.folder, {*past[-self.settings.keep_last :], *best})
+        self.world.wait(self.device)
 
     def create_folder(self) -> None:
         """Write configuration and first checkpoint into a new run folder, where one is wanted."""
@@ -310,6 +316,7 @@ class Job:
             rows = self.feed.rows
             config = {"energy": run.energy, "objective": self.given, "settings": self.settings, "rows": rows}
             folder.create(run.folder, config, tree, self.device)
+        self.world.wait(self.device)
 
 
 def _device_of(energy: nn.Module, data: Any) -> torch.device:

@@ -1,0 +1,273 @@
+"""The guard: sees divergence, rolls back exactly, softens within bounds, warns early, and leaves good runs alone."""
+
+import dataclasses
+import json
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import gibbsian as gb
+from gibbsian import domains, energies, errors, kernels, models, objectives
+from gibbsian.objectives.base import Loss, Objective
+from gibbsian.training import Guard, checkpoint
+from gibbsian.training.guard import Watch
+
+
+def gen(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def reals(n: int = 200, d: int = 2) -> Tensor:
+    return torch.randn(n, d, generator=gen())
+
+
+def mlp(width: int = 32) -> gb.Energy:
+    with gb.random.isolated(gen(1)):
+        net = nn.Sequential(nn.Linear(2, width), nn.SiLU(), nn.Linear(width, 1), nn.Flatten(0))
+    return gb.as_energy(net, domains.Real(2))
+
+
+def weights(energy: nn.Module) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in energy.parameters()])
+
+
+CD = objectives.ContrastiveDivergence(kernels.Langevin(0.3), steps=4)
+
+
+@dataclass(frozen=True)
+class Faulty(Objective):
+    """Score matching that diverges in the given way at the given calls, counted over the whole run."""
+
+    at: tuple[int, ...] = ()
+    how: str = "raise"
+    steps: int = 2
+    penalty: float = 0.0
+    calls: list[int] = field(default_factory=lambda: [0])
+    seen: list[tuple[int, float]] = field(default_factory=list)
+
+    def init(self, energy: Any, batch: Any, generator: torch.Generator) -> Tensor:
+        return torch.zeros(())
+
+    def __call__(self, energy: Any, batch: Any, state: Any, generator: torch.Generator) -> Loss:
+        self.calls[0] += 1
+        self.seen.append((self.steps, float(torch.rand((), generator=generator))))
+        value = energy.score(batch, create_graph=True).square().sum(1).mean() + energy(batch).mean()
+        if self.calls[0] in self.at and self.how == "raise":
+            raise errors.DivergenceError("the chains are gone")
+        if self.calls[0] in self.at:
+            value = value * {"nan": math.nan, "huge": 1e9}[self.how]
+        return Loss(value, state + 1, {})
+
+
+# --- what counts as divergence --------------------------------------------------------------------
+
+
+def looks(guard: Guard, values: list[float], name: str = "gap") -> list[str | None]:
+    watch = Watch(guard)
+    return [watch.look({"loss": 0.0, name: value}) for value in values]
+
+
+def test_what_is_not_finite_is_divergence_at_once():
+    for value in (math.nan, math.inf, -math.inf):
+        assert "energy_data" in str(looks(Guard(), [value], "energy_data")[0])
+    assert looks(Guard(), [math.nan], "acceptance") == [None]  # unadjusted kernels accept nothing
+
+
+def test_explosions_are_seen_and_large_but_steady_numbers_are_not():
+    guard = Guard(explosion=100)
+    assert looks(guard, [500.0] * 50) == [None] * 50
+    assert looks(guard, [0.001] * 20 + [99.0]) == [None] * 21  # below one a number cannot explode
+    assert "times its usual size" in str(looks(guard, [3.0] * 20 + [-400.0])[-1])
+    assert "times its usual size" in str(looks(guard, [2.0, 250.0])[-1])  # even at the start
+
+
+def test_a_runaway_cannot_drag_its_scale_along_and_a_slow_drift_is_no_runaway():
+    guard = Guard(explosion=100)
+    runaway = [1.05**i for i in range(400)]
+    assert any(looks(guard, runaway))
+    drift = [1.0 + 0.5 * i for i in range(1000)]
+    assert not any(looks(guard, drift))
+
+
+def test_healthy_training_is_left_alone():
+    binary = (torch.rand(200, 6, generator=gen()) < 0.3).float()
+    for energy, objective, data in (
+        (mlp(), CD, reals()),
+        (mlp(), objectives.DenoisingScoreMatching(0.2), reals()),
+        (mlp(), objectives.NoiseContrastive("gaussian"), reals()),
+        (models.RBM(6, 4), objectives.PersistentContrastiveDivergence(kernels.Gibbs(), chains=20), binary),
+    ):
+        run = gb.fit(energy, objective, data, steps=150, batch_size=50, lr=1e-2)
+        assert run.events == []
+
+
+# --- rolling back ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["raise", "nan", "huge"])
+def test_the_state_after_a_rollback_is_the_snapshot(how):
+    """Weights, optimiser and objective state go back to step 10; steps go on to the end."""
+    trail: dict[int, list[Tensor]] = {}
+
+    def remember(run: gb.training.Run) -> None:
+        trail.setdefault(run.step, []).append(weights(run.energy))
+
+    objective = Faulty(at=(15,), how=how)
+    guard = Guard(every=5, snapshot_every=10)
+    run = gb.fit(mlp(), objective, reals(), steps=30, batch_size=50, guard=guard, hooks=[remember])
+    assert run.step == 30
+    assert int(run.state) == 30
+    (event,) = run.events
+    assert event["event"] == "rollback"
+    assert event["step"] == 10
+    assert event["failed"] == 15
+    assert len(trail[11]) == 2
+    assert len(trail[10]) == 1
+    assert not torch.equal(*trail[11])  # other rows, other random numbers, a lower rate
+    moved = [float((w - trail[10][0]).abs().max()) for w in trail[11]]
+    assert moved[1] < moved[0]
+    assert run.history[-1]["lr"] == pytest.approx(5e-4)
+
+
+def test_a_rollback_gives_new_random_numbers_and_more_sampler_steps():
+    objective = Faulty(at=(15,))
+    run = gb.fit(mlp(), objective, reals(), steps=20, guard=Guard(every=5, snapshot_every=10))
+    numbers = [number for _, number in objective.seen]
+    assert len(set(numbers)) == len(numbers) == 25
+    assert {steps for steps, _ in objective.seen[:15]} == {2}
+    assert {steps for steps, _ in objective.seen[15:]} == {3}
+    assert run.objective.steps == 3
+    assert run.objective.penalty == 0.1
+    assert objective.steps == 2
+
+
+def test_repeated_failures_go_back_further_and_further():
+    objective = Faulty(at=(45, 52, 60))
+    run = gb.fit(mlp(), objective, reals(), steps=60, guard=Guard(every=5, snapshot_every=10, snapshots=3))
+    assert [(e["failed"], e["step"]) for e in run.events] == [(45, 40), (47, 30), (38, 20)]
+
+
+def test_too_many_failures_end_with_what_was_tried():
+    with pytest.raises(errors.DivergenceError) as caught:
+        gb.fit(mlp(), Faulty(at=tuple(range(1, 100))), reals(), steps=10, guard=Guard(tries=3))
+    message = str(caught.value)
+    assert "given up after 3 rollbacks" in message
+    assert message.count("the chains are gone") == 4
+    assert "learning rate times 0.125" in message
+
+
+def test_without_the_guard_the_run_stops_and_says_so():
+    with pytest.raises(errors.DivergenceError, match="guard is off"):
+        gb.fit(mlp(), Faulty(at=(3,)), reals(), steps=10, guard=False)
+    with pytest.raises(errors.DivergenceError, match="loss is nan"):
+        gb.fit(mlp(), Faulty(at=(10,), how="nan"), reals(), steps=10, guard=False)
+
+
+def test_softening_stays_within_its_bounds_and_reaches_nested_objectives():
+    guard = Guard(lr_factor=0.5, min_lr_factor=0.1, steps_factor=2.0, max_steps_factor=5.0, penalty=0.2)
+    assert [guard.factors(t) for t in (0, 1, 2, 3, 9)] == [
+        (1.0, 1.0), (0.5, 2.0), (0.25, 4.0), (0.125, 5.0), (0.1, 5.0)
+    ]  # fmt: skip
+    assert guard.soften(CD, 0) is CD
+    assert guard.soften(CD, 9) == dataclasses.replace(CD, steps=20, penalty=0.2)
+    strong = dataclasses.replace(CD, penalty=0.7)
+    assert guard.soften(strong, 1).penalty == 0.7
+    both = guard.soften(objectives.Weighted([CD, objectives.WeightDecay(0.1)], [1.0, 2.0]), 1)
+    assert both.objectives[0].steps == 8
+    assert both.weights == (1.0, 2.0)
+    assert both.objectives[1] == objectives.WeightDecay(0.1)
+    for wrong in ({"every": 0}, {"explosion": 1.0}, {"lr_factor": 1.5}, {"steps_factor": 0.5}, {"penalty": -1.0}):
+        with pytest.raises(errors.ArgumentError):
+            Guard(**wrong)
+
+
+def test_a_learning_rate_far_too_high_diverges_without_the_guard_and_finishes_with_it(tmp_path, caplog):
+    """CD on a neural energy, rate a thousand times too high: the energies reach 10^9 within 60 steps."""
+    how: dict[str, Any] = {"steps": 60, "batch_size": 50, "lr": 10.0, "seed": 1}
+    lost = gb.fit(mlp(), CD, reals(), guard=False, **how)
+    assert abs(lost.history[-1]["energy_data"]) > 1e6
+    with caplog.at_level("WARNING", logger="gibbsian"):
+        run = gb.fit(mlp(), CD, reals(), run_dir=tmp_path / "run", **how)
+    assert run.step == 60
+    assert abs(run.history[-1]["energy_data"]) < 1e3
+    rollbacks = [e for e in run.events if e["event"] == "rollback"]
+    assert 2 <= len(rollbacks) <= 10
+    assert [e["attempt"] for e in rollbacks] == list(range(1, len(rollbacks) + 1))
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["message"] for line in lines if "event" in line] == [e["message"] for e in run.events]
+    assert len(caplog.messages) == len(rollbacks)
+    assert "back to step" in caplog.messages[0]
+    assert torch.isfinite(gb.load(tmp_path / "run")(reals())).all()
+
+
+def test_a_run_that_was_rolled_back_resumes_exactly(tmp_path):
+    how: dict[str, Any] = {"batch_size": 50, "lr": 10.0, "seed": 1}
+    straight = gb.fit(mlp(), CD, reals(), steps=50, **how)
+    assert straight.events
+    gb.fit(mlp(), CD, reals(), steps=33, run_dir=tmp_path / "run", **how)
+    resumed = gb.resume(tmp_path / "run", reals(), steps=50)
+    assert torch.equal(weights(straight.energy), weights(resumed.energy))
+    assert resumed.events == straight.events
+    assert resumed.objective == straight.objective
+
+
+def test_checkpoints_of_what_was_rolled_back_are_removed(tmp_path):
+    objective = objectives.DenoisingScoreMatching(0.3)
+    seen: list[int] = []
+
+    def poison(run: gb.training.Run) -> None:
+        seen.append(run.step)
+        if run.step == 17 and seen.count(17) == 1:
+            with torch.no_grad():
+                next(run.energy.parameters()).fill_(math.nan)
+        if run.step == 11 and seen.count(11) == 2:
+            assert checkpoint.steps_saved(run.folder) == [0, 4, 8]
+
+    guard = Guard(every=5, snapshot_every=10)
+    run = gb.fit(mlp(), objective, reals(), steps=24, run_dir=tmp_path / "r", checkpoint_every=4, keep_last=5,
+                 guard=guard, hooks=[poison])  # fmt: skip
+    assert [e["step"] for e in run.events] == [10]
+    assert torch.isfinite(weights(gb.load(tmp_path / "r"))).all()
+
+
+# --- early warnings -------------------------------------------------------------------------------
+
+
+def test_sigma_far_below_the_spread_of_the_data_is_pointed_out_once():
+    with pytest.warns(errors.TrainingWarning, match="sigma is") as caught:
+        run = gb.fit(mlp(), objectives.DenoisingScoreMatching(1e-3), reals(), steps=120, guard=Guard(explosion=1e9))
+    assert len(caught) == 1
+    assert [e["event"] for e in run.events] == ["warning"]
+
+
+def test_noise_that_is_told_apart_at_once_is_pointed_out():
+    far = energies.Gaussian(torch.full((2,), 50.0), torch.eye(2))
+    trainable = energies.Gaussian(torch.zeros(2), torch.eye(2), trainable=True)
+    with pytest.warns(errors.TrainingWarning, match="noise is too easy"):
+        gb.fit(trainable, objectives.NoiseContrastive(far), reals(), steps=60)
+
+
+def test_frozen_chains_are_pointed_out():
+    for kernel, message in ((kernels.MALA(50.0), "accepted"), (kernels.Langevin(1e-9), "move by")):
+        objective = objectives.PersistentContrastiveDivergence(kernel, chains=20)
+        sharp = energies.Gaussian(torch.zeros(2), 1e-2 * torch.eye(2), trainable=True)
+        with pytest.warns(errors.TrainingWarning, match=message):
+            gb.fit(sharp, objective, reals(), steps=60)
+
+
+def test_a_gap_that_swings_ever_wider_is_pointed_out_and_noise_around_zero_is_not():
+    watch = Watch(Guard())
+    found = [watch.warnings({"gap": (-1.15) ** i}, CD) for i in range(60)]
+    assert sum(map(len, found)) == 1
+    noise = torch.randn(500, generator=gen()).tolist()
+    watch = Watch(Guard())
+    assert not any(watch.warnings({"gap": value}, CD) for value in noise)
+
+
+def test_a_perfect_classifier_is_no_easy_noise():
+    watch = Watch(Guard())
+    assert not any(watch.warnings({"accuracy": 1.0}, CD) for _ in range(20))
