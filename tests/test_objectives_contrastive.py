@@ -36,12 +36,8 @@ class GeneralGibbs(kernels.Gibbs):
 
 def sweep_matrix(rbm):
     """T[v, v'] = Σ_h p(h|v) p(v'|h), by enumeration."""
-    h_given_v = torch.softmax(
-        -rbm.joint(STATES.repeat_interleave(16, 0), HIDDEN.repeat(64, 1)).reshape(64, 16), 1
-    )
-    v_given_h = torch.softmax(
-        -rbm.joint(STATES.repeat(16, 1), HIDDEN.repeat_interleave(64, 0)).reshape(16, 64), 1
-    )
+    h_given_v = torch.softmax(-rbm.joint(STATES.repeat_interleave(16, 0), HIDDEN.repeat(64, 1)).reshape(64, 16), 1)
+    v_given_h = torch.softmax(-rbm.joint(STATES.repeat(16, 1), HIDDEN.repeat_interleave(64, 0)).reshape(16, 64), 1)
     return (h_given_v @ v_given_h).detach()
 
 
@@ -97,9 +93,7 @@ def test_contrastive_divergence_of_a_gaussian_with_langevin():
     assert z.abs().max() < 5
 
 
-@pytest.mark.parametrize(
-    "kernel", [kernels.MALA(step_size=0.6), kernels.HMC(step_size=0.4, leapfrog_steps=4)]
-)
+@pytest.mark.parametrize("kernel", [kernels.MALA(step_size=0.6), kernels.HMC(step_size=0.4, leapfrog_steps=4)])
 def test_contrastive_divergence_of_a_mixture_with_adjusted_kernels(kernel):
     """From exact draws the chains stay exact, so the gradient of the likelihood is zero on average."""
     energy = mixture_of_three()
@@ -256,9 +250,7 @@ def test_chains_start_from_the_data_where_asked():
     rbm, data = random_rbm(), torch.ones(30, 6, dtype=F64)
     reference = PersistentContrastiveDivergence(kernels.Gibbs(), chains=50).init(rbm, data, gen())
     assert 0.3 < float(reference.x.mean()) < 0.7
-    from_data = PersistentContrastiveDivergence(kernels.Gibbs(), chains=50, start="data").init(
-        rbm, data, gen()
-    )
+    from_data = PersistentContrastiveDivergence(kernels.Gibbs(), chains=50, start="data").init(rbm, data, gen())
     assert (from_data.x == 1).all()
     assert from_data.x.shape == (50, 6)
 
@@ -339,9 +331,7 @@ def test_fast_weights_move_the_chains_and_not_the_gradient():
     truth = contrast(rbm, data, law_of(slots) @ sweep_matrix(shifted))
     objective = PersistentContrastiveDivergence(kernels.Gibbs(), chains=50, fast_weights=0.1, fast_decay=0.9)
     before = [p.detach().clone() for p in rbm.parameters()]
-    draws = torch.stack(
-        [gradient(rbm, objective, data, seed=i, state=Chains(slots, fast)) for i in range(300)]
-    )
+    draws = torch.stack([gradient(rbm, objective, data, seed=i, state=Chains(slots, fast)) for i in range(300)])
     z = (draws.mean(0) - truth) / draws.std(0) * 300**0.5
     assert z.abs().max() < 5.2
     assert all(torch.equal(a, b) for a, b in zip(before, rbm.parameters(), strict=True))
@@ -350,6 +340,73 @@ def test_fast_weights_move_the_chains_and_not_the_gradient():
     rule = 0.9 * fast - 0.1 * gradient_of(loss.value, rbm)
     torch.testing.assert_close(loss.state.fast, rule)
     assert (objective.init(rbm, data, gen()).fast == 0).all()
+
+
+def test_tempered_chains_keep_the_exact_law_of_every_replica():
+    """Replicas start at exact draws of their own temperature: the gradient is the likelihood's, on average."""
+    rbm, data = random_rbm(scale=1.2), bits(40, 6)
+    betas = [1.0, 0.6, 0.3]
+    kernel = kernels.ParallelTempering(kernels.Gibbs(), betas)
+    laws = [torch.softmax(-rbm.tempered(torch.tensor(b, dtype=F64))(STATES), 0).detach() for b in betas]
+    objective = PersistentContrastiveDivergence(kernel, steps=2, chains=50)
+    g, draws, hottest = gen(1), [], []
+    for seed in range(200):
+        replicas = [STATES[torch.multinomial(law, 50, True, generator=g)] for law in laws]
+        hot = torch.stack(replicas[1:], 1)
+        state = Chains(replicas[0], None, hot, torch.tensor([seed % 2]))
+        draws.append(gradient(rbm, objective, data, seed=seed, state=state))
+        hottest.append(objective(rbm, data, state, gen(seed)).state.hot[:, -1].mean(0))
+    exact = contrast(rbm, data, laws[0])
+    z = (torch.stack(draws).mean(0) - exact) / torch.stack(draws).std(0) * 200**0.5
+    assert z.abs().max() < 5.2
+    means = torch.stack(hottest)
+    assert ((means.mean(0) - laws[-1] @ STATES) / means.std(0) * 200**0.5).abs().max() < 5
+
+
+def test_tempered_chains_swap_even_and_odd_pairs_in_turn_across_updates():
+    """On a flat energy every swap is accepted: with one step an update, pairs 01 and 12 swap alternately."""
+    flat_energy = gb.as_energy(FlatNet(), domains.Real(2))
+    objective = PersistentContrastiveDivergence(
+        kernels.ParallelTempering(Still(), [1.0, 0.5, 0.25]), chains=3, buffer=6
+    )
+    names = torch.arange(18, dtype=F64).reshape(6, 3)[:, :, None].expand(6, 3, 2).clone()
+    state, g = Chains(names[:, 0], None, names[:, 1:], torch.zeros(1).long()), gen()
+    for turn in (0, 1, 0, 1):
+        before = torch.cat([state.x[:, None], state.hot], 1)[:, :, 0]
+        assert int(state.turn) == turn
+        state = objective(flat_energy, some_data(4), state, g).state
+        after = torch.cat([state.x[:, None], state.hot], 1)[:, :, 0]
+        swapped = before[:, [1, 0, 2]] if turn == 0 else before[:, [0, 2, 1]]
+        moved = (after != before).any(1)
+        assert int(moved.sum()) == 3
+        assert torch.equal(after[moved], swapped[moved])
+    fresh = PersistentContrastiveDivergence(
+        kernels.ParallelTempering(Still(), [1.0, 0.5]), chains=3, reinit=1.0, start="data"
+    )
+    data = torch.full((4, 2), 7.0, dtype=F64)
+    renewed = fresh(flat_energy, data, Chains(names[:3, 0], None, names[:3, 1:2], torch.zeros(1).long()), g).state
+    assert (renewed.x == 7).all()
+    assert (renewed.hot == 7).all()
+
+
+class FlatNet(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(2, dtype=F64))
+
+    def forward(self, x):
+        return x @ self.weight
+
+
+@dataclass(frozen=True)
+class Still(kernels.RandomWalk):
+    """A random walk that hardly moves and whose moves are taken back."""
+
+    scale: Any = 1e-30
+
+    def step(self, energy: Any, state: Any, inputs: Any) -> Any:
+        _, info = super().step(energy, state, inputs)
+        return state, info
 
 
 def test_the_energy_penalty_is_the_mean_of_squares():
@@ -390,9 +447,7 @@ def test_metrics_tell_frozen_chains():
     loss = PersistentContrastiveDivergence(wild, chains=30)(energy, x, Chains(some_data(30)), gen())
     assert float(loss.metrics["acceptance"]) < 1e-3
     assert float(loss.metrics["movement"]) == 0.0
-    loss = PersistentContrastiveDivergence(kernels.MALA(0.5), chains=30)(
-        energy, x, Chains(some_data(30)), gen()
-    )
+    loss = PersistentContrastiveDivergence(kernels.MALA(0.5), chains=30)(energy, x, Chains(some_data(30)), gen())
     assert float(loss.metrics["acceptance"]) > 0.5
     assert float(loss.metrics["movement"]) > 0.1
     for name in ("energy_data", "energy_samples", "gap", "divergent"):
@@ -422,9 +477,7 @@ def test_refusals():
         lambda: PersistentContrastiveDivergence(gibbs, classes=3, buffer=10),
         lambda: PersistentContrastiveDivergence(gibbs, classes=3),
         lambda: PersistentContrastiveDivergence(gibbs, fast_weights=0.0),
-        lambda: PersistentContrastiveDivergence(gibbs, classes=2, buffer=40).init(
-            rbm, (data, torch.arange(10)), gen()
-        ),
+        lambda: PersistentContrastiveDivergence(gibbs, classes=2, buffer=40).init(rbm, (data, torch.arange(10)), gen()),
         lambda: PersistentContrastiveDivergence(gibbs).init(rbm, data, None),
         lambda: MonteCarloLikelihood(gibbs, steps=-3),
     ):

@@ -183,9 +183,18 @@ class ParallelTempering(Kernel):
     def init(self, energy: Replicas, x: Tensor, free: Tensor | None = None) -> TemperingState:
         if free is not None and free.dim() == x.dim():
             free = self._rows(free)
-        x = self._rows(x)
+        return self.init_replicas(energy, self._rows(x), free=free)
+
+    def init_replicas(
+        self, energy: Replicas, x: Tensor, turn: Tensor | None = None, free: Tensor | None = None
+    ) -> TemperingState:
+        """The state with replicas at x `(replicas·chains, *event)`, replica by replica, coldest first.
+
+        Whoever continues chains whose energies have changed gives the `turn` too, or the same pairs would
+        always swap first.
+        """
         energy.fit(x)
-        turn = torch.zeros(1, dtype=torch.long, device=x.device)
+        turn = torch.zeros(1, dtype=torch.long, device=x.device) if turn is None else turn
         swaps, tries = (x.new_zeros(len(self.betas) - 1) for _ in range(2))
         return TemperingState(self.kernel.init(energy.model, x, free), turn, swaps, tries)
 

@@ -8,6 +8,7 @@ from torch import Tensor
 from gibbsian.energy import ContrastiveModel, Sampleable
 from gibbsian.errors import ArgumentError, CapabilityError
 from gibbsian.kernels.base import Kernel
+from gibbsian.kernels.tempering import ParallelTempering
 from gibbsian.objectives.base import Objective
 from gibbsian.sampling import advance, check_start
 
@@ -55,6 +56,30 @@ def walk(
     return y, metrics
 
 
+def walk_tempered(
+    energy: Any,
+    kernel: ParallelTempering,
+    cold: Tensor,
+    hot: Tensor,
+    turn: Tensor,
+    steps: int,
+    generator: torch.Generator,
+) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
+    """The same for chains with their hotter replicas `(chains, replicas - 1, *event)`: cold, hot, turn, metrics."""
+    with torch.no_grad():
+        target = kernel.target(energy)
+        rows = torch.cat([cold[:, None], hot], 1).transpose(0, 1).flatten(0, 1)
+        state = kernel.init_replicas(target, rows, turn)
+        state, acceptance, diverged = advance(target, kernel, state, steps, generator)
+        replicas = kernel.replicas(state).transpose(0, 1)
+    metrics = chain_metrics(cold, replicas[:, 0])
+    metrics["divergent"] = diverged.to(cold.dtype).mean()
+    metrics["swap_acceptance"] = state.swaps.sum() / state.tries.sum()
+    if kernel.adjusted:
+        metrics["acceptance"] = acceptance.mean()
+    return replicas[:, 0], replicas[:, 1:], state.turn, metrics
+
+
 def chain_metrics(start: Tensor, end: Tensor) -> dict[str, Tensor]:
     """How far the chains went: 0 means frozen. Root mean square over entries and chains."""
     return {"movement": (end - start).detach().square().mean().sqrt()}
@@ -63,9 +88,7 @@ def chain_metrics(start: Tensor, end: Tensor) -> dict[str, Tensor]:
 def exact_samples(energy: Any, n: int, generator: torch.Generator, objective: str) -> Tensor:
     """Independent draws of a model that can make them."""
     if not isinstance(energy, Sampleable):
-        raise CapabilityError(
-            f"{type(energy).__name__} cannot be drawn from exactly; give {objective} a kernel"
-        )
+        raise CapabilityError(f"{type(energy).__name__} cannot be drawn from exactly; give {objective} a kernel")
     with torch.no_grad():
         return energy.sample(n, generator=generator)
 
@@ -78,9 +101,7 @@ def start_points(start: str, n: int, energy: Any, batch: Tensor, generator: torc
     return energy.domain.sample(n, generator=generator, dtype=batch.dtype)
 
 
-def energy_gap(
-    energy: Any, data: Tensor, samples: Tensor, penalty: float = 0.0
-) -> tuple[Tensor, dict[str, Tensor]]:
+def energy_gap(energy: Any, data: Tensor, samples: Tensor, penalty: float = 0.0) -> tuple[Tensor, dict[str, Tensor]]:
     """E(data).mean() - E(samples).mean() plus `penalty` times the mean squares of both; and its metrics."""
     at_data, at_samples = energy(data), energy(samples)
     low, high = at_data.mean(), at_samples.mean()

@@ -12,6 +12,7 @@ from torch.nn.utils import parameters_to_vector
 from gibbsian.energy import Family
 from gibbsian.errors import ArgumentError, CapabilityError, DataError
 from gibbsian.kernels.base import Kernel, where_chain
+from gibbsian.kernels.tempering import ParallelTempering
 from gibbsian.objectives.base import Batch, Loss, Objective, labels, observed
 from gibbsian.objectives.chains import (
     STARTS,
@@ -22,6 +23,7 @@ from gibbsian.objectives.chains import (
     plain_gibbs,
     start_points,
     walk,
+    walk_tempered,
 )
 from gibbsian.objectives.common import finish, linear_loss, need_energy, number, one_of, trainable, whole
 from gibbsian.random import require_generator
@@ -30,10 +32,14 @@ __all__ = ["PersistentContrastiveDivergence"]
 
 
 class Chains(NamedTuple):
-    """The persistent chains `(slots, *event)`, and the fast weights as one vector where there are any."""
+    """The persistent chains `(slots, *event)`, and where there are any: the fast weights as one vector, the
+    hotter replicas `(slots, replicas - 1, *event)` of tempered chains and whose turn it is to swap.
+    """
 
     x: Tensor
     fast: Tensor | None = None
+    hot: Tensor | None = None
+    turn: Tensor | None = None
 
 
 @contextmanager
@@ -54,6 +60,11 @@ def overlaid(parameters: list[torch.nn.Parameter], shift: Tensor | None) -> Iter
             p.data = data
 
 
+def _written(slots: Tensor, index: Tensor | None, moved: Tensor) -> Tensor:
+    """The slots with those at `index` replaced; all of them where that is None."""
+    return moved if index is None else slots.index_copy(0, index, moved)
+
+
 @dataclass(frozen=True)
 class PersistentContrastiveDivergence(Objective):
     """E_data[E] - E_chains[E], the chains continued from step to step (stochastic maximum likelihood).
@@ -62,6 +73,9 @@ class PersistentContrastiveDivergence(Objective):
     the likelihood's. With a `buffer` larger than `chains` every step draws that many slots without
     replacement, continues them and writes them back where they came from; a share `reinit` of them starts
     anew. Class-bound slots train p(x|y): row i of the batch meets a chain of its own class.
+
+    Tempered chains: with `kernels.ParallelTempering` every chain keeps its hotter replicas from step to step,
+    which carry it over barriers that the model grows during training.
 
     Fast weights: an overlay φ ← decay·φ - rate·∇ is added to the parameters while the chains move, which
     pushes them away from where they are and lets them mix at learning rates that would freeze them otherwise.
@@ -139,9 +153,7 @@ class PersistentContrastiveDivergence(Objective):
         if self.classes is not None:
             y = labels(batch, "class-bound slots")
             if int(y.min()) < 0 or int(y.max()) >= self.classes:
-                raise DataError(
-                    f"labels run from {int(y.min())} to {int(y.max())}, expected 0 to {self.classes - 1}"
-                )
+                raise DataError(f"labels run from {int(y.min())} to {int(y.max())}, expected 0 to {self.classes - 1}")
         if self.fast_weights is not None and not trainable(energy):
             raise CapabilityError("fast weights need an energy with trainable parameters")
 
@@ -153,7 +165,10 @@ class PersistentContrastiveDivergence(Objective):
         fast = None
         if self.fast_weights is not None:
             fast = torch.zeros_like(parameters_to_vector(trainable(energy)).detach())
-        return Chains(slots, fast)
+        if not isinstance(self.kernel, ParallelTempering):
+            return Chains(slots, fast)
+        hot = slots[:, None].repeat(1, len(self.kernel.betas) - 1, *[1] * (slots.dim() - 1))
+        return Chains(slots, fast, hot, torch.zeros(1, dtype=torch.long, device=slots.device))
 
     def __call__(self, energy: Any, batch: Batch, state: Chains, generator: torch.Generator) -> Loss:
         data = observed(batch)
@@ -166,18 +181,26 @@ class PersistentContrastiveDivergence(Objective):
             order = torch.randperm(len(state.x), generator=generator, device=data.device)
             index = order[: self.chains]
         before = state.x if index is None else state.x[index]
+        hot = state.hot if state.hot is None or index is None else state.hot[index]
         if self.reinit:
             fresh = start_points(self.start, len(before), energy, data, generator)
             anew = torch.rand(len(before), generator=generator, device=data.device) < self.reinit
             before = where_chain(anew, fresh, before)
+            hot = hot if hot is None else where_chain(anew, fresh[:, None].expand_as(hot), hot)
 
         parameters = trainable(energy)
         if plain_gibbs(self.kernel, member) and not self.penalty and self.fast_weights is None:
             value, samples = member.contrast(data, before, self.steps, generator)
             metrics = {"gap": value, **chain_metrics(before, samples)}
         else:
+            turn = state.turn
             with overlaid(parameters, state.fast):
-                samples, chain = walk(member, self.kernel, before, self.steps, generator)
+                if isinstance(self.kernel, ParallelTempering) and hot is not None and turn is not None:
+                    moved = walk_tempered(member, self.kernel, before, hot, turn, self.steps, generator)
+                    samples, hot, turn, chain = moved
+                else:
+                    samples, chain = walk(member, self.kernel, before, self.steps, generator)
+            state = state._replace(turn=turn)
             value, metrics = energy_gap(member, data, samples, self.penalty)
             metrics |= chain
         fast = state.fast
@@ -185,9 +208,9 @@ class PersistentContrastiveDivergence(Objective):
             gradients = torch.autograd.grad(value, parameters, allow_unused=True, materialize_grads=True)
             fast = self.fast_decay * fast - self.fast_weights * parameters_to_vector(gradients)  # type: ignore[operator]
             value = linear_loss(value, parameters, gradients)
-        samples = samples.detach()
-        slots = samples if index is None else state.x.index_copy(0, index, samples)
-        return finish(self, value, Chains(slots, fast), metrics)
+        slots = _written(state.x, index, samples.detach())
+        heat = None if state.hot is None or hot is None else _written(state.hot, index, hot)
+        return finish(self, value, Chains(slots, fast, heat, state.turn), metrics)
 
     def _slots_of(self, y: Tensor, slots: Tensor, generator: torch.Generator) -> Tensor:
         """For every row a slot of its class, no slot twice."""
