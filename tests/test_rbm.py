@@ -338,3 +338,96 @@ def test_bad_input_is_refused(bad, error):
     with pytest.raises(error) as caught:
         bad()
     assert len(str(caught.value)) > 25
+
+
+# --- the fast path of contrastive divergence --------------------------------------------------------
+
+
+def plain_gradient(rbm, batch, samples):
+    """Value and gradients of the same contrast by autograd."""
+    copy = RBM(rbm.visible.n, rbm.hidden.n).to(rbm.weight.dtype)
+    copy.load_state_dict(rbm.state_dict())
+    value = copy(batch).mean() - copy(samples).mean()
+    value.backward()
+    return value.detach(), [p.grad for p in copy.parameters()]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+@pytest.mark.parametrize("chains", [None, 10, 7])
+@pytest.mark.parametrize("steps", [1, 3])
+def test_contrast_has_the_value_and_gradient_of_its_samples(steps, chains, dtype):
+    rbm = randomise(RBM(9, 5), scale=1.0).to(dtype)
+    batch = (torch.rand(10, 9, generator=gen()) < 0.4).to(dtype)
+    start = None if chains is None else (torch.rand(chains, 9, generator=gen(3)) < 0.6).to(dtype)
+    value, samples = rbm.contrast(batch, start, steps, gen(1))
+    assert samples.shape == (chains or 10, 9) and rbm.domain.contains(samples).all()
+    exact, gradients = plain_gradient(rbm, batch, samples)
+    close = {"atol": 1e-5, "rtol": 1e-5} if dtype == torch.float32 else {}
+    torch.testing.assert_close(value.detach(), exact, **close)
+    (0.25 * value).backward()
+    for p, g in zip(rbm.parameters(), gradients, strict=True):
+        torch.testing.assert_close(p.grad, 0.25 * g, **close)
+
+
+def test_contrast_draws_from_the_transition_law():
+    """(v, v') of CD-1 from exact starts against π(v)P(v'|v), in single precision with fused products."""
+    rbm = randomise(RBM(4, 3), scale=0.9)
+    v, h = rbm.domain.states(dtype=F64), units.Bernoulli(3).domain.states(dtype=F64)
+    joint, measure = tables(rbm, v, h), torch.zeros(16, dtype=F64)
+    p, pi = transition(rbm, v, h, joint, measure), torch.softmax(-rbm(v).detach(), 0)
+    rbm.float()
+    n = 60000
+    start = torch.multinomial(pi, n, generator=gen(), replacement=True)
+    weights = 2.0 ** torch.arange(3, -1, -1)
+    for chains in (None, v[start].float()):
+        batch = v[start].float() if chains is None else torch.zeros(5, 4)
+        _, samples = rbm.contrast(batch, chains, 1, gen(1))
+        counts = torch.bincount(start * 16 + (samples @ weights).long(), minlength=256).double()
+        expected = n * (pi[:, None] * p).flatten()
+        keep = expected > 5
+        stat, freedom = ((counts - expected)[keep] ** 2 / expected[keep]).sum(), int(keep.sum())
+        assert float(stat) < freedom + 5 * math.sqrt(2 * freedom)
+
+
+def test_contrast_is_right_when_activations_saturate():
+    rbm = randomise(RBM(6, 4), scale=1.0).float()
+    with torch.no_grad():
+        rbm.weight.mul_(100)  # logits of hundreds: probabilities underflow to 0
+    batch = (torch.rand(12, 6, generator=gen()) < 0.5).float()
+    value, samples = rbm.contrast(batch, None, 1, gen(1))
+    exact, _ = plain_gradient(rbm, batch, samples)
+    torch.testing.assert_close(value.detach(), exact, rtol=1e-5, atol=1e-3)
+
+
+def test_half_precision_products_stay_close():
+    full = randomise(RBM(40, 30), scale=0.3).float()
+    half = RBM(40, 30, products="bf16")
+    half.load_state_dict(full.state_dict())
+    batch = (torch.rand(64, 40, generator=gen()) < 0.5).float()
+    chains = (torch.rand(32, 40, generator=gen(2)) < 0.5).float()
+    value, samples = half.contrast(batch, chains, 1, gen(1))
+    assert half.weight.dtype == torch.float32 and samples.dtype == torch.float32
+    exact, gradients = plain_gradient(full, batch, samples)
+    value.backward()
+    torch.testing.assert_close(value.detach(), exact, rtol=0, atol=0.05)
+    for p, g in zip(half.parameters(), gradients, strict=True):
+        torch.testing.assert_close(p.grad, g, rtol=0, atol=4e-3)  # a few units of 2^-8 of probabilities over 1
+
+
+def test_contrast_of_other_units_and_refusals():
+    rbm = randomise(RBM(units.Gaussian(3), 2), scale=0.3)
+    batch = torch.randn(6, 3, generator=gen(), dtype=F64)
+    value, samples = rbm.contrast(batch, None, 2, gen(1))
+    value.backward()
+    assert samples.shape == (6, 3) and torch.isfinite(rbm.visible.log_sigma.grad).all()
+    plain = RBM(3, 2)
+    value, _ = plain.contrast(torch.ones(2, 3), None, 1, gen())
+    value.backward(retain_graph=True)
+    with pytest.raises(GibbsianError, match="once"):
+        value.backward()
+    with pytest.raises(ArgumentError):
+        plain.contrast(torch.ones(2, 3), None, 0, gen())
+    with pytest.raises(ArgumentError):
+        RBM(units.Spin(3), 2, products="bf16")
+    with pytest.raises(GibbsianError):
+        plain.contrast(torch.ones(2, 3), None, 1, None)

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, DivergenceError, ShapeError
+from gibbsian.models.rbm_contrast import bernoulli_contrast
 from gibbsian.models.rbm_path import RBMPath, TemperedRBM
 from gibbsian.random import require_generator, stream
-from gibbsian.units import Count, Gaussian, Natural, Unit, as_unit, layer_noise
+from gibbsian.units import Bernoulli, Count, Gaussian, Natural, Unit, as_unit, layer_noise
 
 __all__ = ["RBM"]
 
@@ -66,6 +67,8 @@ class RBM(Energy):
             )
         if products not in {"full", "bf16"}:
             raise ArgumentError(f"products={products!r}: expected 'full' or 'bf16'")
+        if products == "bf16" and not (isinstance(visible, Bernoulli) and isinstance(hidden, Bernoulli)):
+            raise ArgumentError("products='bf16' is for Bernoulli layers, whose values are exact in half precision")
         super().__init__(visible.domain)
         self.visible, self.hidden, self.products = visible, hidden, products
         generator = stream(0, "init") if generator is None else generator
@@ -208,8 +211,16 @@ class RBM(Energy):
     def contrast(
         self, batch: Tensor, chains: Tensor | None, steps: int, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
-        """F(batch).mean() - F(samples).mean() and the samples, `steps` sweeps from `chains` or from the batch."""
+        """F(batch).mean() - F(samples).mean() and the samples, `steps` sweeps from `chains` or from the batch.
+
+        With Bernoulli layers every product is done once: five for CD-1, six with persistent chains. The
+        gradient is ready before `backward`, which can be called once.
+        """
         require_generator(generator, batch.device)
+        if steps < 1:
+            raise ArgumentError(f"contrast(steps={steps}): at least one sweep is needed")
+        if isinstance(self.visible, Bernoulli) and isinstance(self.hidden, Bernoulli):
+            return bernoulli_contrast(self, batch, chains, steps, generator)
         x = batch if chains is None else chains
         for _ in range(steps):
             x = self.gibbs_sweep(x, tuple(part[0] for part in self.gibbs_noise(x, 1, generator)))

@@ -1,0 +1,131 @@
+"""Contrastive divergence of Bernoulli RBMs with hardly more than its products: five for CD-1, six for PCD-1.
+
+The sweeps hold every number that value and gradient need,
+
+    F(v) = -b·v - Σⱼ softplus(aⱼ),   aⱼ = cⱼ + (vW)ⱼ
+    ∇_W [F(data) - F(samples)] = -⟨v p(h|v)ᵀ⟩_data + ⟨v p(h|v)ᵀ⟩_samples,
+
+so both come out of one pass, while the layers are still in the cache, and the backward pass only hands them out.
+"""
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gibbsian.errors import CapabilityError
+
+if TYPE_CHECKING:
+    from gibbsian.models.rbm import RBM
+
+__all__ = ["bernoulli_contrast"]
+
+# product, bias and logistic function in one pass of oneDNN: what torch.compile emits for them on a CPU
+_FUSED = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
+
+
+class _Layer(NamedTuple):
+    """One way through the weights: σ(bias + x W)."""
+
+    bias: Tensor
+    weight: Tensor  # (inputs, outputs), in half precision where products are to be
+    fused: bool
+
+    def logits(self, x: Tensor) -> Tensor:
+        """bias + x W."""
+        if self.weight.dtype == self.bias.dtype:
+            return torch.addmm(self.bias, x, self.weight)
+        return torch.mm(x.to(self.weight.dtype), self.weight).to(self.bias.dtype).add_(self.bias)
+
+    def mean(self, x: Tensor) -> Tensor:
+        """σ(bias + x W)."""
+        if self.fused:
+            return _FUSED(x, self.weight.T, self.bias, "sigmoid", [], "")  # type: ignore[misc]
+        return self.logits(x).sigmoid_()
+
+    def mean_and_logits(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The mean, and the logits where they are at hand."""
+        if self.fused:
+            return self.mean(x), None
+        a = self.logits(x)
+        return torch.sigmoid(a), a
+
+
+def bernoulli_contrast(
+    rbm: "RBM", batch: Tensor, chains: Tensor | None, steps: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """F(batch).mean() - F(samples).mean(), differentiable in the parameters, and the samples."""
+    with torch.no_grad():
+        master, b, c = rbm.weight.detach(), rbm.visible_bias.detach(), rbm.hidden_bias.detach()
+        half = rbm.products == "bf16"
+        weight = master.bfloat16() if half else master
+        fused = _FUSED is not None and not half and master.dtype == torch.float32 and master.device.type == "cpu"
+        up, down = _Layer(c, weight, fused), _Layer(b, weight.T, fused)
+        n, m = len(batch), len(batch if chains is None else chains)
+
+        data_mean, data_logits = up.mean_and_logits(batch)
+        if not half:
+            g_weight = torch.addmm(batch.new_empty(()), batch.T, data_mean, beta=0, alpha=-1 / n)
+        v, p = (batch, data_mean) if chains is None else (chains, up.mean(chains))
+        logits = None
+        for _ in range(steps):
+            u = torch.rand(p.shape, generator=generator, dtype=p.dtype, device=p.device)
+            q = down.mean(torch.lt(u, p, out=u))
+            u = torch.rand(q.shape, generator=generator, dtype=q.dtype, device=q.device)
+            v = torch.lt(u, q, out=q)
+            p, logits = up.mean_and_logits(v)
+        if half:  # one product, so that the difference is rounded and not its terms
+            pair = torch.cat([data_mean.mul(-1 / n).bfloat16(), p.mul(1 / m).bfloat16()])
+            g_weight = torch.mm(torch.cat([batch.bfloat16(), v.bfloat16()]).T, pair).to(master.dtype)
+        else:
+            g_weight.addmm_(v.T, p, alpha=1 / m)
+        g_b = torch.add(v.sum(0).div_(m), batch.sum(0), alpha=-1 / n)
+        g_c = torch.add(p.sum(0).div_(m), data_mean.sum(0), alpha=-1 / n)
+
+        value = g_b @ b
+        if data_logits is not None and logits is not None:
+            value += F.softplus(logits).sum() / m - F.softplus(data_logits).sum() / n
+        else:
+            value = _cumulant_gap(up, master, batch, data_mean, v, p, g_b) + value
+    gradient = [g_weight, g_b, g_c]
+    loss = _HandOut.apply(rbm.weight, rbm.visible_bias, rbm.hidden_bias, value, gradient)
+    return loss, v
+
+
+def _cumulant_gap(
+    up: _Layer, weight: Tensor, batch: Tensor, data_mean: Tensor, v: Tensor, p: Tensor, gap: Tensor
+) -> Tensor:
+    """⟨Σ softplus(a)⟩ of the samples less that of the data, without logits: softplus(a) = a - log σ(a), and Σ a is
+    linear in v, so that Σ a comes from the difference `gap` of the means of v."""
+    n, m = len(batch), len(v)
+    linear = gap @ weight.sum(1)
+    if n == m:  # one logarithm for both; a quotient of two pairs, so that half as many are needed
+        ratio, middle = data_mean / p, n // 2
+        folded = ratio[:middle] * ratio[middle : 2 * middle]
+        logs = (folded.log_().sum() + ratio[2 * middle :].log_().sum()) / n
+    else:
+        logs = data_mean.log().sum() / n - p.log().sum() / m
+    total = linear + logs
+    if bool(torch.isfinite(total)):
+        return total
+    return F.softplus(up.logits(v)).sum() / m - F.softplus(up.logits(batch)).sum() / n  # σ(a) has underflowed
+
+
+class _HandOut(torch.autograd.Function):
+    """A value that is known already, with its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, b: Tensor, c: Tensor, value: Tensor, gradient: list[Tensor]) -> Tensor:
+        ctx.gradient = gradient
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        if not ctx.gradient:
+            raise CapabilityError("the gradient of a contrast can be taken once; call contrast again for another")
+        weight, b, c = ctx.gradient
+        ctx.gradient = ()  # nobody else holds them: they become the parameters' gradients without a copy
+        if grad.is_cuda or float(grad) != 1:
+            weight.mul_(grad), b.mul_(grad), c.mul_(grad)
+        return weight, b, c, None, None
