@@ -1,0 +1,5 @@
+"""Data: transforms to what energies take."""
+
+from gibbsian.data.transforms import binarise
+
+__all__ = ["binarise"]

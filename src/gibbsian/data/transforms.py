@@ -1,0 +1,44 @@
+"""From grey values to what units take, as an explicit step."""
+
+import torch
+from torch import Tensor
+
+from gibbsian.errors import ArgumentError, DataError
+from gibbsian.random import require_generator
+
+__all__ = ["binarise"]
+
+
+def binarise(
+    x: Tensor, how: str, *, generator: torch.Generator | None = None, threshold: float = 0.5
+) -> Tensor:
+    """Grey values in [0, 1] as {0, 1}.
+
+    Args:
+        x: any shape, values in [0, 1].
+        how: "sample", each value is the probability of a 1 (the usual benchmark: draw anew for every epoch, or once
+            for a fixed set), or "threshold", 1 where the value is above `threshold`.
+        generator: for "sample"; required there.
+
+    >>> binarise(torch.tensor([0.1, 0.9]), how="threshold")
+    tensor([0., 1.])
+    >>> g = torch.Generator().manual_seed(0)
+    >>> binarise(torch.full((10000,), 0.3), how="sample", generator=g).mean().round(decimals=1)
+    tensor(0.3000)
+    """
+    if how not in {"sample", "threshold"}:
+        raise ArgumentError(f"binarise(how={how!r}): expected 'sample' or 'threshold'")
+    if not x.is_floating_point():
+        raise DataError(f"binarise takes floating numbers in [0, 1], got {x.dtype}; for bytes pass x / 255")
+    outside = ~((x >= 0) & (x <= 1))
+    if bool(outside.any()):
+        position = tuple(outside.nonzero()[0].tolist())
+        raise DataError(
+            f"x{list(position)} = {float(x[position]):g} lies outside [0, 1] ({int(outside.sum())} of {x.numel()} "
+            "values do); rescale first, for bytes pass x / 255"
+        )
+    if how == "threshold":
+        return (x > threshold).to(x.dtype)
+    require_generator(generator, x.device)
+    u = torch.rand(x.shape, generator=generator, dtype=x.dtype, device=x.device)
+    return (u < x).to(x.dtype)
