@@ -24,7 +24,13 @@ from torch.nn.functional import softplus
 
 import gibbsian as gb
 from gibbsian import domains, errors
-from gibbsian.objectives import ExactLikelihood, MinimumProbabilityFlow, PseudoLikelihood, RatioMatching
+from gibbsian.objectives import (
+    ExactLikelihood,
+    MinimumProbabilityFlow,
+    PerturbAndMAP,
+    PseudoLikelihood,
+    RatioMatching,
+)
 
 DOMAINS = {"binary": BINARY, "spin": SPIN, "categorical": CATEGORICAL}
 
@@ -106,9 +112,7 @@ CASES = [
 def test_value_and_gradient_by_brute_force(kind, term, name):
     machine = Machine(DOMAINS[name])
     x = draws(machine, 6)
-    truth = sum(
-        term(machine(row[None]), others) for row in x for others in one_unit_changes(machine, row)
-    ) / len(x)
+    truth = sum(term(machine(row[None]), others) for row in x for others in one_unit_changes(machine, row)) / len(x)
     for options in ({}, {"chunk": 1}, {"chunk": 3}):
         loss = kind(**options)(machine, x, (), gen())
         torch.testing.assert_close(loss.value.detach(), truth.detach())
@@ -173,6 +177,65 @@ def test_flat_energies_give_known_numbers():
     skewed = gb.as_energy(lambda x: -2.0 * x.sum(1), domains.Binary(3))
     value = float(PseudoLikelihood()(skewed, torch.ones(2, 3, dtype=F64), (), gen()).value)
     assert math.isclose(value, 3 * float(softplus(torch.tensor(-2.0, dtype=F64))))
+
+
+# --- perturb-and-MAP ------------------------------------------------------------------------------
+
+
+def test_perturb_and_map_is_exact_for_independent_units():
+    """Without couplings the maximum of every unit is Gumbel: E max = log Z, and x̂ has the model's law."""
+    for domain in (BINARY, SPIN, CATEGORICAL):
+        machine = Machine(domain)
+        with torch.no_grad():
+            machine.pairs.zero_()
+            machine.triple.zero_()
+        x = draws(machine, 20)
+        truth = gradient_of(machine(x).mean() + torch.logsumexp(-machine(machine.states()), 0), machine)
+        seeds = range(300)
+        d = domain.numel
+        got = torch.stack([gradient(machine, PerturbAndMAP(50), x, seed=s)[:d] for s in seeds])
+        z = (got.mean(0) - truth[:d]) / got.std(0) * len(seeds) ** 0.5
+        assert z.abs().max() < 5.2
+        value = torch.stack([PerturbAndMAP(50)(machine, x, (), gen(s)).value.detach() for s in seeds])
+        exact = ExactLikelihood()(machine, x, (), gen()).value.detach()
+        assert abs(value.mean() - exact) < 5 * value.std() / len(seeds) ** 0.5
+
+
+def test_perturb_and_map_bounds_the_likelihood_and_has_the_gradient_of_its_value():
+    machine = Machine(BINARY)
+    x = draws(machine, 20)
+    objective = PerturbAndMAP(4000)
+    value = objective(machine, x, (), gen()).value
+    exact = ExactLikelihood()(machine, x, (), gen()).value
+    assert float(exact.detach()) < float(value.detach()) < float(exact.detach()) + 1.5
+    got, h = gradient_of(value, machine), 1e-6
+    with torch.no_grad():
+        for i in (0, 3):
+            machine.bias[i] += h
+            up = objective(machine, x, (), gen()).value
+            machine.bias[i] -= 2 * h
+            down = objective(machine, x, (), gen()).value
+            machine.bias[i] += h
+            assert abs(float((up - down) / (2 * h) - got[i])) < 1e-5  # the maxima stay where they are
+
+
+def test_minimum_cuts_find_the_enumerated_maxima():
+    machine = gb.models.BoltzmannMachine(6).double()
+    g = gen(2)
+    w = torch.rand(6, 6, generator=g, dtype=F64)
+    w = torch.triu(w, 1) + torch.triu(w, 1).T
+    flip = torch.tensor([1.0, -1, 1, 1, -1, 1], dtype=F64)
+    machine.set_parameters(weight=w * torch.outer(flip, flip), bias=torch.randn(6, generator=g, dtype=F64))
+    x = domains.Binary(6).sample(10, generator=g, dtype=F64)
+    by_cut, by_hand = (gradient(machine, PerturbAndMAP(40, s), x, seed=1) for s in ("max_flow", "enumerate"))
+    torch.testing.assert_close(by_cut, by_hand)
+    with torch.no_grad():
+        machine.weight[0, 1] = machine.weight[1, 0] = -machine.weight[0, 1]
+    with pytest.raises(errors.CapabilityError, match="attractive"):
+        PerturbAndMAP(2, "max_flow")(machine, x, (), gen())
+    big = gb.as_energy(lambda x: x.sum(1), domains.Binary(40))
+    with pytest.raises(errors.CapabilityError, match="out of reach"):
+        PerturbAndMAP().init(big, torch.ones(2, 40), gen())
 
 
 def test_refusals():

@@ -282,6 +282,7 @@ DISCRETE = {
     "ratio": objectives.RatioMatching(sites=2),
     "flow": objectives.MinimumProbabilityFlow(chunk=2),
     "nce": NoiseContrastive("marginals", ratio=3),
+    "perturb": objectives.PerturbAndMAP(samples=5),
 }
 RBM = {
     "cd": ContrastiveDivergence(kernels.Gibbs()),

@@ -11,6 +11,7 @@ from gibbsian.objectives.noise import FlowNoise, GaussianNoise, MarginalNoise, M
 from gibbsian.objectives.noise_contrastive import NoiseContrastive
 from gibbsian.objectives.nonnegative import NonNegativeScoreMatching
 from gibbsian.objectives.persistent import PersistentContrastiveDivergence
+from gibbsian.objectives.perturb_and_map import PerturbAndMAP
 from gibbsian.objectives.probability_flow import MinimumProbabilityFlow
 from gibbsian.objectives.pseudo import PseudoLikelihood
 from gibbsian.objectives.ratio import RatioMatching
@@ -44,6 +45,7 @@ __all__ = [
     "NonNegativeScoreMatching",
     "Objective",
     "PersistentContrastiveDivergence",
+    "PerturbAndMAP",
     "PseudoLikelihood",
     "RatioMatching",
     "SlicedScoreMatching",
