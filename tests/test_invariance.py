@@ -143,6 +143,10 @@ KERNELS = {
     "HMC, jitter": kernels.HMC(0.5, 3, jitter=0.6),
     "HMC, jitter and dense mass": kernels.HMC(0.5, 3, mass=DENSE, jitter=0.6),
     "HMC, per chain": kernels.HMC(PER_CHAIN / 2, 3),
+    "guided": kernels.UnderdampedLangevin(0.5, adjusted=True),
+    "guided, dense mass": kernels.UnderdampedLangevin(0.5, friction=0.3, mass=DENSE, adjusted=True),
+    "NUTS": kernels.NUTS(0.5),
+    "NUTS, dense mass": kernels.NUTS(0.7, mass=DENSE, max_depth=4),
 }
 
 
@@ -159,6 +163,7 @@ def test_real_kernels_leave_the_law_alone(kernel, target):
     [
         "random walk", "random walk, per chain", "user proposal, symmetric", "MALA", "MALA, diagonal mass",
         "MALA, jitter", "HMC", "HMC, diagonal mass", "HMC, jitter", "independence, Gaussian",
+        "guided", "NUTS",
     ],
 )  # fmt: skip
 def test_walls_are_respected_exactly(kernel, target):

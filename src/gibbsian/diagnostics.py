@@ -1,10 +1,13 @@
 """Summaries of chains: from kept draws through ArviZ, or streamed in constant memory."""
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from gibbsian.errors import ArgumentError
 
 __all__ = ["StreamingMoments", "summarise"]
 
@@ -24,7 +27,8 @@ def summarise(samples: Tensor) -> dict[str, Tensor]:
     event = samples.shape[2:]
     if len(samples) < 4:
         nan = torch.full(event, torch.nan, dtype=samples.dtype)
-        mean, sd = samples.flatten(0, 1).mean(0).cpu(), samples.flatten(0, 1).std(0).cpu()
+        flat = samples.flatten(0, 1).cpu()
+        mean, sd = flat.mean(0), flat.std(0) if len(flat) > 1 else nan
         return {"mean": mean, "sd": sd, "r_hat": nan, "ess": nan, "ess_tail": nan, "mcse": nan}
     array = np.asarray(samples.detach().cpu().double()).reshape(*samples.shape[:2], -1)
 
@@ -49,8 +53,8 @@ def summarise(samples: Tensor) -> dict[str, Tensor]:
 class StreamingMoments:
     """Mean, variance, split R-hat and batch-means ESS of `total` draws that are never kept.
 
-    Sums are taken of x minus its first draw, over at most 64 batches per chain, so the memory is 64 draws
-    however long the chains are.
+    Sums are taken in double precision of x minus its first draw, over at most 64 batches per chain, so the
+    memory is 64 draws however long the chains are.
 
     >>> g = torch.Generator().manual_seed(0)
     >>> x = torch.randn(1000, 4, 2, generator=g, dtype=torch.float64)
@@ -77,45 +81,52 @@ class StreamingMoments:
             return
         if self.shift is None:
             self.shift = x[0].clone()
-            self.sums = x.new_zeros(self.batches, *x.shape[1:])
-            self.squares = x.new_zeros(2, *x.shape[1:])
-        index = torch.arange(self.seen, self.seen + len(x), device=x.device)
+            self.sums = x.new_zeros(self.batches, *x.shape[1:], dtype=torch.float64)
+            self.squares = x.new_zeros(2, *x.shape[1:], dtype=torch.float64)
         centred = x - self.shift
-        self.sums.index_add_(0, index * self.batches // self.total, centred)
-        self.squares.index_add_(0, index * 2 // self.total, centred.square())
+        done = 0
+        while done < len(x):  # one run of draws that fall into the same batch after the other
+            batch = (self.seen + done) * self.batches // self.total
+            end = min(len(x), -(-(batch + 1) * self.total // self.batches) - self.seen)
+            part = centred[done:end]
+            self.sums[batch] += part.sum(0, dtype=torch.float64)
+            self.squares[batch * 2 // self.batches] += torch.linalg.vector_norm(part, dim=0, dtype=torch.float64) ** 2
+            done = end
         self.seen += len(x)
+
+    def _counts(self, parts: int) -> Tensor:
+        """How many draws fall in each of so many parts, shaped to broadcast against the sums."""
+        edges = [-(-i * self.total // parts) for i in range(parts + 1)]
+        counts = [b - a for a, b in pairwise(edges)]
+        return torch.tensor(counts, dtype=self.sums.dtype, device=self.sums.device).reshape(
+            -1, *[1] * (self.sums.dim() - 1)
+        )
 
     def summary(self) -> dict[str, Tensor]:
         """The same names as `summarise`, less `ess_tail`; R-hat is the plain split one."""
         if self.shift is None or self.seen < self.total:
-            raise ValueError(f"the stream has seen {self.seen} of {self.total} draws")
+            raise ArgumentError(f"the stream has seen {self.seen} of {self.total} draws; give it the rest")
         n, (b, chains) = self.total, self.sums.shape[:2]
-        counts = torch.bincount(torch.arange(n) * b // n, minlength=b).to(self.sums)
-        halves = torch.bincount(torch.arange(n) * 2 // n, minlength=2).to(self.sums)
-        event = [1] * (self.sums.dim() - 1)
+        shift = self.shift.double()
         total = self.sums.sum(0)
-        chain_mean = total / n  # relative to the shift
-        mean = (chain_mean + self.shift).mean(0)
-        chain_var = (self.squares.sum(0) - total * chain_mean) / max(n - 1, 1)
-        every = chain_mean + self.shift
-        between = every.var(0) if chains > 1 else torch.zeros_like(mean)
-        within = chain_var.mean(0)
-        plus = within * (n - 1) / n + between
+        chain_mean = total / n + shift
+        mean = chain_mean.mean(0)
+        inside = self.squares.sum(0) - total.square() / n  # sum of squares about the chain's own mean
+        apart = n * (chain_mean - mean).square().sum(0)
         nan = torch.full_like(mean, torch.nan)
-        if n < 4:
-            return {"mean": mean, "sd": plus.sqrt(), "r_hat": nan, "ess": nan, "mcse": nan}
-        batch_means = self.sums / counts.reshape(-1, *event)
-        spread = (counts.reshape(-1, *event) * (batch_means - chain_mean).square()).sum(0) / (b - 1)  # per chain: n Var(mean)
-        ess = chains * n * plus / spread.mean(0)
-        half_sum = torch.stack([part.sum(0) for part in self._halves()])
-        half_n = halves.reshape(-1, *event)
-        half_mean = half_sum / half_n
-        half_var = (self.squares - half_sum * half_mean) / (half_n - 1)
-        w = half_var.mean((0, 1))
-        split = (half_mean + self.shift).flatten(0, 1).var(0)
-        r_hat = ((w * (n / 2 - 1) / (n / 2) + split) / w).sqrt()
-        return {"mean": mean, "sd": plus.sqrt(), "r_hat": r_hat, "ess": ess, "mcse": (plus / ess).sqrt()}
-
-    def _halves(self) -> tuple[Tensor, Tensor]:
-        middle = self.batches // 2
-        return self.sums[:middle], self.sums[middle:]
+        sd = ((inside.sum(0) + apart) / (chains * n - 1)).sqrt() if chains * n > 1 else nan
+        result = {"mean": mean, "sd": sd, "r_hat": nan, "ess": nan, "mcse": nan}
+        if n >= 4:
+            counts = self._counts(b)
+            # n times the variance of a chain's mean, from batch means about the mean of all chains
+            batch_means = self.sums / counts + shift
+            spread = (counts * (batch_means - mean).square()).sum((0, 1)) / (chains * b - 1)
+            half_n = self._counts(2)
+            half_sum = self.sums.unflatten(0, (2, -1)).sum(1)
+            half_mean = half_sum / half_n + shift
+            within = ((self.squares - half_sum.square() / half_n) / (half_n - 1)).mean((0, 1))
+            between = half_mean.flatten(0, 1).var(0)
+            result["r_hat"] = ((within * (1 - 2 / n) + between) / within).sqrt()
+            result["ess"] = chains * n * sd.square() / spread
+            result["mcse"] = (spread / (chains * n)).sqrt()
+        return {name: value.to(self.shift.dtype) for name, value in result.items()}

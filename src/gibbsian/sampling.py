@@ -8,17 +8,26 @@ and compiled chains agree on the same seed, and on the CPU a run does not depend
 
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from gibbsian.compiled import compiled_chunk
 from gibbsian.diagnostics import StreamingMoments, summarise
 from gibbsian.domains import Categorical, Domain
-from gibbsian.errors import ArgumentError, CapabilityError, DivergenceError, DivergenceWarning, DomainError, ShapeError
+from gibbsian.errors import (
+    ArgumentError,
+    CapabilityError,
+    DivergenceError,
+    DivergenceWarning,
+    DomainError,
+    GibbsianError,
+    ShapeError,
+)
 from gibbsian.kernels.base import Info, Kernel, MetropolisInfo, judge
 from gibbsian.progress import progress_bar
 from gibbsian.random import require_generator
@@ -93,6 +102,14 @@ def _per_step(inputs: Any) -> Iterator[Any]:
 Steps = tuple[list[Tensor], list[Info]]
 
 
+def chunk_size(kernel: Kernel, x: Tensor) -> int:
+    """Steps whose random numbers are drawn at a time: what is compiled into one graph, on CUDA what is captured in
+    one (eager runs draw alike, so that both see the same numbers)."""
+    if kernel.fixed_chunk or not x.is_cuda:
+        return kernel.fixed_chunk or kernel.unroll
+    return max(1, min(100, (1 << 25) // x.numel()))
+
+
 def run_steps(energy: Any, kernel: Kernel, state: Any, inputs: Any) -> tuple[Any, list[Tensor], list[Info]]:
     """Several steps, eagerly: the state after them, and the positions and infos of each."""
     positions, infos = [], []
@@ -131,7 +148,7 @@ def advance(
     with torch.no_grad():
         done = 0
         while done < steps:
-            k = min(kernel.fixed_chunk or kernel.unroll, steps - done)
+            k = min(chunk_size(kernel, kernel.position(state)), steps - done)
             inputs = kernel.draw(energy, kernel.position(state), k, generator, start + done)
             state, _, some = run_steps(energy, kernel, state, inputs)
             infos += some
@@ -174,6 +191,8 @@ def _check_counts(steps: int | None, burn_in: int, thin: int) -> None:
         raise ArgumentError("say how many steps to run: sample(..., steps=1000)")
     if steps < 1 or int(steps) != steps:
         raise ArgumentError(f"steps={steps}: the number of steps must be a whole number from 1 on")
+    if int(burn_in) != burn_in:
+        raise ArgumentError(f"burn_in={burn_in}: the number of steps that are not kept must be a whole number")
     if not 0 <= burn_in < steps:
         raise ArgumentError(f"burn_in={burn_in} of steps={steps}: steps counts the burn-in, so burn_in must be smaller")
     if thin < 1 or int(thin) != thin:
@@ -228,11 +247,12 @@ def sample(
     _check_counts(steps, burn_in, thin)
     if steps is None:  # for the type checker: _check_counts has raised
         raise ArgumentError("say how many steps to run")
-    with torch.no_grad():
+    with torch.no_grad(), _explained(energy, x0):
         target = kernel.target(energy)
         if isinstance(x0, Trace):
             if clamp is not None:
                 raise ArgumentError("a resumed run keeps the clamp of its trace; leave clamp out")
+            _check_resumable(x0, kernel, target)
             state, done, free, x = x0.state, x0.steps, x0.clamp, x0.last
             kernel = kernel if free is None else kernel.clamped(free)
         else:
@@ -241,10 +261,10 @@ def sample(
             done, free = 0, free_mask(clamp, x, energy.domain)
             kernel = kernel if free is None else kernel.clamped(free)
             state = kernel.init(target, x.detach().clone(), free)
-            _check_energies(state)
+            _check_energies(state, x)
         generator = require_generator(generator, x.device)
 
-        size = kernel.fixed_chunk or kernel.unroll
+        size = chunk_size(kernel, x)
         fast = compiled_chunk(run_chunk, target, kernel, state, size) if compile else None
         record = _Record(steps, burn_in, thin, keep, x)
         at = 0
@@ -258,6 +278,8 @@ def sample(
                 else:
                     state, positions, infos = run_steps(target, kernel, state, inputs)
                     record.add_steps(positions, infos)
+                if at == 0:
+                    _check_precision(kernel.position(state), x, "position")
                 at += k
                 tick(k)
         record.flush()
@@ -358,8 +380,55 @@ class _Record:
         self.at += n
 
 
-def _check_energies(state: Any) -> None:
+def _check_resumable(trace: Trace, kernel: Kernel, target: Any) -> None:
+    """A state belongs to its kind of kernel, and holds energies that must still be those of the model."""
+    if type(kernel) is not type(trace.kernel):
+        raise ArgumentError(
+            f"the trace is one of {type(trace.kernel).__name__} and cannot be resumed with {type(kernel).__name__}; "
+            "start anew from its positions: sample(energy, kernel, trace.last, ...)"
+        )
+    cached = getattr(trace.state, "energy", None)
+    if cached is None or cached.shape != trace.last.shape[:1]:
+        return
+    now = target(trace.last)
+    if not torch.allclose(now, cached, rtol=1e-3, atol=1e-3, equal_nan=True):
+        raise ArgumentError(
+            "the energy is not the one that the trace was run on (its parameters have changed, or it is another), so "
+            "the energies in its state are out of date; start anew: sample(energy, kernel, trace.last, ...)"
+        )
+
+
+@contextmanager
+def _explained(energy: Any, x0: Any) -> Iterator[None]:
+    """Say so when torch stumbles over a model in another precision or on another device than the chains."""
+    try:
+        yield
+    except RuntimeError as error:
+        x = x0.last if isinstance(x0, Trace) else x0
+        if isinstance(error, GibbsianError) or not isinstance(x, Tensor) or not isinstance(energy, nn.Module):
+            raise
+        for name, t in (*energy.named_parameters(), *energy.named_buffers()):
+            if t.is_floating_point() and (t.dtype != x.dtype or t.device != x.device):
+                raise ArgumentError(
+                    f"the chains are {x.dtype} on {x.device} but {name} of the energy is {t.dtype} on {t.device}; "
+                    f"bring both together, for example with energy.to({x.device.type!r}, {x.dtype})"
+                ) from error
+        raise
+
+
+def _check_precision(t: Tensor, x: Tensor, what: str) -> None:
+    if t.dtype != x.dtype:
+        raise ArgumentError(
+            f"x0 is {x.dtype} but the {what} came out as {t.dtype}; bring both to one precision, for example with "
+            f"x0.to({t.dtype}) or energy.to({x.dtype})"
+        )
+
+
+def _check_energies(state: Any, x: Tensor) -> None:
     energy = getattr(state, "energy", None)
+    for what, t in (("energy", energy), ("score", getattr(state, "score", None))):
+        if t is not None:
+            _check_precision(t, x, what)
     if energy is None:
         return
     bad = ~torch.isfinite(energy.flatten())

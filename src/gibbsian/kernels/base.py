@@ -100,10 +100,12 @@ def schedule_values(value: Any, steps: int, start: int, like: Tensor, name: str)
     A number holds for all steps; a 1-D tensor is a schedule, one value a step; a 2-D tensor `(1, chains)` is
     one value per chain, held for all steps.
     """
+    if isinstance(value, int | float):  # filled on the device: a copy from the host could not be captured
+        return torch.full((), value, dtype=like.dtype, device=like.device).expand(steps)
     t = torch.as_tensor(value, dtype=like.dtype, device=like.device)
     if t.dim() == 0:
         return t.expand(steps)
-    if t.dim() == 2 and len(t) == 1:
+    if t.dim() == 2 and len(t) == 1 and len(like) % t.shape[1] == 0:  # tempering has one for several rows
         return t.expand(steps, -1)
     if t.dim() == 1 and start + steps <= len(t):
         return t[start : start + steps]
@@ -215,8 +217,8 @@ def _advice(domain: Domain) -> str:
 
 
 def masked(t: Tensor, free: Tensor | None) -> Tensor:
-    """t where entries may move, 0 elsewhere."""
-    return t if free is None else t * free
+    """t where entries may move, 0 elsewhere, whatever t is there (a score may be infinite at a held entry)."""
+    return t if free is None else torch.where(free != 0, t, 0.0)
 
 
 def start_state(energy: Energy, x: Tensor, free: Tensor | None) -> ChainState:

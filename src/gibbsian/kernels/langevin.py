@@ -109,7 +109,7 @@ class ShortRunLangevin(Kernel):
     @property
     def temperature(self) -> float:
         """τ²/2α: the temperature of the law it follows for small steps (of the last step of a schedule)."""
-        last = lambda v: float(torch.as_tensor(v).flatten()[-1])  # noqa: E731
+        last = lambda v: float(torch.as_tensor(v, dtype=torch.float64).flatten()[-1])  # noqa: E731
         return float(f"{last(self.noise) ** 2 / (2 * last(self.step_size)):.12g}")
 
     def init(self, energy: Any, x: Tensor, free: Tensor | None = None) -> Positions:

@@ -154,9 +154,9 @@ class Independence(Kernel):
     def step(self, energy: Energy, state: IndependenceState, inputs: DrawInputs) -> tuple[IndependenceState, MetropolisInfo]:
         x, e, q, free = state
         if free is None:
-            new = self.proposal.sample(len(x), generator=inputs.draw).to(x)  # type: ignore[attr-defined]
+            new = self.proposal.sample(len(x), generator=inputs.draw).to(x)  # type: ignore[operator]
         else:
-            new = self.proposal.sample_conditional(x, free, generator=inputs.draw)  # type: ignore[attr-defined]
+            new = self.proposal.sample_conditional(x, free, generator=inputs.draw)  # type: ignore[operator]
         e_new, q_new = energy(new), self.proposal(new)
         e_new = torch.where(energy.domain.contains(new).flatten(1).all(1), e_new, torch.inf)
         log_ratio = e - e_new + q_new - q

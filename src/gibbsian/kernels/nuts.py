@@ -272,7 +272,10 @@ class NUTS(Kernel):
     def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> NutsInputs:
         z = normals(steps, x.numel(), generator, dtype=x.dtype, device=x.device).reshape(steps, *x.shape)
         sizes = schedule_values(self.step_size, steps, start, x, "step_size")
-        return NutsInputs(z, sizes, [generator] * steps)
+        # a generator for each step: how much a step draws depends on the longest trajectory, and no chain may
+        # shift the numbers of its neighbours' next step
+        seeds = torch.randint(1 << 62, (steps,), generator=generator, device=x.device).tolist()
+        return NutsInputs(z, sizes, [torch.Generator(x.device).manual_seed(seed) for seed in seeds])
 
     def step(self, energy: Energy, state: ChainState, inputs: NutsInputs) -> tuple[ChainState, NutsInfo]:
         x, e, s, free = state
