@@ -38,8 +38,9 @@ def joint_log_z(rbm: models.RBM) -> torch.Tensor:
 
 @pytest.mark.parametrize("rows", [1, 7, 64, 1 << 14])
 def test_streamed_sum_does_not_depend_on_the_blocks(rows):
-    energy = gb.as_energy(lambda x: (x * torch.arange(6, dtype=F64)).sum(-1), domains.Spin(6))
-    truth = sum(math.log(2 * math.cosh(i)) for i in range(6))
+    slope = torch.arange(6, dtype=F64) - 2.5  # every state counts, the first and the last block too
+    energy = gb.as_energy(lambda x: (x * slope).sum(-1), domains.Spin(6))
+    truth = sum(math.log(2 * math.cosh(i - 2.5)) for i in range(6))
     out = partition.exact(energy, rows=rows)
     assert abs(float(out.value) - truth) < 1e-12
     assert float(out.stderr) == 0
@@ -79,6 +80,26 @@ def test_rbm_is_summed_over_its_smaller_layer(visible, hidden):
     assert out.diagnostics["states"] == smaller
 
 
+@pytest.mark.parametrize(
+    ("model", "states"),
+    [
+        (models.ClassificationRBM(6, classes=3, hidden=3), 8),
+        (models.ClassificationRBM(units.Spin(5), classes=2, hidden=units.Spin(2)), 4),
+        (models.ClassificationRBM(6, classes=3, hidden=3).given(1), 8),
+        (models.SubspaceRBM(7, gates=2, subspace=2), 25),
+        (models.SubspaceRBM(3, gates=2, subspace=2), 8),
+    ],
+    ids=["classification", "classification of spins", "given a label", "subspace", "wide subspace"],
+)
+def test_other_machines_are_summed_over_their_smaller_side(model, states):
+    model = scramble(model)
+    out = partition.exact(model)
+    by_hand = torch.logsumexp(-model(model.domain.states(dtype=F64)), 0).detach()
+    assert torch.allclose(out.value, by_hand, atol=1e-12)
+    assert out.diagnostics["states"] == states
+    assert torch.allclose(partition.exact_log_z(model).detach(), by_hand, atol=1e-12)
+
+
 def test_counts_have_one_log_z_per_length():
     rbm = scramble(models.RBM(units.Count(3), 2))
     for length in (1, 2, 4):
@@ -115,9 +136,7 @@ def test_differentiable_sum_has_the_moments_as_gradient_whatever_the_blocks():
 
 
 def test_single_precision_models_are_summed_in_double():
-    energy = gb.as_energy(
-        torch.nn.Sequential(torch.nn.Linear(10, 1), torch.nn.Flatten(0)), domains.Binary(10)
-    )
+    energy = gb.as_energy(torch.nn.Sequential(torch.nn.Linear(10, 1), torch.nn.Flatten(0)), domains.Binary(10))
     net = energy.function[0]
     truth = torch.nn.functional.softplus(-net.weight.double()).sum() - net.bias.double()
     assert abs(float((partition.exact(energy).value - truth).detach())) < 1e-6
