@@ -116,6 +116,10 @@ def convolutional(rounds: int) -> list[dict]:
     kernel = gb.kernels.ShortRunLangevin(step_size=10.0, noise=0.005, clip=0.03)
     for chains in (128, 1024):
         start = torch.rand(chains, 1, 28, 28, device="cuda")
+        begun = time.perf_counter()
+        trace = run_ours(energy, kernel, start, 100, True)
+        how = "captured" if trace.compiled else trace.compile_note
+        print(f"first call, {chains} chains: {time.perf_counter() - begun:.1f} s, {how}")
         contenders = [
             ("gibbsian captured", lambda n, s=start: run_ours(energy, kernel, s, n, True), 1000),
             ("gibbsian eager", lambda n, s=start: run_ours(energy, kernel, s, n, False), 100),

@@ -23,11 +23,11 @@ __all__ = ["Chunk", "compiled_chunk"]
 
 Runner = Callable[[Any, Any, Any, Any], tuple[Any, Tensor, Tensor, Tensor]]
 
-_cache: "weakref.WeakKeyDictionary[nn.Module, dict[Any, Chunk]]" = weakref.WeakKeyDictionary()
+_cache: "weakref.WeakKeyDictionary[nn.Module, dict[Any, Any]]" = weakref.WeakKeyDictionary()
 
 
 def _decompositions() -> dict[Any, Callable[..., Any]]:
-    """Inductor's table, with two changes for the CPU.
+    """Inductor's table for the CPU, with two changes.
 
     Products with one inner or at most four outer columns (the last layer of an energy, and the gradient in a
     point of the plane) are written out so that they fuse with their neighbours: a BLAS call costs up to
@@ -40,7 +40,7 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
     usual = table.get(aten.mm.default)
 
     def mm(a: Tensor, b: Tensor, *rest: Any) -> Any:
-        if a.device.type == "cpu" and not rest:
+        if not rest:
             if a.shape[1] == 1:
                 return a * b
             if b.shape[1] <= 4:
@@ -49,12 +49,12 @@ def _decompositions() -> dict[Any, Callable[..., Any]]:
 
     def addmm(bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Any:
         thin = a.shape[1] == 1 or b.shape[1] <= 4
-        if a.device.type == "cpu" and thin and beta == 1 and alpha == 1:
+        if thin and beta == 1 and alpha == 1:
             return bias + mm(a, b)
         return NotImplemented
 
     def silu(x: Tensor) -> Any:
-        return x * torch.sigmoid(x) if x.device.type == "cpu" else NotImplemented
+        return x * torch.sigmoid(x)
 
     table[aten.mm.default] = mm
     table[aten.addmm.default] = addmm
@@ -67,7 +67,8 @@ def _backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Any:
 
     # Unrolled element-wise chains are otherwise fused without limit: minutes instead of seconds.
     patches = {"realize_opcount_threshold": 8}
-    return compile_fx(graph, inputs, config_patches=patches, decompositions=_decompositions())
+    on_cpu = all(t.device.type == "cpu" for t in inputs if isinstance(t, Tensor))
+    return compile_fx(graph, inputs, config_patches=patches, decompositions=_decompositions() if on_cpu else None)
 
 
 def _fresh(function: Any) -> Any:
@@ -100,7 +101,7 @@ class Chunk:
         self.seconds = 0.0  # spent compiling
         self.saves = 0.0  # seconds saved by each later call
 
-    def _build(self, inputs: Any) -> Runner:
+    def _build(self) -> Runner:
         return _fresh(self.eager)
 
     def __call__(self, energy: Any, kernel: Any, state: Any, inputs: Any) -> tuple[Any, Tensor, Tensor, Tensor]:
@@ -114,7 +115,7 @@ class Chunk:
         plain = self._timed(self.eager, energy, kernel, state, inputs)
         start = time.perf_counter()
         try:
-            self.fast = self._build(inputs)
+            self.fast = self._build()
             self.fast(energy, kernel, state, inputs)
         except _compile_errors() as error:
             self.fast = None
@@ -162,14 +163,19 @@ class CudaChunk(Chunk):
     What it returns lives in the graph's memory until the next call: the caller copies what it keeps.
     """
 
-    def _build(self, inputs: Any) -> Runner:
-        return _Captured(self.eager)
+    def __init__(self, eager: Runner, step: Any, kernel: Any) -> None:
+        super().__init__(eager)
+        self.step = step
+        self.kernel = kernel  # keeps the tensors alive whose addresses are captured
+
+    def _build(self) -> Runner:
+        return _Captured(self.eager, self.step)
 
 
 class _Captured:
-    def __init__(self, eager: Runner) -> None:
+    def __init__(self, eager: Runner, step: Any) -> None:
         self.eager = eager
-        self.step = _fresh(_one_step)
+        self.step = step
         self.graph: torch.cuda.CUDAGraph | None = None
         self.inputs: list[Tensor] = []
         self.state: list[Tensor] = []
@@ -224,10 +230,17 @@ def _one_step(energy: Any, kernel: Any, state: Any, inputs: Any) -> Any:
 
 
 def _signature(kernel: Any, state: Any, size: int) -> Any:
+    """What a compiled graph depends on: kinds, shapes and whole-number options, but no values that are inputs."""
+
+    def token(value: Any) -> Any:
+        if isinstance(value, Tensor | float):
+            return "value"
+        if isinstance(value, tuple):
+            return tuple(tuple(v.shape) if isinstance(v, Tensor) else token(v) for v in value)
+        return id(value) if callable(value) else str(value)
+
     tensors = tuple((tuple(t.shape), t.dtype, t.device) for t in pytree.tree_leaves(state) if isinstance(t, Tensor))
-    fields = pytree.tree_leaves([v for v in vars(kernel).values()])
-    # a captured graph holds addresses, so tensors among the hyper-parameters are told apart by identity
-    return type(kernel), size, tensors, tuple(id(v) if isinstance(v, Tensor) else str(v) for v in fields if not isinstance(v, float))
+    return type(kernel), size, tensors, tuple((name, token(value)) for name, value in vars(kernel).items())
 
 
 def compiled_chunk(eager: Runner, energy: Any, kernel: Any, state: Any, size: int) -> Chunk:
@@ -240,7 +253,14 @@ def compiled_chunk(eager: Runner, energy: Any, kernel: Any, state: Any, size: in
         return chunk
     store = _cache.setdefault(energy, {})
     key = _signature(kernel, state, size)
-    if key not in store:
-        cuda = any(isinstance(t, Tensor) and t.is_cuda for t in pytree.tree_leaves(state))
-        store[key] = (CudaChunk if cuda else Chunk)(eager)
-    return store[key]
+    cuda = any(isinstance(t, Tensor) and t.is_cuda for t in pytree.tree_leaves(state))
+    if not cuda:
+        if key not in store:
+            store[key] = Chunk(eager)
+        return store[key]
+    # a captured graph holds addresses: tensors among the options are told apart, and share the compiled step
+    held = tuple(id(t) for t in pytree.tree_leaves(list(vars(kernel).values())) if isinstance(t, Tensor))
+    if (key, held) not in store:
+        step = store.setdefault(("step", key), _fresh(_one_step))
+        store[key, held] = CudaChunk(eager, step, kernel)
+    return store[key, held]

@@ -104,9 +104,9 @@ def schedule_values(value: Any, steps: int, start: int, like: Tensor, name: str)
         return torch.full((), value, dtype=like.dtype, device=like.device).expand(steps)
     t = torch.as_tensor(value, dtype=like.dtype, device=like.device)
     if t.dim() == 0:
-        return t.expand(steps)
+        return t.repeat(steps)  # contiguous, as a schedule is: no recompilation when one replaces the other
     if t.dim() == 2 and len(t) == 1 and len(like) % t.shape[1] == 0:  # tempering has one for several rows
-        return t.expand(steps, -1)
+        return t.repeat(steps, 1)
     if t.dim() == 1 and start + steps <= len(t):
         return t[start : start + steps]
     raise ArgumentError(

@@ -1,0 +1,52 @@
+# Two commands for newcomers: `make demo` and `make test`. Both set up .venv by themselves, once.
+
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+BENCH := .bench-venv
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo test lint types tests figures bench-samplers bench-rbm clean
+
+demo: $(STAMP)
+	$(BIN)/python examples/demo.py
+
+test: lint types tests
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+tests: $(STAMP)
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+
+# The stamp makes the second call offline: pip runs only when pyproject.toml is newer. torch is asked for first and
+# by range, so that an index that offers a CPU build is taken at its word.
+$(STAMP): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet "torch>=2.6,<2.14"
+	$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	touch $@
+
+# Peers live in an environment of their own.
+$(BENCH)/.installed: pyproject.toml
+	test -x $(BENCH)/bin/python || $(PYTHON) -m venv $(BENCH)
+	$(BENCH)/bin/python -m pip install --quiet --upgrade pip
+	$(BENCH)/bin/python -m pip install --quiet "torch>=2.6,<2.14"
+	$(BENCH)/bin/python -m pip install --quiet --editable ".[all]"
+	$(BENCH)/bin/python -m pip install --quiet blackjax jax torchebm ebmkit scikit-learn learnergy rbms
+	touch $@
+
+bench-samplers: $(BENCH)/.installed
+	cd benchmarks && ../$(BENCH)/bin/python samplers.py --save results/samplers.json
+
+bench-rbm: $(BENCH)/.installed
+	cd benchmarks && ../$(BENCH)/bin/python rbm.py --save results/rbm.json
+
+clean:
+	rm -rf $(VENV) $(BENCH) out runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,129 @@
+"""Compiled chains: the same numbers as eager ones, no recompilation, and reasons where compiling is not possible."""
+
+import warnings
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+import gibbsian as gb
+from gibbsian import domains, energies, kernels
+from gibbsian.errors import CompileWarning
+from gibbsian.schedules import linear
+
+pytestmark = pytest.mark.filterwarnings("ignore:compiling took:gibbsian.errors.CompileWarning")
+
+
+def gen(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+class Bowl(nn.Module):
+    """A trainable quadratic bowl with a kink of tanh."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stiffness = nn.Parameter(torch.tensor([1.0, 2.0, 0.5]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 0.5 * (self.stiffness * x**2).sum(-1) + torch.tanh(x).sum(-1)
+
+
+CASES = [
+    (kernels.RandomWalk(0.8), domains.Real(3)),
+    (kernels.Langevin(0.4), domains.Box(3, low=-1.0, high=1.5)),
+    (kernels.MALA(0.9, mass=torch.tensor([1.0, 2.0, 0.5])), domains.NonNegative(3)),
+    (kernels.HMC(0.5, 3, jitter=0.3, mass=torch.tensor([[2.0, 0.5, 0.0], [0.5, 1.0, 0.0], [0.0, 0.0, 1.0]])), domains.Real(3)),
+]
+
+
+@pytest.mark.parametrize(("kernel", "domain"), CASES, ids=lambda v: type(v).__name__)
+def test_compiled_and_eager_chains_agree_and_nothing_recompiles(kernel, domain, monkeypatch):
+    monkeypatch.setattr(type(kernel), "unroll", 3)  # compiles faster
+    net = Bowl().double()
+    energy = gb.as_energy(net, domain)
+    x0 = domain.sample(7, generator=gen(), dtype=torch.float64)
+    steps = 2 * kernel.unroll + 1  # two compiled chunks and an eager remainder
+
+    def run(kernel, compile):
+        return gb.sample(energy, kernel, x0, steps=steps, generator=gen(1), compile=compile)
+
+    eager, compiled = run(kernel, False), run(kernel, True)
+    assert compiled.compiled
+    assert not compiled.compile_note
+    assert torch.allclose(eager.samples, compiled.samples, atol=1e-10)
+    assert torch.equal(eager.divergences, compiled.divergences)
+    assert torch.allclose(eager.acceptance, compiled.acceptance, equal_nan=True)
+
+    schedule = linear(0.2, 0.9, steps).double()
+    if isinstance(kernel, kernels.RandomWalk):
+        other = replace(kernel, scale=schedule)
+    elif isinstance(kernel, kernels.HMC):
+        other = replace(kernel, step_size=schedule, mass=1.5 * kernel.mass)
+    else:
+        other = replace(kernel, step_size=schedule)
+    with torch.no_grad():
+        net.stiffness.mul_(1.7)
+    torch.compiler.set_stance("fail_on_recompile")
+    try:
+        again = run(other, True)
+    finally:
+        torch.compiler.set_stance("default")
+    assert torch.allclose(run(other, False).samples, again.samples, atol=1e-10)
+    assert not torch.allclose(again.samples, compiled.samples)
+    assert set(energy.state_dict()) == {"function.stiffness"}
+
+
+def test_clamped_chains_compile(monkeypatch):
+    monkeypatch.setattr(kernels.MALA, "unroll", 3)
+    energy = gb.as_energy(Bowl(), domains.Real(3))
+    clamp = torch.tensor([False, True, False])
+    x0 = torch.ones(5, 3)
+    kernel = kernels.MALA(0.9)
+    a, b = (gb.sample(energy, kernel, x0, steps=20, clamp=clamp, generator=gen(), compile=c) for c in (False, True))
+    assert torch.allclose(a.samples, b.samples, atol=1e-5)
+    assert torch.equal(b.samples[..., 1], torch.ones(20, 5))
+
+
+def test_an_energy_that_cannot_be_compiled_runs_eagerly_and_says_why():
+    def branching(x):
+        return x.square().sum(-1) if float(x.detach().sum()) > 0 else 2 * x.square().sum(-1)
+
+    energy = gb.as_energy(branching, domains.Real(2))
+    with pytest.warns(CompileWarning, match="sampling eagerly, because FunctionEnergy cannot be compiled: .+"):
+        trace = gb.sample(energy, kernels.Langevin(0.1), torch.ones(3, 2), steps=30, generator=gen(), compile=True)
+    assert not trace.compiled
+    assert "cannot be compiled" in trace.compile_note
+    eager = gb.sample(energy, kernels.Langevin(0.1), torch.ones(3, 2), steps=30, generator=gen())
+    assert torch.equal(trace.samples, eager.samples)
+
+
+@pytest.mark.parametrize("kernel", [kernels.NUTS(0.5), kernels.Metropolis(lambda x, g: x, symmetric=True)])
+def test_kernels_that_draw_while_they_run_say_so(kernel):
+    energy = energies.Gaussian(torch.zeros(2), torch.eye(2))
+    with pytest.warns(CompileWarning, match="sampling eagerly, because"):
+        trace = gb.sample(energy, kernel, torch.zeros(3, 2), steps=3, generator=gen(), compile=True)
+    assert not trace.compiled
+    assert trace.compile_note
+
+
+@pytest.mark.filterwarnings("default::gibbsian.errors.CompileWarning")
+def test_a_compilation_that_did_not_pay_is_told_once():
+    energy = gb.as_energy(lambda x: x.pow(4).sum(-1), domains.Real(1))
+    run = lambda: gb.sample(energy, kernels.Langevin(0.1), torch.zeros(2, 1), steps=10, generator=gen(), compile=True)  # noqa: E731
+    with pytest.warns(CompileWarning, match=r"compiling took .* s and 10 steps saved"):
+        run()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", CompileWarning)
+        run()
+
+
+def test_compiled_runs_resume_bit_for_bit(monkeypatch):
+    monkeypatch.setattr(kernels.MALA, "unroll", 4)
+    energy = gb.as_energy(Bowl(), domains.Real(3))
+    kernel, g = kernels.MALA(0.9), gen()
+    first = gb.sample(energy, kernel, torch.zeros(4, 3), steps=20, generator=g, compile=True)
+    second = gb.sample(energy, kernel, first, steps=20, generator=g, compile=True)
+    whole = gb.sample(energy, kernel, torch.zeros(4, 3), steps=40, generator=gen(), compile=True)
+    assert torch.equal(torch.cat([first.samples, second.samples]), whole.samples)
