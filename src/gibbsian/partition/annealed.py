@@ -99,9 +99,8 @@ def ais(
             states.append(x)
     log_z0 = path.log_z0().double()
     weights = torch.cat([*old, log_z0 + torch.cat(log_w)])
-    return from_weights(
-        weights, "AIS", {"log_z0": log_z0, "betas": ladder, "states": torch.cat(states), "path": path}
-    )
+    diagnostics = {"log_z0": log_z0, "betas": ladder, "states": torch.cat(states), **marks(energy, path)}
+    return from_weights(weights, "AIS", diagnostics)
 
 
 def _prepare(
@@ -116,9 +115,9 @@ def _prepare(
         return path_of(energy, data, base, kernel), ladder_of(1000 if betas is None else betas), []
     if data is not None or base is not None or kernel is not None:
         raise ArgumentError("a resumed estimate goes on along its own path; leave data, base and kernel out")
-    if "path" not in resume.diagnostics or "log_weights" not in resume.diagnostics:
+    if resume.method != "AIS":
         raise ArgumentError(f"only an estimate of ais can be resumed, this one is {resume.method!r}")
-    path = resume.diagnostics["path"]
+    path = path_from(resume, energy)
     ladder = resume.diagnostics["betas"] if betas is None else ladder_of(betas)
     return path, ladder, [resume.diagnostics["log_weights"]]
 
@@ -140,6 +139,24 @@ def ladder_of(betas: "int | Tensor") -> Tensor:
     ladder = ladder.clone()
     ladder[0], ladder[-1] = 0.0, 1.0
     return ladder
+
+
+def marks(energy: Energy, path: Path) -> dict[str, Any]:
+    """What an estimate remembers of its model, so that another one can go on along its path."""
+    return {"path": path, "energy": energy, "versions": [p._version for p in energy.parameters()]}
+
+
+def path_from(estimate: LogZ, energy: Energy) -> Path:
+    """The path of an earlier estimate, which must be of the same energy with the same parameters."""
+    known = estimate.diagnostics
+    if "path" not in known:
+        raise ArgumentError(f"an estimate of ais or smc has a path to go along, one of {estimate.method!r} has none")
+    if known["energy"] is not energy or known["versions"] != [p._version for p in energy.parameters()]:
+        raise ArgumentError(
+            "the earlier estimate belongs to another model, or its parameters have changed since (it was trained or "
+            "loaded anew); start afresh with data="
+        )
+    return known["path"]
 
 
 Resampler = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -212,8 +229,6 @@ def weight_statistics(log_w: Tensor) -> tuple[Tensor, Tensor, float, Tensor]:
     w = torch.exp(log_w - value)  # mean 1
     stderr = w.std() / math.sqrt(n)
     ess = float(n / w.square().mean())
-    without = torch.log1p(
-        -w.clamp(max=n * (1 - 1e-12)) / n
-    )  # log of the mean of the others, up to a constant
+    without = torch.log1p(-w.clamp(max=n * (1 - 1e-12)) / n)  # log of the mean of the others, up to a constant
     jackknife = ((n - 1) * without.var(correction=0)).sqrt()
     return value, stderr, ess, jackknife

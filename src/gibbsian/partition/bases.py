@@ -39,9 +39,7 @@ class IndependentGaussian(Energy):
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """μ + σz."""
         require_generator(generator, self.mean.device)
-        z = torch.randn(
-            n, *self.mean.shape, generator=generator, dtype=self.mean.dtype, device=self.mean.device
-        )
+        z = torch.randn(n, *self.mean.shape, generator=generator, dtype=self.mean.dtype, device=self.mean.device)
         return self.mean + self.std * z
 
 
@@ -120,9 +118,7 @@ class Factorised(Energy):
             labels = torch.multinomial(p, n, replacement=True, generator=generator).T
             return self.domain.one_hot(labels.reshape(n, *self.domain.shape[:-1]), dtype=self.bias.dtype)
         low = -1.0 if isinstance(self.domain, Spin) else 0.0
-        u = torch.rand(
-            n, *self.bias.shape, generator=generator, dtype=self.bias.dtype, device=self.bias.device
-        )
+        u = torch.rand(n, *self.bias.shape, generator=generator, dtype=self.bias.dtype, device=self.bias.device)
         return low + (1 - low) * (u < torch.sigmoid((1 - low) * self.bias)).to(self.bias.dtype)
 
 
@@ -159,9 +155,7 @@ def fitted_base(domain: Domain, data: Tensor | None, like: Tensor) -> Energy:
         return Exponential(mean)
     if isinstance(domain, Binary | Spin | Categorical):
         return Factorised(domain, like.new_zeros(domain.shape) if data is None else base_bias(domain, data))
-    raise DomainError(
-        f"no base law is known for {domain}; give one with base=, an energy with log_z() and sample()"
-    )
+    raise DomainError(f"no base law is known for {domain}; give one with base=, an energy with log_z() and sample()")
 
 
 def _gaussian(domain: Real, data: Tensor | None, like: Tensor) -> Energy:

@@ -39,9 +39,7 @@ class BernoulliPath:
         """Uniforms for the hidden and the visible layer."""
         return self.path.noise(v, steps, generator)
 
-    def anneal(
-        self, v: Tensor, beta: Tensor, next_beta: Tensor, noise: tuple[Tensor, ...]
-    ) -> tuple[Tensor, Tensor]:
+    def anneal(self, v: Tensor, beta: Tensor, next_beta: Tensor, noise: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
         """Weight, then h ~ p_next(h | v), v ~ p_next(v | h)."""
         before, after = float(beta), float(next_beta)
         with torch.no_grad():
@@ -49,9 +47,7 @@ class BernoulliPath:
             torch.addmm(self.c, v, self.weight, out=field)
             torch.ops.aten.softplus.out(torch.mul(field, before, out=scaled), out=old)
             torch.ops.aten.softplus.out(torch.mul(field, after, out=scaled), out=new)
-            increment = new.sub_(old).sum(
-                1
-            )  # units first: sums of all units would cancel in single precision
+            increment = new.sub_(old).sum(1)  # units first: sums of all units would cancel in single precision
             increment += (after - before) * (v @ (self.b - self.b_base))
             h = torch.lt(noise[0], scaled.sigmoid_(), out=new)
             torch.addmm(torch.lerp(self.b_base, self.b, after), h, self.transposed, alpha=after, out=visible)

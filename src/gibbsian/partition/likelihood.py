@@ -89,8 +89,7 @@ def log_likelihood(energy: Energy, x: Tensor, log_z: "LogZ | float | Tensor | No
                 return likelihood_of(minus - _log_z_of_lengths(energy, x), None, "exact sum for every length")
             if not bool((x.sum(-1) == x[0].sum()).all()):
                 raise ArgumentError(
-                    "documents of several lengths have one log Z each; leave log_z out, or split the data "
-                    "by length"
+                    "documents of several lengths have one log Z each; leave log_z out, or split the data by length"
                 )
     known = known_log_z(energy, log_z)
     return likelihood_of(minus - known.value.to(minus), known, known.method)
@@ -118,9 +117,7 @@ def known_log_z(energy: Energy, log_z: "LogZ | float | Tensor | None") -> LogZ:
 def _log_z_of_lengths(energy: Energy, x: Tensor) -> Tensor:
     """log Z_N for the length N of each row."""
     if not isinstance(energy, RBM):
-        raise CapabilityError(
-            f"{type(energy).__name__} over counts has one log Z per document length; pass log_z="
-        )
+        raise CapabilityError(f"{type(energy).__name__} over counts has one log Z per document length; pass log_z=")
     lengths, which = x.sum(-1).unique(return_inverse=True)
     return torch.stack([exact(energy, total=int(n)).value for n in lengths])[which].to(x.device)
 

@@ -33,9 +33,9 @@ class MachinePath:
             if isinstance(machine, Ising):
                 self.weight = machine.axis_couplings().clone()
                 self.bias = machine.field.expand(machine.shape).clone()
-                self.scratch: Any = Ising(
-                    machine.shape, self.weight, self.bias, periodic=machine.periodic
-                ).to(self.weight)
+                self.scratch: Any = Ising(machine.shape, self.weight, self.bias, periodic=machine.periodic).to(
+                    self.weight
+                )
                 self.base = base
             else:
                 if machine.hidden:
@@ -102,9 +102,7 @@ class TemperedPath:
         """log Z of the independent units, plus the log of the number of hidden states."""
         zero = torch.zeros_like(self.bias[:1])
         with torch.no_grad():
-            x = self.machine.domain.sample(
-                1, generator=torch.Generator(zero.device).manual_seed(0), dtype=zero.dtype
-            )
+            x = self.machine.domain.sample(1, generator=torch.Generator(zero.device).manual_seed(0), dtype=zero.dtype)
             return self.base.log_z() - self.machine.free_energy(x, zero)[0]
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:

@@ -90,9 +90,7 @@ def _minimum_cut(edges: Tensor, half: Tensor, unary: Tensor) -> Tensor:
     zero = np.zeros
     rows = np.concatenate([i, j, np.full(len(on), source), on, off, np.full(len(off), sink)])
     cols = np.concatenate([j, i, on, np.full(len(on), source), np.full(len(off), sink), off])
-    left = np.concatenate(
-        [c, c, a[on], zero(len(on)), -a[off], zero(len(off))]
-    )  # residual capacity of every arc
+    left = np.concatenate([c, c, a[on], zero(len(on)), -a[off], zero(len(off))])  # residual capacity of every arc
     most = min(a[on].sum(), -a[off].sum())
     floor = 1e-13 * max(1.0, float(left.sum()))
     while most > floor:

@@ -53,9 +53,7 @@ def propagate(
     harder in each of the further `stages`.
     """
     if not 0 <= damping < 1:
-        raise ArgumentError(
-            f"damping={damping}: must lie in [0, 1), the share of the old message that is kept"
-        )
+        raise ArgumentError(f"damping={damping}: must lie in [0, 1), the share of the old message that is kept")
     if iterations < 1:
         raise ArgumentError(f"iterations={iterations}: at least one is needed")
     source, target, weight, opposite = graph.directed()
@@ -85,9 +83,7 @@ def _beliefs(graph: Pairwise, rho: Tensor, total: Tensor, cavities: Tensor) -> t
     """The free energy of the beliefs, with the means and the mutual information of every edge."""
     means = torch.sigmoid(total)
     c_i, c_j = cavities.split(len(rho)) if len(rho) else (cavities, cavities)
-    joint = torch.stack(
-        [torch.zeros_like(c_i), c_j, c_i, c_i + c_j + graph.weight / rho], 1
-    )  # 00, 01, 10, 11
+    joint = torch.stack([torch.zeros_like(c_i), c_j, c_i, c_i + c_j + graph.weight / rho], 1)  # 00, 01, 10, 11
     p = torch.softmax(joint, 1)
     p_i, p_j = p[:, 2] + p[:, 3], p[:, 1] + p[:, 3]
     entropy = torch.special.entr(means) + torch.special.entr(torch.sigmoid(-total))

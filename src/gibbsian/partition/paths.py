@@ -107,9 +107,7 @@ class GeometricPath:
     weights stay unbiased. Discrete energies are moved by a Gibbs sweep over the sites.
     """
 
-    def __init__(
-        self, energy: Energy, base: Energy, kernel: Kernel | None = None, leapfrog_steps: int = 5
-    ) -> None:
+    def __init__(self, energy: Energy, base: Energy, kernel: Kernel | None = None, leapfrog_steps: int = 5) -> None:
         if not isinstance(base, Normalised) or not isinstance(base, Sampleable):
             raise CapabilityError(
                 "a base needs a known log_z() and exact draws sample(n, generator=...), "
@@ -133,6 +131,10 @@ class GeometricPath:
                 f"{type(kernel).__name__} is unadjusted: it does not leave p_β invariant, so its weights "
                 "would be biased; "
                 "use MALA or HMC"
+            )
+        if type(kernel).target is not Kernel.target:
+            raise CapabilityError(
+                f"{type(kernel).__name__} moves along temperatures of its own; give the kernel that it wraps"
             )
         kernel.check(self.bridge)
         self.kernel = kernel
@@ -176,9 +178,7 @@ class GeometricPath:
         betas, sizes = self.tuned  # type: ignore[misc]
         return float(sizes[min(int(torch.searchsorted(betas, beta)), len(sizes) - 1)])
 
-    def tune(
-        self, betas: Tensor, generator: torch.Generator, *, chains: int = 64, target: float = 0.75
-    ) -> None:
+    def tune(self, betas: Tensor, generator: torch.Generator, *, chains: int = 64, target: float = 0.75) -> None:
         """Find step sizes along the ladder: chains of their own are annealed while its logarithm follows
         their acceptance. Does nothing for kernels with a step size of their own.
         """
@@ -216,9 +216,7 @@ def _masses(base: Energy) -> Tensor | None:
     return None
 
 
-def path_of(
-    energy: Energy, data: Tensor | None, base: "Energy | Tensor | None", kernel: Kernel | None
-) -> Path:
+def path_of(energy: Energy, data: Tensor | None, base: "Energy | Tensor | None", kernel: Kernel | None) -> Path:
     """The path that suits an energy: its own, that of its machine, or the geometric one."""
     require_energy(energy)
     if data is not None and base is not None:
@@ -243,11 +241,7 @@ def path_of(
         return TemperedPath(energy, _law(energy, data, base))
     if isinstance(energy, Annealable):
         path = energy.path(data=data) if data is not None else energy.path(base)
-        if (
-            isinstance(energy, RBM)
-            and isinstance(energy.visible, Bernoulli)
-            and isinstance(energy.hidden, Bernoulli)
-        ):
+        if isinstance(energy, RBM) and isinstance(energy.visible, Bernoulli) and isinstance(energy.hidden, Bernoulli):
             return BernoulliPath(path)
         return path
     return GeometricPath(energy, _law(energy, data, base), kernel)

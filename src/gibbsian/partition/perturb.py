@@ -68,18 +68,14 @@ def perturb_and_map(
     """
     generator = require_generator(generator, placement(require_energy(energy))[1])
     if samples < 2 or order not in {"low", "full"}:
-        raise ArgumentError(
-            f"samples={samples}, order={order!r}: at least two samples, order 'low' or 'full'"
-        )
+        raise ArgumentError(f"samples={samples}, order={order!r}: at least two samples, order 'low' or 'full'")
     solver = _solver(energy, solver, order)
     if order == "full":
         maxima = _full(energy, samples, generator, rows)
         value = maxima.mean()
         stderr = torch.full_like(value, math.pi / math.sqrt(6 * samples))  # of a Gumbel law
         diagnostics = {"maxima": maxima, "solver": solver}
-        return LogZ(
-            value, stderr, value - 3 * stderr, value + 3 * stderr, "perturb-and-MAP, full order", diagnostics
-        )
+        return LogZ(value, stderr, value - 3 * stderr, value + 3 * stderr, "perturb-and-MAP, full order", diagnostics)
     if solver == "enumerate":
         maxima, scaled, units = _enumerated(energy, samples, generator, rows)
     else:
@@ -103,9 +99,7 @@ def _solver(energy: Energy, solver: str | None, order: str) -> str:
     if small and solver != "max_flow":
         return "enumerate"
     if solver == "enumerate" or order == "full":
-        raise CapabilityError(
-            f"{energy.domain} has more than the 2^20 states that are enumerated; use partition.ais"
-        )
+        raise CapabilityError(f"{energy.domain} has more than the 2^20 states that are enumerated; use partition.ais")
     if isinstance(energy, BoltzmannMachine | Ising | RBM) and attractive_flips(pairwise(energy)) is not None:
         return "max_flow"
     raise CapabilityError(
@@ -117,9 +111,7 @@ def _solver(energy: Energy, solver: str | None, order: str) -> str:
     )
 
 
-def _enumerated(
-    energy: Energy, samples: int, generator: torch.Generator, rows: int
-) -> tuple[Tensor, Tensor, int]:
+def _enumerated(energy: Energy, samples: int, generator: torch.Generator, rows: int) -> tuple[Tensor, Tensor, int]:
     """The maxima of every perturbation, with full and with 1/n noise, in one pass over the states."""
     domain = energy.domain
     if not isinstance(domain, Binary | Spin | Categorical):
@@ -135,9 +127,7 @@ def _enumerated(
             if isinstance(domain, Categorical):
                 shift = x.flatten(1).double() @ noise.flatten(1).T
             else:
-                shift = (x.flatten(1) == 1).double() @ (noise[..., 1] - noise[..., 0]).T + noise[..., 0].sum(
-                    1
-                )
+                shift = (x.flatten(1) == 1).double() @ (noise[..., 1] - noise[..., 0]).T + noise[..., 0].sum(1)
             both = torch.stack([(minus + shift).amax(0), (minus + shift / units).amax(0)])
             best = torch.maximum(best, both)
     refuse_nan(best, "a maximum")

@@ -66,16 +66,12 @@ def quadrature(
     density = _LogDensity(energy, bounds)
     d = density.dim
     if points is not None and points < 3:
-        raise ArgumentError(
-            f"points={points}: an axis needs at least 3 nodes; leave points out to refine by itself"
-        )
+        raise ArgumentError(f"points={points}: an axis needs at least 3 nodes; leave points out to refine by itself")
     with torch.no_grad():
         centre, scale, modes, width = _find_mass(density)
         low, high = _find_range(density, centre, scale, modes)
         enough = _enough(centre, scale, modes, width, low, high)
-        n = (
-            _FIRST[d] if points is None else points + 1 - points % 2
-        )  # odd, so that every other node is a grid too
+        n = _FIRST[d] if points is None else points + 1 - points % 2  # odd, so that every other node is a grid too
         while points is None and n < enough and (2 * n - 1) ** d <= limit:
             n = 2 * n - 1
         while True:
@@ -111,20 +107,16 @@ class _LogDensity:
         self.shape, self.dim = energy.domain.shape, energy.domain.numel
         if isinstance(energy.domain, Discrete):
             raise DomainError(
-                f"quadrature integrates over real numbers, this energy lives on {energy.domain}; use "
-                "partition.exact"
+                f"quadrature integrates over real numbers, this energy lives on {energy.domain}; use partition.exact"
             )
         if self.dim > 3:
             raise DomainError(
-                f"quadrature works in up to three dimensions, {energy.domain} has {self.dim}; use "
-                "partition.ais"
+                f"quadrature works in up to three dimensions, {energy.domain} has {self.dim}; use partition.ais"
             )
         if bounds is not None:
             energy = FunctionEnergy(energy, self._box(energy, bounds))
         if not isinstance(energy.domain, Real | Bounded):
-            raise DomainError(
-                f"quadrature knows Real, Box and NonNegative, this energy lives on {energy.domain}"
-            )
+            raise DomainError(f"quadrature knows Real, Box and NonNegative, this energy lives on {energy.domain}")
         self.energy = Unconstrained(energy) if isinstance(energy.domain, Bounded) else energy
 
     def _box(self, energy: Energy, bounds: Sequence[tuple[float, float]]) -> Box:
@@ -149,9 +141,7 @@ class _LogDensity:
         value = -self.energy(x.to(self.dtype).reshape(-1, *self.shape)).double()
         if bool(torch.isnan(value).any()):
             where = x[int(torch.isnan(value).nonzero()[0])].tolist()
-            raise DivergenceError(
-                f"the energy is NaN at {where} (unbounded coordinates); restrict it with bounds="
-            )
+            raise DivergenceError(f"the energy is NaN at {where} (unbounded coordinates); restrict it with bounds=")
         return value
 
 
@@ -166,9 +156,7 @@ def _nodes(low: Tensor, high: Tensor, n: int) -> Iterator[tuple[Tensor, Tensor]]
         yield index, low + (high - low) * index / (n - 1)
 
 
-def _pulled(
-    density: Callable[[Tensor], Tensor], centre: Tensor, scale: Tensor, t: Tensor
-) -> tuple[Tensor, Tensor]:
+def _pulled(density: Callable[[Tensor], Tensor], centre: Tensor, scale: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
     """u = sinh(t) and the log of the integrand in t, log|∂x/∂t| included."""
     u = torch.sinh(t)
     log_cosh = t.abs() + torch.log1p(torch.exp(-2 * t.abs())) - math.log(2)
@@ -187,13 +175,9 @@ def _find_modes(density: _LogDensity, n: int, reach: float) -> tuple[Tensor, Ten
     x = torch.cat([torch.sinh(t) for _, t in _nodes(-ends, ends, n)])
     f = torch.cat([density.probe(part) for part in x.split(_ROWS)])
     if not bool((f > -math.inf).any()):
-        raise DivergenceError(
-            "the energy is +∞ at every node of the search grid; say where the mass is with bounds="
-        )
+        raise DivergenceError("the energy is +∞ at every node of the search grid; say where the mass is with bounds=")
     grid = f.reshape(1, 1, *[n] * d)
-    pool = (torch.nn.functional.max_pool1d, torch.nn.functional.max_pool2d, torch.nn.functional.max_pool3d)[
-        d - 1
-    ]
+    pool = (torch.nn.functional.max_pool1d, torch.nn.functional.max_pool2d, torch.nn.functional.max_pool3d)[d - 1]
     peaks = ((grid == pool(grid, 3, stride=1, padding=1)) & (grid > -math.inf)).flatten().nonzero().flatten()
     peaks = peaks[f[peaks].argsort(descending=True)[:_MODES]]
     x, f = x[peaks], f[peaks]
@@ -209,16 +193,12 @@ def _find_modes(density: _LogDensity, n: int, reach: float) -> tuple[Tensor, Ten
         f = torch.where(climbed, best, f)
         step = torch.where(climbed, 2 * step, step / 2)
         if not bool((x.abs() < 1e15).all()):
-            raise DivergenceError(
-                "the energy falls without end far from the origin: exp(-E) is not normalisable"
-            )
+            raise DivergenceError("the energy falls without end far from the origin: exp(-E) is not normalisable")
         if bool((step < 1e-9 * (1e-6 + x.abs().amax(1))).all()):
             break
     width = torch.full_like(x, 1e-9) * (1e-6 + x.abs().amax(1, keepdim=True))
     for _ in range(100):
-        fall = f[:, None] - density.probe(
-            (x[:, None] + width[:, None] * directions[:d]).reshape(-1, d)
-        ).reshape(-1, d)
+        fall = f[:, None] - density.probe((x[:, None] + width[:, None] * directions[:d]).reshape(-1, d)).reshape(-1, d)
         width = torch.where(fall < 1, 1.5 * width, width)
     return x, f, width
 
@@ -247,16 +227,12 @@ def _find_mass(density: _LogDensity) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         pull = p * (3 + d) / (3 + u.square().sum(1))
         mean = (pull @ u) / pull.sum()
         spacing = 2 * reach / (n - 1) * torch.sqrt(1 + mean.square())
-        root = torch.linalg.cholesky(
-            (pull[:, None] * (u - mean)).T @ (u - mean) + torch.diag(spacing.square() / 12)
-        )
+        root = torch.linalg.cholesky((pull[:, None] * (u - mean)).T @ (u - mean) + torch.diag(spacing.square() / 12))
         centre, scale = centre + scale @ mean, scale @ root
         if bool((mean.abs() < 0.1).all()) and bool((root.diagonal().log().abs() < 0.1).all()):
             break
         if not bool((scale.diagonal() < 1e15).all()):
-            raise DivergenceError(
-                "the mass spreads without end: exp(-E) is not normalisable; restrict it with bounds="
-            )
+            raise DivergenceError("the mass spreads without end: exp(-E) is not normalisable; restrict it with bounds=")
     return centre, scale, modes, width
 
 

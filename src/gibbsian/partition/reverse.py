@@ -13,7 +13,7 @@ from torch import Tensor
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, EstimateWarning
 from gibbsian.kernels import Kernel
-from gibbsian.partition.annealed import from_weights, ladder_of, run_path
+from gibbsian.partition.annealed import from_weights, ladder_of, marks, path_from, run_path
 from gibbsian.partition.base import LogZ, placement, require_energy
 from gibbsian.partition.likelihood import LogLikelihood, likelihood_of
 from gibbsian.partition.paths import GeometricPath, Path, path_of, single
@@ -78,7 +78,7 @@ def reverse_ais(
     with progress_bar(len(ladder) - 1, "reverse AIS", progress) as tick:
         x, log_w = run_path(path, complete_states(path, samples, generator), ladder.flip(0), generator, tick)
     log_z0 = path.log_z0().double()
-    diagnostics = {"log_z0": log_z0, "betas": ladder, "states": x, "path": path}
+    diagnostics = {"log_z0": log_z0, "betas": ladder, "states": x, **marks(energy, path)}
     return from_weights(log_w - log_z0, "reverse AIS", diagnostics, sign=-1.0)
 
 
@@ -94,9 +94,7 @@ def _path(
     if forward is not None:
         if data is not None or base is not None or kernel is not None:
             raise ArgumentError("forward brings its own path; leave data, base and kernel out")
-        if "path" not in forward.diagnostics:
-            raise ArgumentError(f"forward must be an estimate of ais or smc, this one is {forward.method!r}")
-        return forward.diagnostics["path"], forward.diagnostics["betas"]
+        return path_from(forward, energy), forward.diagnostics["betas"]
     path, ladder = path_of(energy, data, base, kernel), ladder_of(betas)
     if isinstance(path, GeometricPath):
         path.tune(ladder, generator)
@@ -137,9 +135,7 @@ def bounds(forward: LogZ, reverse: LogZ) -> LogZ:
         value = (forward.value + reverse.value) / 2
     stderr = torch.clamp((reverse.value - forward.value).abs() / 2, min=error / 2)
     diagnostics = {"gap": gap, "forward": forward, "reverse": reverse}
-    return LogZ(
-        value, stderr, forward.lower, torch.maximum(reverse.upper, forward.lower), "AIS bounds", diagnostics
-    )
+    return LogZ(value, stderr, forward.lower, torch.maximum(reverse.upper, forward.lower), "AIS bounds", diagnostics)
 
 
 def _acceptance_ratio(forward: Tensor, reverse: Tensor) -> Tensor:

@@ -95,10 +95,6 @@ def summed_side(energy: Energy, total: int | None = None) -> tuple[Energy, Discr
         small = energy.domain.numel <= 3
         raise DomainError(
             f"an exact sum needs finitely many states, this energy lives on {energy.domain}; "
-            + (
-                "use partition.quadrature"
-                if small
-                else "use partition.ais, or quadrature in up to three dimensions"
-            )
+            + ("use partition.quadrature" if small else "use partition.ais, or quadrature in up to three dimensions")
         )
     return min(finite, key=lambda side: side[1].log_size)

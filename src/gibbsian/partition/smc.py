@@ -11,7 +11,7 @@ from torch import Tensor
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError
 from gibbsian.kernels import Kernel
-from gibbsian.partition.annealed import from_weights, ladder_of, run_path
+from gibbsian.partition.annealed import from_weights, ladder_of, marks, run_path
 from gibbsian.partition.base import LogZ, placement, require_energy
 from gibbsian.partition.paths import GeometricPath, path_of
 from gibbsian.progress import progress_bar
@@ -92,7 +92,7 @@ def smc(
         "resamplings": population.count,
         "states": x,
         "state_log_weights": log_w,
-        "path": path,
+        **marks(energy, path),
     }
     return from_weights(estimates, "SMC", diagnostics)
 
@@ -135,9 +135,7 @@ class _Population:
             return x, log_w.flatten()
         chosen = systematic(p, self.generator)
         stay = torch.arange(chains, device=x.device).expand(islands, chains)
-        index = (
-            torch.where(due[:, None], chosen, stay) + chains * torch.arange(islands, device=x.device)[:, None]
-        )
+        index = torch.where(due[:, None], chosen, stay) + chains * torch.arange(islands, device=x.device)[:, None]
         mean = torch.logsumexp(log_w, 1) - math.log(chains)
         self.log_z += torch.where(due, mean, torch.zeros_like(mean))
         self.count += due
