@@ -101,7 +101,7 @@ def schedule_values(value: Any, steps: int, start: int, like: Tensor, name: str)
     one value per chain, held for all steps.
     """
     if isinstance(value, int | float):  # filled on the device: a copy from the host could not be captured
-        return torch.full((), value, dtype=like.dtype, device=like.device).expand(steps)
+        return torch.full((steps,), value, dtype=like.dtype, device=like.device)
     t = torch.as_tensor(value, dtype=like.dtype, device=like.device)
     if t.dim() == 0:
         return t.repeat(steps)  # contiguous, as a schedule is: no recompilation when one replaces the other
