@@ -8,12 +8,13 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gibbsian.errors import RandomnessError
 
-__all__ = ["isolated", "normals", "require_generator", "stream", "uniforms"]
+__all__ = ["isolated", "normals", "quick_uniforms", "require_generator", "stream", "uniforms"]
 
 _LANE = 16  # torch draws CPU normals in groups of 16: rows of a multiple of 16 do not depend on the cut
 
@@ -100,3 +101,24 @@ def uniforms(
 ) -> Tensor:
     """Uniforms on [0, 1) of shape (steps, count): on the CPU any cut along `steps` gives the same numbers."""
     return torch.rand(_rows(steps, count), generator=generator, dtype=dtype, device=device)[:, :count]
+
+
+def quick_uniforms(
+    count: int, generator: torch.Generator, *, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """Uniforms on [0, 1), `(count,)`; in single precision on the CPU half the cost of `torch.rand`, in steps of 2⁻²³.
+
+    There the generator gives the seed of a small fast one (SFC64), whose bits become mantissas. For the throw-away
+    noise of training; draws depend on the cut, so chains that promise not to use `uniforms`.
+
+    >>> g = torch.Generator().manual_seed(0)
+    >>> u = quick_uniforms(10000, g, dtype=torch.float32, device=torch.device("cpu"))
+    >>> bool(u.min() >= 0) and bool(u.max() < 1), round(float(u.mean()), 1)
+    (True, 0.5)
+    """
+    if dtype != torch.float32 or device.type != "cpu":
+        return torch.rand(count, generator=generator, dtype=dtype, device=device)
+    seed = int(torch.randint(1 << 62, (), generator=generator))
+    bits = np.random.SFC64(seed).random_raw((count + 1) // 2).view(np.int32)
+    mantissa = torch.from_numpy(bits).bitwise_and_(0x007FFFFF).bitwise_or_(0x3F800000)  # 1.xxx
+    return mantissa.view(torch.float32).sub_(1)[:count]

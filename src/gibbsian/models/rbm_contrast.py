@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gibbsian.errors import CapabilityError
+from gibbsian.random import quick_uniforms
 
 if TYPE_CHECKING:
     from gibbsian.models.rbm import RBM
@@ -67,21 +68,22 @@ def bernoulli_contrast(
         data_mean, data_logits = up.mean_and_logits(batch)
         if not half:
             g_weight = torch.addmm(batch.new_empty(()), batch.T, data_mean, beta=0, alpha=-1 / n)
+        g_b, g_c = batch.sum(0), data_mean.sum(0)
         v, p = (batch, data_mean) if chains is None else (chains, up.mean(chains))
         logits = None
         for _ in range(steps):
-            u = torch.rand(p.shape, generator=generator, dtype=p.dtype, device=p.device)
-            q = down.mean(torch.lt(u, p, out=u))
-            u = torch.rand(q.shape, generator=generator, dtype=q.dtype, device=q.device)
-            v = torch.lt(u, q, out=q)
+            u = quick_uniforms(m * (len(b) + len(c)), generator, dtype=p.dtype, device=p.device)
+            h, w = u[: p.numel()].view_as(p), u[p.numel() :].view(m, -1)
+            q = down.mean(torch.lt(h, p, out=h))
+            v = torch.lt(w, q, out=q)
             p, logits = up.mean_and_logits(v)
         if half:  # one product, so that the difference is rounded and not its terms
             pair = torch.cat([data_mean.mul(-1 / n).bfloat16(), p.mul(1 / m).bfloat16()])
             g_weight = torch.mm(torch.cat([batch.bfloat16(), v.bfloat16()]).T, pair).to(master.dtype)
         else:
             g_weight.addmm_(v.T, p, alpha=1 / m)
-        g_b = torch.add(v.sum(0).div_(m), batch.sum(0), alpha=-1 / n)
-        g_c = torch.add(p.sum(0).div_(m), data_mean.sum(0), alpha=-1 / n)
+        g_b = torch.add(v.sum(0).div_(m), g_b, alpha=-1 / n)
+        g_c = torch.add(p.sum(0).div_(m), g_c, alpha=-1 / n)
 
         value = g_b @ b
         if data_logits is not None and logits is not None:
