@@ -33,9 +33,10 @@ class MachinePath:
             if isinstance(machine, Ising):
                 self.weight = machine.axis_couplings().clone()
                 self.bias = machine.field.expand(machine.shape).clone()
-                self.scratch: Any = Ising(machine.shape, self.weight, self.bias, periodic=machine.periodic).to(
-                    self.weight
-                )
+                self.scratch: Any = copy.deepcopy(machine)
+                for name, value in (("coupling", self.weight), ("field", self.bias)):
+                    delattr(self.scratch, name)  # a parameter or a buffer, perhaps one number for all sites
+                    self.scratch.register_buffer(name, value.clone())
                 self.base = base
             else:
                 if machine.hidden:
