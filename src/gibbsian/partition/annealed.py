@@ -132,9 +132,8 @@ def ladder_of(betas: "int | Tensor") -> Tensor:
     rising = ladder.dim() == 1 and len(ladder) > 1 and bool((ladder.diff() >= 0).all())
     if not rising or abs(float(ladder[0])) > 1e-6 or abs(float(ladder[-1]) - 1) > 1e-6:
         raise ArgumentError(
-            "betas must be a number of temperatures, or a 1-D tensor that rises from 0 to 1 (the base and "
-            "the energy "
-            f"themselves), such as schedules.sigmoid(1000); got shape {tuple(ladder.shape)}"
+            "betas must be a number of temperatures, or a 1-D tensor that rises from 0 to 1 (the base and the "
+            f"energy themselves), such as schedules.sigmoid(1000); got shape {tuple(ladder.shape)}"
         )
     ladder = ladder.clone()
     ladder[0], ladder[-1] = 0.0, 1.0
@@ -153,8 +152,8 @@ def path_from(estimate: LogZ, energy: Energy) -> Path:
         raise ArgumentError(f"an estimate of ais or smc has a path to go along, one of {estimate.method!r} has none")
     if known["energy"] is not energy or known["versions"] != [p._version for p in energy.parameters()]:
         raise ArgumentError(
-            "the earlier estimate belongs to another model, or its parameters have changed since (it was trained or "
-            "loaded anew); start afresh with data="
+            "the earlier estimate belongs to another model, or its parameters have changed since (it was trained "
+            "or loaded anew); start afresh with data="
         )
     return known["path"]
 
@@ -190,9 +189,8 @@ def run_path(
     if not bool((log_w < math.inf).all()):  # False for NaN
         bad = int((~(log_w < math.inf)).nonzero()[0])
         raise DivergenceError(
-            f"the weight of chain {bad} is {float(log_w[bad])}: energies along the path are NaN or -∞; use "
-            "a smaller step size, "
-            "or check the parameters of the energy"
+            f"the weight of chain {bad} is {float(log_w[bad])}: energies along the path are NaN or -∞; use a "
+            "smaller step size, or check the parameters of the energy"
         )
     return x, log_w
 
@@ -209,9 +207,8 @@ def from_weights(log_w: Tensor, method: str, diagnostics: dict[str, Any], sign: 
         stderr = torch.maximum(stderr, jackknife)
         side = "low" if sign > 0 else "high"
         warnings.warn(
-            f"only {ess:.1f} of {n} weights of {method} matter, so the estimate is likely {side} by more "
-            "than its error bar "
-            "says; use more temperatures (betas=) or a base closer to the model",
+            f"only {ess:.1f} of {n} weights of {method} matter, so the estimate is likely {side} by more than its "
+            "error bar says; use more temperatures (betas=) or a base closer to the model",
             EstimateWarning,
             stacklevel=3,
         )
@@ -221,9 +218,7 @@ def from_weights(log_w: Tensor, method: str, diagnostics: dict[str, Any], sign: 
 
 
 def weight_statistics(log_w: Tensor) -> tuple[Tensor, Tensor, float, Tensor]:
-    """log mean w, its standard error by the delta method, the effective number of weights, and the jackknife
-    error.
-    """
+    """log mean w, its standard error by the delta method, the effective number of weights, and the jackknife error."""
     n = len(log_w)
     value = torch.logsumexp(log_w, 0) - math.log(n)
     w = torch.exp(log_w - value)  # mean 1

@@ -48,15 +48,17 @@ def require_energy(energy: Any) -> Energy:
     """Refuse what is not an energy."""
     if not isinstance(energy, Energy):
         raise CapabilityError(
-            f"{type(energy).__name__} is not an energy, so it has no partition function; "
-            "wrap functions with gibbsian.as_energy(function, domain)"
+            f"{type(energy).__name__} is not an energy, so it has no partition function; wrap functions with "
+            "gibbsian.as_energy(function, domain)"
         )
     return energy
 
 
 def placement(energy: nn.Module) -> tuple[torch.dtype, torch.device]:
-    """Precision and device of an energy: those of its parameters, else of its buffers (the narrowest floating
-    one), else float64 on the CPU."""
+    """Precision and device of an energy, float64 on the CPU where it has no tensors.
+
+    Its parameters decide, else its buffers; the narrowest floating ones where they differ.
+    """
     for tensors in (list(energy.parameters()), list(energy.buffers())):
         floating = [t for t in tensors if t.is_floating_point()]
         if floating:
@@ -70,6 +72,5 @@ def refuse_nan(value: Tensor, what: str) -> None:
     if not bool((value < math.inf).all()):  # False for NaN
         raise DivergenceError(
             f"{what} is {float(value.flatten()[0]):g}: some energies are NaN or -∞, so this is not a finite "
-            "measure; "
-            "check the parameters of the energy"
+            "measure; check the parameters of the energy"
         )

@@ -1,5 +1,4 @@
-"""The annealing path of Bernoulli-Bernoulli RBMs without a wasted operation: two products a temperature, in
-place.
+"""The annealing path of Bernoulli-Bernoulli RBMs without a wasted operation: two products a temperature, in place.
 
 log p*_β(v) = ((1-β)b^A + βb)·v + Σⱼ ζ(β(cⱼ + (vW)ⱼ));   h ~ σ(β(c + vW)),   v ~ σ((1-β)b^A + β(b + Wh))
 """

@@ -59,8 +59,7 @@ def bethe(energy: Energy, *, damping: float = 0.5, iterations: int = 1000, toler
     if not out.converged:
         warnings.warn(
             f"belief propagation did not converge: messages still change by {out.residual:.2g} after "
-            f"{out.iterations} updates; "
-            "the Bethe value is not to be trusted. Use tree_reweighted, mean_field or ais",
+            f"{out.iterations} updates; the Bethe value is not to be trusted. Use tree_reweighted, mean_field or ais",
             EstimateWarning,
             stacklevel=2,
         )

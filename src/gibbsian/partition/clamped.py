@@ -29,9 +29,7 @@ class Clamped(NamedTuple):
 
 
 class _ClampedPath:
-    """From uniform hidden units to p(h | v): the machine at inverse temperature β with its visible units
-    held.
-    """
+    """From uniform hidden units to p(h | v): the machine at inverse temperature β with its visible units held."""
 
     def __init__(self, machine: BoltzmannMachine) -> None:
         self.machine, self.whole = machine, machine.complete()
@@ -82,9 +80,8 @@ def clamped_ais(
     """
     if not isinstance(machine, BoltzmannMachine) or not machine.hidden:
         raise CapabilityError(
-            f"clamped_ais anneals the hidden units of a BoltzmannMachine, {type(machine).__name__} has none "
-            "that need it; "
-            "use -energy(v), which is exact"
+            f"clamped_ais anneals the hidden units of a BoltzmannMachine, {type(machine).__name__} has none that "
+            "need it; use -energy(v), which is exact"
         )
     generator = require_generator(generator, machine.bias.device)
     machine.domain.check(v, "v")

@@ -120,8 +120,7 @@ def _check(energy: Energy, domain: Discrete, rows: int, limit: int) -> None:
     log_years = domain.log_size + math.log((time.perf_counter() - begin) / len(probe) / 3.15e7)
     raise DomainError(
         f"an exact sum over {domain} has 2^{domain.log_size / math.log(2):.0f} states, about "
-        f"10^{log_years / math.log(10):.0f} "
-        f"years at this speed; the limit is 2^{math.log2(limit):.0f} (raise it with limit=). Estimate log Z "
-        "with "
-        "partition.ais, or bound it with mean_field, tree_reweighted or perturb_and_map"
+        f"10^{log_years / math.log(10):.0f} years at this speed; the limit is 2^{math.log2(limit):.0f} (raise it "
+        "with limit=). Estimate log Z with partition.ais, or bound it with mean_field, tree_reweighted or "
+        "perturb_and_map"
     )

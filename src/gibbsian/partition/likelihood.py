@@ -48,16 +48,14 @@ class LogLikelihood:
 
     def __repr__(self) -> str:
         return (
-            f"LogLikelihood({float(self.value):.4f} [{float(self.lower):.4f}, {float(self.upper):.4f}], "
-            "stderr data "
-            f"{float(self.data_stderr):.2g}, log Z {float(self.log_z_stderr):.2g}, {len(self.per_sample)} "
-            f"rows, {self.method})"
+            f"LogLikelihood({float(self.value):.4f} [{float(self.lower):.4f}, {float(self.upper):.4f}], stderr data "
+            f"{float(self.data_stderr):.2g}, log Z {float(self.log_z_stderr):.2g}, {len(self.per_sample)} rows, "
+            f"{self.method})"
         )
 
 
 def log_likelihood(energy: Energy, x: Tensor, log_z: "LogZ | float | Tensor | None" = None) -> LogLikelihood:
-    """The mean log-likelihood of data, with an interval from the spread of the data and the uncertainty of
-    log Z.
+    """The mean log-likelihood of data, with an interval from the spread of the data and the uncertainty of log Z.
 
         log p(x) = -E(x) - log Z;   for counts  log p(n) = log(N!/Πn_k!) - F(n) - log Z_N
 
@@ -109,8 +107,7 @@ def known_log_z(energy: Energy, log_z: "LogZ | float | Tensor | None") -> LogZ:
     except DomainError as reason:
         raise CapabilityError(
             f"a likelihood needs log Z, and an exact one is out of reach ({reason}); pass "
-            "log_z=gibbsian.partition.ais(energy, "
-            "data, generator=g)"
+            "log_z=gibbsian.partition.ais(energy, data, generator=g)"
         ) from reason
 
 

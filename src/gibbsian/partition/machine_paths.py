@@ -1,6 +1,4 @@
-"""Annealing paths of machines, from independent units fitted to data, moved along by the machines' own Gibbs
-sweeps.
-"""
+"""Annealing paths of machines, from independent units fitted to data, moved along by the machines' own Gibbs sweeps."""
 
 import copy
 from typing import Any
@@ -86,8 +84,7 @@ class MachinePath:
 
 
 class TemperedPath:
-    """From independent visible units to a machine with layers of hidden ones that knows itself at any
-    temperature:
+    """From independent visible units to a machine with layers of hidden ones that knows itself at any temperature:
 
         log p*_β(x) = (1-β) b^A·x + log Σ_h exp(-βE(x, h))
 

@@ -26,8 +26,7 @@ class Maxima(NamedTuple):
 
 
 def attractive_flips(graph: Pairwise) -> Tensor | None:
-    """Which units to flip (x → 1 - x) so that no weight is negative, as a bool tensor; None where nothing
-    does.
+    """Which units to flip (x → 1 - x) so that no weight is negative, as a bool tensor; None where nothing does.
 
     Such machines are called balanced: no cycle has an odd number of negative weights. Two machines in this
     class are those with non-negative weights only, and trees.
@@ -55,8 +54,7 @@ def attractive_flips(graph: Pairwise) -> Tensor | None:
 
 
 def max_flow(graph: Pairwise, flips: Tensor, fields: Tensor) -> Maxima:
-    """Exact maxima of log p*(x) + f·x for every row f of `fields` `(problems, units)`, by one minimum cut
-    each.
+    """Exact maxima of log p*(x) + f·x for every row f of `fields` `(problems, units)`, by one minimum cut each.
 
     With flipped units y = x or 1 - x and all weights w ≥ 0 the objective is Σ aᵢyᵢ - Σ (w/2)|yᵢ - yⱼ| +
     constant, whose maximum is a minimum cut (Greig, Porteous & Seheult 1989).

@@ -86,9 +86,10 @@ def mean_field(
 
 
 def _blocks(graph: Pairwise) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """Units in groups without inner edges (greedy colouring), each with the edges that lead into it: units,
-    sources, targets as positions in the group, weights. Updating a group at once is coordinate ascent, so the
-    bound never falls.
+    """Units in groups without inner edges, each with the edges that lead into it.
+
+    A group is (units, sources, targets as positions in the group, weights), found by greedy colouring. Updating one at
+    once is coordinate ascent, so the bound never falls.
     """
     source, target, weight, _ = graph.directed()
     colour = _greedy_colours(graph)

@@ -49,8 +49,9 @@ def propagate(
     messages: Tensor | None = None,
     stages: int = 1,
 ) -> Beliefs:
-    """Pass messages until none changes by more than `tolerance`; where `iterations` do not suffice, damp
-    harder in each of the further `stages`.
+    """Pass messages until none changes by more than `tolerance`.
+
+    Where `iterations` do not suffice, each of the further `stages` damps harder.
     """
     if not 0 <= damping < 1:
         raise ArgumentError(f"damping={damping}: must lie in [0, 1), the share of the old message that is kept")

@@ -22,9 +22,7 @@ __all__ = ["Pairwise", "pairwise"]
 
 
 class Pairwise(NamedTuple):
-    """A graph of {0, 1} units, in float64: `bias` (n,), `edges` (2, m) with the smaller unit first, `weight`
-    (m,).
-    """
+    """A graph of {0, 1} units, in float64: `bias` (n,), `edges` (2, m) with the smaller unit first, `weight` (m,)."""
 
     bias: Tensor
     edges: Tensor
@@ -41,9 +39,7 @@ class Pairwise(NamedTuple):
         return self.constant + x @ self.bias + (x[:, self.edges[0]] * x[:, self.edges[1]]) @ self.weight
 
     def directed(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Every edge in both directions: source, target, weight, and the position of the opposite
-        direction.
-        """
+        """Every edge in both directions: source, target, weight, and the position of the opposite direction."""
         (i, j), m = self.edges, len(self.weight)
         opposite = torch.arange(2 * m, device=i.device).roll(m)
         return torch.cat([i, j]), torch.cat([j, i]), self.weight.repeat(2), opposite
@@ -70,9 +66,8 @@ def pairwise(energy: Energy) -> Pairwise:
             dense[nv:, :nv] = energy.weight.T
             return _from_dense(dense, torch.cat([energy.visible_bias, energy.hidden_bias]), low)
     raise CapabilityError(
-        f"{type(energy).__name__} is not a machine of two-valued units with pairwise weights; this "
-        "estimator takes a "
-        "BoltzmannMachine, an Ising model, or an RBM with Bernoulli or Spin units. Use partition.ais or "
+        f"{type(energy).__name__} is not a machine of two-valued units with pairwise weights; this estimator takes "
+        "a BoltzmannMachine, an Ising model, or an RBM with Bernoulli or Spin units. Use partition.ais or "
         "partition.exact"
     )
 
@@ -80,8 +75,7 @@ def pairwise(energy: Energy) -> Pairwise:
 def _low(layer: Unit, rbm: RBM) -> Tensor:
     if not isinstance(layer, Bernoulli | Spin):
         raise CapabilityError(
-            f"this estimator needs two-valued units, this RBM has {type(layer).__name__} ones; use "
-            "partition.ais, "
+            f"this estimator needs two-valued units, this RBM has {type(layer).__name__} ones; use partition.ais, "
             "or partition.exact where one layer is small"
         )
     return rbm.weight.new_full((layer.n,), -1.0 if isinstance(layer, Spin) else 0.0)

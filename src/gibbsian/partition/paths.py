@@ -53,9 +53,7 @@ class Moves(Protocol):
         """The random numbers of `steps` calls of `anneal`, a tuple of tensors with that leading axis."""
 
     def anneal(self, x: Tensor, beta: Tensor, next_beta: Tensor, noise: Any) -> tuple[Tensor, Tensor]:
-        """Weight, then move: (x' after a transition that leaves p_next invariant, log p*_next(x) - log
-        p*_β(x)).
-        """
+        """Weight, then move: (x' after a transition that leaves p_next invariant, log p*_next(x) - log p*_β(x))."""
 
 
 class Path(Moves, Protocol):
@@ -110,9 +108,8 @@ class GeometricPath:
     def __init__(self, energy: Energy, base: Energy, kernel: Kernel | None = None, leapfrog_steps: int = 5) -> None:
         if not isinstance(base, Normalised) or not isinstance(base, Sampleable):
             raise CapabilityError(
-                "a base needs a known log_z() and exact draws sample(n, generator=...), "
-                f"{type(base).__name__} has not both; "
-                "use energies.Gaussian, or leave base out"
+                f"a base needs a known log_z() and exact draws sample(n, generator=...), {type(base).__name__} has "
+                "not both; use energies.Gaussian, or leave base out"
             )
         if base.domain.shape != energy.domain.shape or base.domain.discrete != energy.domain.discrete:
             raise DomainError(
@@ -128,9 +125,8 @@ class GeometricPath:
             kernel = SiteGibbs() if discrete else HMC(1.0, leapfrog_steps, mass=_masses(base), jitter=0.2)
         if not kernel.adjusted:
             raise CapabilityError(
-                f"{type(kernel).__name__} is unadjusted: it does not leave p_β invariant, so its weights "
-                "would be biased; "
-                "use MALA or HMC"
+                f"{type(kernel).__name__} is unadjusted: it does not leave p_β invariant, so its weights would be "
+                "biased; use MALA or HMC"
             )
         if type(kernel).target is not Kernel.target:
             raise CapabilityError(
@@ -179,8 +175,10 @@ class GeometricPath:
         return float(sizes[min(int(torch.searchsorted(betas, beta)), len(sizes) - 1)])
 
     def tune(self, betas: Tensor, generator: torch.Generator, *, chains: int = 64, target: float = 0.75) -> None:
-        """Find step sizes along the ladder: chains of their own are annealed while its logarithm follows
-        their acceptance. Does nothing for kernels with a step size of their own.
+        """Find step sizes along the ladder with a pilot run.
+
+        Chains of their own are annealed while the logarithm of the step size follows their acceptance. Kernels with a
+        step size of their own keep it.
         """
         if not self.adapts or self.tuned is not None:
             return
@@ -226,9 +224,8 @@ def path_of(energy: Energy, data: Tensor | None, base: "Energy | Tensor | None",
     own = kernel is None or isinstance(kernel, Gibbs)
     if data is None and base is None and not isinstance(energy.domain, Bounded):
         warnings.warn(
-            "no data and no base: annealing starts from a law that knows nothing of the model, and the "
-            "estimate can be many "
-            "nats low while its effective sample size looks healthy; pass data= (the training data)",
+            "no data and no base: annealing starts from a law that knows nothing of the model, and the estimate "
+            "can be many nats low while its effective sample size looks healthy; pass data= (the training data)",
             EstimateWarning,
             stacklevel=3,
         )

@@ -103,11 +103,9 @@ def _solver(energy: Energy, solver: str | None, order: str) -> str:
     if isinstance(energy, BoltzmannMachine | Ising | RBM) and attractive_flips(pairwise(energy)) is not None:
         return "max_flow"
     raise CapabilityError(
-        f"exact maxima of {type(energy).__name__} over {energy.domain} are out of reach: it is neither "
-        "small (at most 2^20 "
-        "states) nor an attractive machine of two-valued units (no cycle with an odd number of negative "
-        "weights), and an "
-        "inexact maximum gives no bound; use partition.tree_reweighted, mean_field or ais"
+        f"exact maxima of {type(energy).__name__} over {energy.domain} are out of reach: it is neither small (at "
+        "most 2^20 states) nor an attractive machine of two-valued units (no cycle with an odd number of negative "
+        "weights), and an inexact maximum gives no bound; use partition.tree_reweighted, mean_field or ais"
     )
 
 

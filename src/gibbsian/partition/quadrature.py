@@ -83,9 +83,8 @@ def quadrature(
     refuse_nan(fine, "the integral")
     if float(error) > tolerance:
         warnings.warn(
-            f"quadrature with {n} nodes on each of {d} axes is only good to {float(error):.2g} nats "
-            f"(tolerance {tolerance:g}); "
-            "raise limit= or points=, or narrow it with bounds=",
+            f"quadrature with {n} nodes on each of {d} axes is only good to {float(error):.2g} nats (tolerance "
+            f"{tolerance:g}); raise limit= or points=, or narrow it with bounds=",
             EstimateWarning,
             stacklevel=2,
         )
@@ -131,9 +130,7 @@ class _LogDensity:
         return Box(self.shape, low, high)
 
     def probe(self, x: Tensor) -> Tensor:
-        """The log density at points that are only tried out: -∞, so never gone to, where it overflows to
-        NaN.
-        """
+        """The log density at points that are only tried out: -∞, so never gone to, where it overflows to NaN."""
         value = -self.energy(x.to(self.dtype).reshape(-1, *self.shape)).double()
         return torch.where(torch.isnan(value), -math.inf, value)
 
@@ -146,9 +143,7 @@ class _LogDensity:
 
 
 def _nodes(low: Tensor, high: Tensor, n: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """All nodes of a grid with n nodes on every axis: flat indices `(rows, d)` and positions t `(rows,
-    d)`.
-    """
+    """All nodes of a grid with n nodes on every axis: flat indices `(rows, d)` and positions t `(rows, d)`."""
     d = len(low)
     powers = n ** torch.arange(d - 1, -1, -1, device=low.device)
     for start in range(0, n**d, _ROWS):
@@ -164,8 +159,7 @@ def _pulled(density: Callable[[Tensor], Tensor], centre: Tensor, scale: Tensor, 
 
 
 def _find_modes(density: _LogDensity, n: int, reach: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Local maxima of the density, climbed to from those of a wide grid: positions, log heights, widths per
-    axis.
+    """Local maxima of the density, climbed to from those of a wide grid: positions, log heights, widths per axis.
 
     A compass search: try a step along every axis, go to the best, double the step on success and halve it on
     failure. A width is the distance at which the log density has fallen by one.
@@ -264,9 +258,8 @@ def _find_range(density: _LogDensity, centre: Tensor, scale: Tensor, modes: Tens
             return low, high
         if float(torch.maximum(-low, high).max()) > _FARTHEST:
             raise DivergenceError(
-                "the density does not decay far from its centre: exp(-E) is not normalisable, or decays too "
-                "slowly for "
-                "quadrature; restrict it with bounds="
+                "the density does not decay far from its centre: exp(-E) is not normalisable, or decays too slowly "
+                "for quadrature; restrict it with bounds="
             )
 
 

@@ -1,5 +1,4 @@
-"""Reverse annealed importance sampling: log Z from above, bounds from both sides, and a conservative
-likelihood.
+"""Reverse annealed importance sampling: log Z from above, bounds from both sides, and a conservative likelihood.
 
 w' = Π_k p*_{β_{k-1}}(x_k) / p*_{β_k}(x_k)   from x ~ p down to the base,   E[w'] = Z₀ / Z
 """
@@ -35,12 +34,11 @@ def reverse_ais(
     generator: torch.Generator | None = None,
     progress: bool | None = None,
 ) -> LogZ:
-    """log Z from above: annealed importance sampling run backwards, from samples of the model down to the
-    base.
+    """log Z from above: annealed importance sampling run backwards, from samples of the model down to the base.
 
         w' = Π p*_{β_{k-1}}(x_k) / p*_{β_k}(x_k),   log Z ≈ log Z₀ - log mean w'
 
-    1/w' is unbiased for Z₀/Z, so this is high on average where `ais` is low: together they bracket log Z, and
+    w' is unbiased for Z₀/Z, so this is high on average where `ais` is low: together they bracket log Z, and
     a gap between them shows what an error bar cannot. That needs samples of the model itself: exact ones, or
     the last states of long chains; samples of an unconverged chain (or the data, for an imperfect model)
     spoil the bound.
@@ -121,9 +119,8 @@ def bounds(forward: LogZ, reverse: LogZ) -> LogZ:
     error = math.hypot(float(forward.stderr), float(reverse.stderr))
     if gap < -4 * error:
         warnings.warn(
-            f"the reverse estimate lies {-gap:.2g} nats below the forward one, {-gap / error:.0f} standard "
-            "errors: the samples "
-            "that it started from do not come from the model",
+            f"the reverse estimate lies {-gap:.2g} nats below the forward one, {-gap / error:.0f} standard errors: "
+            "the samples that it started from do not come from the model",
             EstimateWarning,
             stacklevel=2,
         )
@@ -139,9 +136,7 @@ def bounds(forward: LogZ, reverse: LogZ) -> LogZ:
 
 
 def _acceptance_ratio(forward: Tensor, reverse: Tensor) -> Tensor:
-    """The root z of Σ σ(f - z - m) = Σ σ(z - r + m), m the log ratio of the numbers of weights: by
-    bisection.
-    """
+    """The root z of Σ σ(f - z - m) = Σ σ(z - r + m), m the log ratio of the numbers of weights: by bisection."""
     low, high = torch.minimum(forward.min(), reverse.min()), torch.maximum(forward.max(), reverse.max())
     ratio = math.log(len(forward) / len(reverse))
     low, high = low - abs(ratio) - 1, high + abs(ratio) + 1
@@ -153,9 +148,7 @@ def _acceptance_ratio(forward: Tensor, reverse: Tensor) -> Tensor:
 
 
 def complete_states(path: Path, x: Tensor, generator: torch.Generator) -> Tensor:
-    """States of the path's variables from states of the observed ones: hidden units that the path anneals are
-    drawn.
-    """
+    """States of the path's variables from states of the observed ones: hidden units that the path anneals are drawn."""
     complete = getattr(path, "complete", None)
     return x.clone() if complete is None else complete(x, generator)
 
@@ -176,8 +169,9 @@ def raise_bound(
     """A conservative likelihood of test points: a lower bound on their log-probability under the annealing
     chain (RAISE).
 
-        log p_ann(v) ≥ E log [ p*(v)/Z₀ · Π p*_{β_{k-1}}(x_{k-1}) / p*_{β_k}(x_{k-1}) ],   x_K = v, moved at
-        β_k, then weighted
+        log p_ann(v) ≥ E log [p*(v)/Z₀ · Π p*_{β_{k-1}}(x_{k-1}) / p*_{β_k}(x_{k-1})],   x_K = v
+
+    where each step down moves at β_k first and then weights.
 
     Annealing from the base through all temperatures is itself a generative model, with a density that needs
     no log Z. Its likelihood cannot be flattered by an estimate of log Z that is too low; as temperatures grow

@@ -1,5 +1,4 @@
-"""Layers of machines with everything else summed out: log Z is the same, and one of them is small enough to
-sum.
+"""Layers of machines with everything else summed out: log Z is the same, and one of them is small enough to sum.
 
 Σ_v Σ_h exp(-E(v, h)) = Σ_h exp(-E_h(h)),   E_h(h) = -log Σ_v exp(-E(v, h))
 """
@@ -34,9 +33,7 @@ class HiddenSide(Energy):
 
 
 class ClassificationSide(Energy):
-    """The hidden layer of a classification RBM, input and label summed out, or the input under a given
-    label.
-    """
+    """The hidden layer of a classification RBM, input and label summed out, or the input under a given label."""
 
     def __init__(self, model: ClassificationRBM, domain: Domain, label: Tensor | None = None) -> None:
         super().__init__(domain)
@@ -53,9 +50,7 @@ class ClassificationSide(Energy):
 
 
 class SubspaceSide(Energy):
-    """Gates with their subspaces: each is closed (its K units are free) or open in one of 2^K patterns,
-    one-hot.
-    """
+    """Gates with their subspaces: each is closed (its K units are free) or open in one of 2^K patterns, one-hot."""
 
     patterns: Tensor
 
@@ -76,9 +71,7 @@ class SubspaceSide(Energy):
 
 
 def summed_side(energy: Energy, total: int | None = None) -> tuple[Energy, Discrete]:
-    """The energy whose enumeration gives log Z, and the domain to enumerate: the smaller layer where there
-    are two.
-    """
+    """The energy whose enumeration gives log Z, and the domain to enumerate: the smaller layer where there are two."""
     sides = [energy]
     if isinstance(energy, BoltzmannMachine) and energy.hidden:
         sides = [energy.complete()]

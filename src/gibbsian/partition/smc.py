@@ -128,9 +128,7 @@ class _Population:
         self.steps = 0
 
     def resample(self, x: Tensor, log_w: Tensor) -> tuple[Tensor, Tensor]:
-        """Resample the islands whose time has come; their mean weight goes into log Ẑ and their weights start
-        afresh.
-        """
+        """Resample the islands that are due; their mean weight goes into log Ẑ and their weights start afresh."""
         islands, chains = self.shape
         self.steps += 1
         log_w = log_w.reshape(islands, chains)
@@ -151,9 +149,7 @@ class _Population:
 
 
 def systematic(p: Tensor, generator: torch.Generator) -> Tensor:
-    """Systematic resampling of each row of probabilities `(rows, n)`: indices `(rows, n)`, one uniform number
-    a row.
-    """
+    """Systematic resampling of each row of probabilities `(rows, n)`: indices `(rows, n)`, one uniform number a row."""
     rows, n = p.shape
     u = torch.rand(rows, 1, generator=generator, dtype=p.dtype, device=p.device)
     points = (torch.arange(n, dtype=p.dtype, device=p.device) + u) / n

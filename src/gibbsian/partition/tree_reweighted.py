@@ -40,8 +40,7 @@ def tree_reweighted(
 ) -> LogZ:
     """An upper bound on log Z of a machine with two-valued units by tree-reweighted belief propagation.
 
-        log Z ≤ Σ E_b[θᵢ] + Σ E_b[θᵢⱼ] + Σ Hᵢ - Σ ρᵢⱼ Iᵢⱼ   at the fixed point, for any ρ of the spanning-tree
-        polytope
+        log Z ≤ Σ E_b[θᵢ] + Σ E_b[θᵢⱼ] + Σ Hᵢ - Σ ρᵢⱼ Iᵢⱼ   at the fixed point, ρ in the spanning-tree polytope
 
     ρᵢⱼ is the share of spanning trees that use an edge. It starts at the shares among all spanning trees (2/n
     on a complete graph; exact on trees) and is improved by conditional gradient: the gradient in ρ is -I, so
@@ -91,9 +90,8 @@ def tree_reweighted(
     slack = float((value - out.value).abs())
     if slack > 0.01 * max(1.0, abs(float(value))):
         warnings.warn(
-            f"tree-reweighted messages still change by {out.residual:.2g} after {iterations} updates: the "
-            "value is an upper "
-            f"bound, but up to {slack:.2g} nats looser than it could be; raise iterations=",
+            f"tree-reweighted messages still change by {out.residual:.2g} after {iterations} updates: the value is "
+            f"an upper bound, but up to {slack:.2g} nats looser than it could be; raise iterations=",
             EstimateWarning,
             stacklevel=2,
         )
@@ -141,8 +139,7 @@ def _roots(graph: Pairwise) -> Tensor:
 
 
 def all_trees(graph: Pairwise) -> Tensor:
-    """For every directed edge i → j the share of all rooted spanning trees (forests) in which j is the parent
-    of i.
+    """For every directed edge i → j the share of all rooted spanning trees (forests) in which j is the parent of i.
 
     ρᵢ|ⱼ = Gᵢᵢ - Gᵢⱼ with G the pseudo-inverse of the graph's Laplacian: the current through the edge when a
     unit of it flows from a random unit to i.
