@@ -5,6 +5,7 @@ Each error says what was given, what was expected and what to do instead. All of
 """
 
 __all__ = [
+    "AdaptationWarning",
     "ArgumentError",
     "CapabilityError",
     "CheckpointError",
@@ -69,6 +70,10 @@ class GibbsianWarning(UserWarning):
 
 class DivergenceWarning(GibbsianWarning):
     """Some chains diverged; the others are unaffected."""
+
+
+class AdaptationWarning(GibbsianWarning):
+    """A warm-up ended far from its target."""
 
 
 class EstimateWarning(GibbsianWarning):
