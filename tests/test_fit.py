@@ -229,6 +229,32 @@ def test_half_precision_products_keep_parameters_in_full_precision():
         gb.fit(energy, objectives.DenoisingScoreMatching(0.5), data, steps=1, precision="fp16")
 
 
+def test_captured_steps_are_for_cuda_and_the_user_is_told():
+    plain = gb.fit(gaussian(), Likelihood(), cloud(), steps=5)
+    with pytest.warns(errors.CompileWarning, match="captured on CUDA"):
+        eager = gb.fit(gaussian(), Likelihood(), cloud(), steps=5, compile=True)
+    assert torch.equal(weights(plain.energy), weights(eager.energy))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_captured_steps_train_what_eager_ones_do(tmp_path):
+    """Persistent chains, a batch of another size at the end of every epoch, and a rate that changes."""
+    data = (torch.rand(203, 6, generator=gen()) < 0.3).double()
+    pcd = objectives.PersistentContrastiveDivergence(kernels.Gibbs(), chains=20)
+    how: dict[str, Any] = {"batch_size": 20, "lr": 0.02, "schedule": "cosine", "device": "cuda"}
+    for objective in (pcd, objectives.ContrastiveDivergence(kernels.Gibbs(), steps=2)):
+        eager, captured, again = (
+            gb.fit(models.RBM(6, 3).double(), objective, data, steps=60, compile=c, **how) for c in (False, True, True)
+        )
+        # the captured rate is a float32 on the device
+        assert torch.allclose(weights(eager.energy), weights(captured.energy), atol=1e-5)
+        assert torch.equal(weights(captured.energy), weights(again.energy))
+    gb.fit(models.RBM(6, 3).double(), pcd, data, steps=31, compile=True, run_dir=tmp_path / "r", **how)
+    resumed = gb.resume(tmp_path / "r", data, steps=60, device="cuda")
+    straight = gb.fit(models.RBM(6, 3).double(), pcd, data, steps=60, compile=True, **how)
+    assert torch.allclose(weights(resumed.energy), weights(straight.energy), atol=0.05)
+
+
 # --- data -----------------------------------------------------------------------------------------
 
 

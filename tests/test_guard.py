@@ -80,7 +80,9 @@ def test_what_is_not_finite_is_divergence_at_once():
 def test_explosions_are_seen_and_large_but_steady_numbers_are_not():
     guard = Guard(explosion=100)
     assert looks(guard, [500.0] * 50) == [None] * 50
-    assert looks(guard, [0.001] * 20 + [99.0]) == [None] * 21  # below one a number cannot explode
+    assert looks(guard, [0.001] * 20 + [99.0]) == [None] * 21  # the scale is one at the least
+    assert looks(guard, [1.0] * 20 + [30.0, 30.0, 1.0] * 9) == [None] * 47  # spikes come and go
+    assert "times its usual size" in str(looks(guard, [1.0] * 20 + [30.0] * 3)[-1])
     assert "times its usual size" in str(looks(guard, [3.0] * 20 + [-400.0])[-1])
     assert "times its usual size" in str(looks(guard, [2.0, 250.0])[-1])  # even at the start
 

@@ -138,6 +138,13 @@ def _bound(value: object, shape: tuple[int, ...], name: str) -> Bound:
     return tuple(t.flatten().tolist())
 
 
+def _on(bound: Bound, x: Tensor) -> Tensor:
+    """A bound where x is; numbers are filled on the device, so that a CUDA graph can hold them."""
+    if isinstance(bound, float):
+        return torch.full((), bound, dtype=x.dtype, device=x.device)
+    return torch.as_tensor(bound, dtype=x.dtype, device=x.device)
+
+
 @dataclass(frozen=True, init=False)
 class Box(Bounded):
     """A product of intervals [low, high], Lebesgue measure; bounds are numbers or tensors of the event shape."""
@@ -155,7 +162,7 @@ class Box(Bounded):
             raise ArgumentError(f"a box needs low < high everywhere, got low={self.low}, high={self.high}")
 
     def bounds(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        low, high = (torch.as_tensor(b, dtype=x.dtype, device=x.device) for b in (self.low, self.high))
+        low, high = (_on(b, x) for b in (self.low, self.high))
         return tuple(b.reshape(self.shape) if b.dim() else b for b in (low, high))  # type: ignore[return-value]
 
     @property

@@ -197,9 +197,7 @@ def read_latest(run: Path, step: int | None = None, keys: Collection[str] | None
         raise CheckpointError(f"{run} holds no checkpoint; give the run_dir of a gibbsian.fit")
     if step is not None:
         if step not in saved:
-            raise CheckpointError(
-                f"{run} has no checkpoint of step {step}, only of {', '.join(map(str, saved))}"
-            )
+            raise CheckpointError(f"{run} has no checkpoint of step {step}, only of {', '.join(map(str, saved))}")
         return read_tree(_path(run, step), "state", keys)
     problems: list[str] = []
     for candidate in reversed(saved):

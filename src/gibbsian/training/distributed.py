@@ -41,9 +41,7 @@ class World:
         """Is this the process that writes?"""
         return self.rank == 0
 
-    def share_gradients(
-        self, parameters: Sequence[nn.Parameter], rows: int, signals: Sequence[float]
-    ) -> list[float]:
+    def share_gradients(self, parameters: Sequence[nn.Parameter], rows: int, signals: Sequence[float]) -> list[float]:
         """Replace each gradient by its mean over all rows of all processes; returns the signals' sums."""
         if self.alone:
             return list(signals)
@@ -129,6 +127,7 @@ def join(device: torch.device | str | None = None) -> tuple[World, torch.device 
         return World(), where
     if where is not None and where.type == "cuda" and where.index is None:
         where = torch.device("cuda", int(os.environ.get("LOCAL_RANK", torch.cuda.current_device())))
+        torch.cuda.set_device(where)
     if not dist.is_initialized():
         if int(os.environ.get("WORLD_SIZE", "1")) == 1 or "RANK" not in os.environ:
             return World(), where

@@ -54,9 +54,7 @@ def _structure(batch: Any) -> Any:
 def rows_of(batch: Any) -> int:
     """How many examples a batch holds."""
     first = (
-        batch
-        if isinstance(batch, Tensor)
-        else next(iter(batch.values() if isinstance(batch, dict) else batch), None)
+        batch if isinstance(batch, Tensor) else next(iter(batch.values() if isinstance(batch, dict) else batch), None)
     )
     return len(first) if isinstance(first, Tensor) and first.dim() else 1
 
@@ -67,9 +65,7 @@ class Feed(ABC):
     rows: int | None = None
     per_epoch: int | None = None  # batches; None where only the loader knows
 
-    def __init__(
-        self, seed: int, device: torch.device, check: Check, transform: Any, rank: int, world: int
-    ) -> None:
+    def __init__(self, seed: int, device: torch.device, check: Check, transform: Any, rank: int, world: int) -> None:
         self.seed, self.device, self.check, self.transform = seed, device, check, transform
         self.rank, self.world = rank, world
         self.epoch = self.index = self.salt = 0
@@ -114,9 +110,7 @@ class Feed(ABC):
         if self.form is None:
             self.form = form
         elif form != self.form:
-            raise DataError(
-                f"{where} holds {form}, but the first batch held {self.form}; make all batches alike"
-            )
+            raise DataError(f"{where} holds {form}, but the first batch held {self.form}; make all batches alike")
         try:
             self.check(batch)
         except (DomainError, ShapeError, DataError) as error:
@@ -138,8 +132,7 @@ class Rows(Feed):
         self.rows, self.size, self.home = rows, min(batch_size, rows), home
         if self.size < self.world:
             raise ArgumentError(
-                f"a batch of {self.size} rows cannot be shared among {self.world} processes; "
-                "give each at least one row"
+                f"a batch of {self.size} rows cannot be shared among {self.world} processes; give each at least one row"
             )
         full, rest = divmod(rows, self.size)
         self.per_epoch = full + (rest >= self.world)  # a rest that cannot be shared is left out of the epoch
@@ -152,9 +145,7 @@ class Rows(Feed):
     def permuted(self) -> Tensor:
         """The order of this epoch."""
         if self.order_of != (self.epoch, self.salt):
-            generator = stream(
-                self.seed, f"data/{self.salt}/{self.epoch}"
-            )  # on the CPU: one order for all devices
+            generator = stream(self.seed, f"data/{self.salt}/{self.epoch}")  # on the CPU: one order for all devices
             self.order = torch.randperm(self.rows, generator=generator).to(self.home)
             self.order_of = (self.epoch, self.salt)
         return self.order
@@ -170,9 +161,7 @@ class Rows(Feed):
 
     def sweep(self) -> Iterator[Any]:
         for start in range(0, self.rows, self.size):
-            yield self.prepare(
-                self.take(torch.arange(start, min(start + self.size, self.rows), device=self.home))
-            )
+            yield self.prepare(self.take(torch.arange(start, min(start + self.size, self.rows), device=self.home)))
 
     def verify(self, chunk: int = 8192) -> None:
         """Check every row once, in chunks, so that no batch needs to be looked at again."""
@@ -204,9 +193,7 @@ class ArrayRows(Rows):
     def take(self, rows: Tensor) -> Any:
         rows, _ = rows.sort()  # in file order: the rows of a batch are a set
         index = rows.numpy()
-        return tuple(
-            a[rows] if isinstance(a, Tensor) else torch.from_numpy(np.array(a[index])) for a in self.arrays
-        )
+        return tuple(a[rows] if isinstance(a, Tensor) else torch.from_numpy(np.array(a[index])) for a in self.arrays)
 
 
 class DatasetRows(Rows):
@@ -285,9 +272,7 @@ class Loader(Feed):
         batch = self.read()
         if batch is None:
             if self.index == 0:
-                raise DataError(
-                    f"the loader is empty in epoch {self.epoch}; it must give batches each time it is read"
-                )
+                raise DataError(f"the loader is empty in epoch {self.epoch}; it must give batches each time it is read")
             self.epoch, self.index = self.epoch + 1, 0
             self.open()
             return self.fetch()
@@ -361,18 +346,13 @@ def _indexed(parts: tuple[Any, ...], batch_size: int, common: tuple[Any, ...]) -
     device, transform = common[1], common[3]
     lengths = [len(part) if part.ndim else 0 for part in parts]
     if len(set(lengths)) != 1:
-        raise DataError(
-            f"the parts of the data have {' and '.join(map(str, lengths))} rows; they must have as many"
-        )
+        raise DataError(f"the parts of the data have {' and '.join(map(str, lengths))} rows; they must have as many")
     try:  # arrays in memory share it with the tensor; read-only ones and those on disk are read by row
         parts = tuple(
-            torch.from_numpy(part) if type(part) is np.ndarray and part.flags.writeable else part
-            for part in parts
+            torch.from_numpy(part) if type(part) is np.ndarray and part.flags.writeable else part for part in parts
         )
     except TypeError as error:
-        raise DataError(
-            f"the array cannot become a tensor: {error}; convert it with .astype(numpy.float32)"
-        ) from error
+        raise DataError(f"the array cannot become a tensor: {error}; convert it with .astype(numpy.float32)") from error
     if all(isinstance(part, Tensor) for part in parts):
         home = parts[0].device
         if home != device and _fits(parts, device):

@@ -38,6 +38,7 @@ def fit(
     ema: float | None = None,
     clip: float | None = None,
     precision: str | None = None,
+    compile: bool = False,
     device: torch.device | str | None = None,
     transform: Callable[[Any, torch.Generator], Any] | None = None,
     validation: Any = None,
@@ -72,6 +73,8 @@ def fit(
         ema: decay of the averaged copy `run.ema`, such as 0.999.
         clip: largest gradient norm.
         precision: "bf16" for half-precision products, "tf32" on CUDA.
+        compile: capture every step as CUDA graphs, where launches are what costs; needs batches of one size
+            (others go the eager way) and an objective that never waits for the device.
         device: where to train; by default where the energy is.
         transform: `transform(batch, generator)`, applied to every batch on the device: dequantise, binarise.
         validation: held-out data, on which the objective's loss is logged; or a callable of the energy that
@@ -130,6 +133,7 @@ def fit(
         log_every=log_every,
         guard=(Guard() if guard else None) if isinstance(guard, bool) else guard,
         tensorboard=tensorboard,
+        compile=compile,
     )
     job = Job(
         energy,

@@ -18,6 +18,7 @@ from gibbsian.objectives.base import Objective
 __all__ = ["Guard", "Watch"]
 
 _WATCHED = ("loss", "gradient_norm", "energy_data", "energy_samples", "gap")
+_SUSTAINED = 3  # looks in a row at a tenth of an explosion that count as one
 _BASELINE = 5  # looks that find the scale of a number; looks in a row that make a sign a warning
 
 
@@ -26,9 +27,10 @@ class Guard:
     """How a training run is watched and what is done when it diverges.
 
     A watched number x (loss, gradient norm, energies of data and samples, their gap) has exploded when
-    |x| > `explosion`·max(1, its scale). The scale is found in the first looks; from then on it follows |x|
-    slowly and grows by two per cent a look at the most, so that a runaway cannot hide by dragging it along.
-    A number that is not finite, or a `DivergenceError` of the objective, counts as well.
+    |x| > `explosion`·max(1, its scale), or is above a tenth of that three looks in a row. The scale is found in
+    the first looks; from then on it follows |x| slowly and grows by two per cent a look at the most, so that a
+    runaway cannot hide by dragging it along. A number that is not finite, or a `DivergenceError` of the
+    objective, counts as well.
 
     Args:
         every: steps between two looks; a look waits once for the device.
@@ -58,9 +60,7 @@ class Guard:
     def __post_init__(self) -> None:
         for name in ("every", "snapshot_every", "snapshots", "tries"):
             if getattr(self, name) < 1:
-                raise ArgumentError(
-                    f"Guard({name}={getattr(self, name)}): {name} is a whole number from 1 on"
-                )
+                raise ArgumentError(f"Guard({name}={getattr(self, name)}): {name} is a whole number from 1 on")
         if not self.explosion > 1:
             raise ArgumentError(f"Guard(explosion={self.explosion}): must be above 1, such as 1000")
         if not (0 < self.min_lr_factor <= self.lr_factor <= 1 <= self.steps_factor <= self.max_steps_factor):
@@ -73,9 +73,7 @@ class Guard:
 
     def factors(self, tries: int) -> tuple[float, float]:
         """What learning rate and sampler steps are multiplied by after so many rollbacks."""
-        return max(self.lr_factor**tries, self.min_lr_factor), min(
-            self.steps_factor**tries, self.max_steps_factor
-        )
+        return max(self.lr_factor**tries, self.min_lr_factor), min(self.steps_factor**tries, self.max_steps_factor)
 
     def soften(self, objective: Objective, tries: int) -> Objective:
         """The objective after so many rollbacks: more sampler steps, and an energy penalty where it has one.
@@ -111,6 +109,7 @@ class Watch:
         self.trail: list[str] = []  # one sentence per rollback
         self.warned: list[str] = []
         self.gaps: deque[float] = deque(maxlen=40)
+        self.high: dict[str, int] = {}  # for how many looks in a row a number has been suspiciously large
         self.signs: dict[str, int] = {}  # how many looks in a row a sign of trouble was seen
         self.snapshots: list[Any] = []
         self.failed_at: int | None = None
@@ -128,7 +127,8 @@ class Watch:
                 continue
             size = abs(numbers[name])
             scale = max(1.0, self.scales.get(name, size))
-            if size > self.guard.explosion * scale:
+            self.high[name] = self.high.get(name, 0) + 1 if size > 0.1 * self.guard.explosion * scale else 0
+            if size > self.guard.explosion * scale or self.high[name] == _SUSTAINED:
                 return f"{name} is {numbers[name]:.4g}, {size / scale:.0f} times its usual size"
             # the first looks find the scale, later ones follow it slowly: a runaway cannot drag it along
             later = min(0.98 * scale + 0.02 * size, 1.02 * scale)
@@ -153,6 +153,7 @@ class Watch:
             del self.snapshots[max(1, len(self.snapshots) - 1) :]
         self.failed_at = step
         self.gaps.clear()
+        self.high.clear()
         target, snapshot = self.snapshots[-1]
         lr, steps = self.guard.factors(self.tries)
         self.trail.append(
@@ -212,7 +213,7 @@ class Watch:
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps of it."""
-        kept = ("scales", "looks", "tries", "trail", "warned", "signs", "failed_at")
+        kept = ("scales", "looks", "tries", "trail", "warned", "high", "signs", "failed_at")
         return {name: getattr(self, name) for name in kept} | {"gaps": list(self.gaps)}
 
     def load(self, state: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ from gibbsian.errors import ArgumentError, CheckpointError, DataError, Divergenc
 from gibbsian.objectives.base import Loss, Objective, observed, state_modules
 from gibbsian.random import stream
 from gibbsian.training import checkpoint, folder
+from gibbsian.training.captured import CapturedStep
 from gibbsian.training.distributed import join
 from gibbsian.training.ema import Ema
 from gibbsian.training.feed import Feed, make_feed
@@ -64,12 +65,15 @@ class Job:
                 "nothing by itself; give an energy with some, for example gibbsian.as_energy(module, domain)"
             )
         self.rate = rate_at(settings.schedule, settings.lr, settings.steps)
-        self.optimiser, self.options = build_optimiser(settings.optimiser, self.parameters, settings.lr)
-        self.base_rates = [group["lr"] for group in self.optimiser.param_groups]
+        self.optimiser, self.options = build_optimiser(
+            settings.optimiser, self.parameters, settings.lr, capturable=settings.compile and self.device.type == "cuda"
+        )
+        self.base_rates = [float(group["lr"]) for group in self.optimiser.param_groups]
         self.generator = self.stream("chains")
         self.ema = None if settings.ema is None else Ema(energy, settings.ema)
         run.ema = self.ema.energy if self.ema else None
         self.watch = Watch(settings.guard) if settings.guard else None
+        self.captured = CapturedStep(self) if settings.compile else None
         self.log = Log(None, run.history)
         self.loss_sum, self.summed = torch.zeros((), dtype=torch.float64, device=self.device), 0
         self.best: tuple[int, float] | None = None
@@ -107,27 +111,34 @@ class Job:
         soft = self.watch.guard.factors(self.watch.tries)[0] if self.watch else 1.0
         rate = self.rate(self.run.step) * soft
         for group, base in zip(self.optimiser.param_groups, self.base_rates, strict=True):
-            group["lr"] = base * (rate / self.settings.lr)
+            own = base * (rate / self.settings.lr)
+            if isinstance(group["lr"], Tensor):  # a captured step reads it where it is
+                group["lr"].fill_(own)
+            else:
+                group["lr"] = own
             for name, schedule in self.options.items():
                 group[name] = value_at(schedule, self.run.step)
         return rate
 
-    def precision(self) -> AbstractContextManager[Any]:
+    def precision(self, *, cache: bool = True) -> AbstractContextManager[Any]:
         """The context of the forward pass."""
         if self.settings.precision == "bf16":
-            return torch.autocast(self.device.type, dtype=torch.bfloat16)
+            return torch.autocast(self.device.type, dtype=torch.bfloat16, cache_enabled=cache)
         return nullcontext()
 
     def differentiate(self, batch: Any) -> tuple[Loss | None, str | None]:
         """The loss on a batch, with its gradients in place; or what diverged."""
         run = self.run
+        captured = self.captured.differentiate(batch) if self.captured else None
+        if captured is not None:
+            return captured, None
         try:
             with self.precision():
                 loss = run.objective(run.energy, batch, run.state, self.generator)
             self.backward(loss)
         except (DivergenceError, torch.linalg.LinAlgError) as error:
             return None, str(error)
-        return loss, None
+        return loss._replace(value=loss.value.detach(), other=None), None  # lets go of the graph
 
     def backward(self, loss: Loss) -> None:
         """Gradients of the loss; of two losses where there are two players."""
@@ -172,14 +183,23 @@ class Job:
     def finish_step(self, loss: Loss) -> None:
         """Move the parameters and the average, keep the objective's state, count the step."""
         run = self.run
-        self.optimiser.step()
-        self.optimiser.zero_grad()
-        run.step, run.state = run.step + 1, loss.state
+        run.step += 1
+        if self.captured is not None and loss is self.captured.loss:
+            run.state = self.captured.update()
+        else:
+            self.optimiser.step()
+            self.drop_gradients()
+            run.state = loss.state
         run.metrics = {"loss": loss.value.detach(), **loss.metrics}
         self.loss_sum += run.metrics["loss"]
         self.summed += 1
         if self.ema is not None:
             self.ema.update(run.energy, run.step)
+
+    def drop_gradients(self) -> None:
+        """Forget the gradients."""
+        for parameter in self.parameters:
+            parameter.grad = None
 
     def mean_loss(self) -> float:
         """The mean of the losses since this was last asked."""
@@ -206,6 +226,7 @@ class Job:
         run, feed = self.run, self.feed
         return {
             "step": run.step,
+            "device": self.device.type,
             "position": (feed.epoch, feed.index),
             "energy": dict(run.energy.state_dict()),
             "frozen": [name for name, p in run.energy.named_parameters() if not p.requires_grad],
@@ -228,16 +249,29 @@ class Job:
         checkpoint.load_module(run.energy, tree["energy"], tree["frozen"])
         if self.ema is not None:
             checkpoint.load_module(self.ema.energy, tree["ema"])
-        try:
-            self.optimiser.load_state_dict(checkpoint.freeze(tree["optimiser"]))
-        except (ValueError, KeyError) as error:
-            raise CheckpointError(f"the saved optimiser does not fit this one: {error}") from error
-        self.optimiser.zero_grad()
+        self.load_optimiser(tree["optimiser"])
+        self.drop_gradients()
+        if self.captured is not None:
+            self.captured.reset()
         run.state = checkpoint.thaw(own["state"], run.state, self.device)
-        self.generator.set_state(own["chains"].cpu())
-        self.feed.noise.set_state(own["transform"].cpu())
+        if tree["device"] == self.device.type:
+            self.generator.set_state(own["chains"].cpu())
+            self.feed.noise.set_state(own["transform"].cpu())
         epoch, index = tree["position"]
         self.feed.seek(epoch, index, salt=self.watch.tries if self.watch else 0)
+
+    def load_optimiser(self, saved: dict[str, Any]) -> None:
+        """The optimiser's saved state; how it computes stays as it was built for this device."""
+        how: list[dict[str, Any]] = [
+            {key: group[key] for key in ("lr", "fused", "foreach", "capturable") if key in group}
+            for group in self.optimiser.param_groups
+        ]
+        try:
+            self.optimiser.load_state_dict(checkpoint.freeze(saved))
+        except (ValueError, KeyError) as error:
+            raise CheckpointError(f"the saved optimiser does not fit this one: {error}") from error
+        for group, own in zip(self.optimiser.param_groups, how, strict=True):
+            group.update(own)
 
     def resume(self, tree: dict[str, Any]) -> None:
         """Go on from a checkpoint, which holds what every process had to itself."""
@@ -252,6 +286,10 @@ class Job:
                 f"the processes see different checkpoints, this one that of step {tree['step']}; "
                 "put the run folder on a disk that all of them share"
             )
+        if tree["device"] != self.device.type:
+            text = f"the run was saved on {tree['device']} and goes on on {self.device.type}"
+            warnings.warn(f"{text}: its random numbers begin anew", TrainingWarning, stacklevel=3)
+            self.generator = stream(self.settings.seed, f"chains/{self.world.rank}/from/{tree['step']}", self.device)
         if self.watch is not None and tree["watch"] is not None:
             self.watch.load(tree["watch"])
             self.run.objective = self.watch.guard.soften(self.given, self.watch.tries)

@@ -32,9 +32,7 @@ def read_log(folder: Path, lines: int | None = None) -> list[dict[str, Any]]:
         except json.JSONDecodeError:
             break
     words = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
-    return [
-        {k: words.get(v, v) if isinstance(v, str) else v for k, v in record.items()} for record in records
-    ]
+    return [{k: words.get(v, v) if isinstance(v, str) else v for k, v in record.items()} for record in records]
 
 
 class Log:
@@ -85,9 +83,7 @@ def _summary_writer() -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise CapabilityError(
-            "tensorboard=True needs the package tensorboard: pip install tensorboard"
-        ) from error
+        raise CapabilityError("tensorboard=True needs the package tensorboard: pip install tensorboard") from error
     return SummaryWriter
 
 

@@ -63,9 +63,7 @@ def train(job: Job, held_out: Any, hooks: Sequence[Hook], progress: bool | None)
                 job.snapshot()
             if logging:
                 numbers["loss"] = job.mean_loss()
-                job.log.write(
-                    {"step": step, "epoch": job.feed.epoch, "lr": rate, **numbers, **show.rates(step)}
-                )
+                job.log.write({"step": step, "epoch": job.feed.epoch, "lr": rate, **numbers, **show.rates(step)})
             if validation is not None and (step % settings.validate_every == 0 or step == settings.steps):
                 validation()
             if step % settings.checkpoint_every == 0:

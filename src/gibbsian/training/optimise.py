@@ -40,7 +40,7 @@ def _is_schedule(value: Any) -> bool:
 
 
 def build_optimiser(
-    choice: Any, parameters: Iterable[nn.Parameter], lr: float
+    choice: Any, parameters: Iterable[nn.Parameter], lr: float, *, capturable: bool = False
 ) -> tuple[torch.optim.Optimizer, dict[str, Any]]:
     """The optimiser, and those of its options that follow a schedule.
 
@@ -48,6 +48,7 @@ def build_optimiser(
         choice: None (Adam); a name such as "sgd"; a dictionary of a name and options, where a 1-D tensor or a
             callable of the step is a schedule, such as `{"name": "sgd", "momentum": schedule}`; or a callable
             from parameters to a `torch.optim.Optimizer`.
+        capturable: make Adam fit for CUDA graphs.
 
     >>> weight = torch.nn.Parameter(torch.zeros(2))
     >>> build_optimiser({"name": "sgd", "momentum": 0.9}, [weight], lr=0.1)[0].defaults["momentum"]
@@ -72,8 +73,12 @@ def build_optimiser(
     plain = all(p.is_floating_point() and p.device.type in {"cpu", "cuda"} for p in parameters)
     if name in _FUSED and plain and not {"fused", "foreach", "capturable", "differentiable"} & set(options):
         options["fused"] = True
+    rate: Any = lr
+    if capturable and name in {"adam", "adamw"} and not schedules:
+        options["capturable"] = True
+        rate = torch.tensor(lr, device=parameters[0].device)  # changed in place from step to step
     try:
-        return _NAMES[name](parameters, lr=lr, **options), schedules
+        return _NAMES[name](parameters, lr=rate, **options), schedules
     except (TypeError, ValueError) as error:
         raise ArgumentError(f"optimiser {name!r} refuses its options: {error}") from error
 

@@ -35,6 +35,7 @@ class Settings:
     log_every: int
     guard: Guard | None
     tensorboard: bool
+    compile: bool = False
 
     def __post_init__(self) -> None:
         for name in ("steps", "batch_size", "validate_every", "checkpoint_every", "keep_last", "log_every"):

@@ -64,9 +64,7 @@ def _import(name: str) -> Any:
 def _import_class(name: str) -> type:
     thing = _import(name)
     named_tuple = isinstance(thing, type) and issubclass(thing, tuple) and hasattr(thing, "_fields")
-    if not isinstance(thing, type) or not (
-        named_tuple or is_dataclass(thing) or issubclass(thing, nn.Module)
-    ):
+    if not isinstance(thing, type) or not (named_tuple or is_dataclass(thing) or issubclass(thing, nn.Module)):
         raise CheckpointError(
             f"the run folder asks to construct {name}, which is neither a module, a dataclass nor a named "
             "tuple; it was not written by gibbsian, or was tampered with"
@@ -217,16 +215,10 @@ class _Rebuilder:
             return self.module(plain)
         if kind == "$name":
             thing = _import(body)
-            if not (
-                isinstance(thing, type | FunctionType) or getattr(thing, "__module__", "").startswith("torch")
-            ):
-                raise CheckpointError(
-                    f"the run folder refers to {body}, which is not a Python function or class"
-                )
+            if not (isinstance(thing, type | FunctionType) or getattr(thing, "__module__", "").startswith("torch")):
+                raise CheckpointError(f"the run folder refers to {body}, which is not a Python function or class")
             return thing
-        raise CheckpointError(
-            f"the run folder holds an unknown entry {kind!r}; it was written by another version"
-        )
+        raise CheckpointError(f"the run folder holds an unknown entry {kind!r}; it was written by another version")
 
     def module(self, plain: dict[str, Any]) -> nn.Module:
         cls = _import_class(plain["$module"])
@@ -249,9 +241,7 @@ def rebuild(plain: Any, tensors: dict[str, Tensor]) -> Any:
         with isolated(stream(0, "rebuild")):  # layers draw initial weights from the global state
             return _Rebuilder(tensors)(plain)
     except (KeyError, IndexError) as error:
-        raise CheckpointError(
-            f"the run folder's description is incomplete (missing {error}); it is damaged"
-        ) from error
+        raise CheckpointError(f"the run folder's description is incomplete (missing {error}); it is damaged") from error
 
 
 def load_module(module: nn.Module, state: dict[str, Tensor], frozen: Collection[str] | None = None) -> None:
