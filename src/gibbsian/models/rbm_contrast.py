@@ -8,6 +8,7 @@ The sweeps hold every number that value and gradient need,
 so both come out of one pass, while the layers are still in the cache, and the backward pass only hands them out.
 """
 
+import math
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -68,7 +69,7 @@ def bernoulli_contrast(
         data_mean, data_logits = up.mean_and_logits(batch)
         if not half:
             g_weight = torch.addmm(batch.new_empty(()), batch.T, data_mean, beta=0, alpha=-1 / n)
-        g_b, g_c = batch.sum(0), data_mean.sum(0)
+        v_mean, h_mean = batch.mean(0), data_mean.mean(0)
         v, p = (batch, data_mean) if chains is None else (chains, up.mean(chains))
         logits = None
         for _ in range(steps):
@@ -82,36 +83,32 @@ def bernoulli_contrast(
             g_weight = torch.mm(torch.cat([batch.bfloat16(), v.bfloat16()]).T, pair).to(master.dtype)
         else:
             g_weight.addmm_(v.T, p, alpha=1 / m)
-        g_b = torch.add(v.sum(0).div_(m), g_b, alpha=-1 / n)
-        g_c = torch.add(p.sum(0).div_(m), g_c, alpha=-1 / n)
-
-        value = g_b @ b
+        g_b, g_c = v.mean(0).sub_(v_mean), p.mean(0).sub_(h_mean)
         if data_logits is not None and logits is not None:
-            value += F.softplus(logits).sum() / m - F.softplus(data_logits).sum() / n
+            gap = F.softplus(logits).sum() / m - F.softplus(data_logits).sum() / n
+            value = torch.dot(g_b, b).add_(gap)
         else:
-            value = _cumulant_gap(up, master, batch, data_mean, v, p, g_b) + value
+            value = _value(up, down, batch, data_mean, v, p, g_b)
     gradient = [g_weight, g_b, g_c]
     loss = _HandOut.apply(rbm.weight, rbm.visible_bias, rbm.hidden_bias, value, gradient)
     return loss, v
 
 
-def _cumulant_gap(
-    up: _Layer, weight: Tensor, batch: Tensor, data_mean: Tensor, v: Tensor, p: Tensor, gap: Tensor
+def _value(
+    up: _Layer, down: _Layer, batch: Tensor, data_mean: Tensor, v: Tensor, p: Tensor, gap: Tensor
 ) -> Tensor:
-    """⟨Σ softplus(a)⟩ of the samples less that of the data, without logits: softplus(a) = a - log σ(a), and Σ a is
-    linear in v, so that Σ a comes from the difference `gap` of the means of v."""
+    """⟨F⟩ of the data less that of the samples without logits: softplus(a) = a - log σ(a), and Σ a is linear in v,
+    so it comes from the difference `gap` of the means of v. Few operations: between products each starts cold."""
     n, m = len(batch), len(v)
-    linear = gap @ weight.sum(1)
-    if n == m:  # one logarithm for both; a quotient of two pairs, so that half as many are needed
-        ratio, middle = data_mean / p, n // 2
-        folded = ratio[:middle] * ratio[middle : 2 * middle]
-        logs = (folded.log_().sum() + ratio[2 * middle :].log_().sum()) / n
+    linear = torch.dot(gap, up.weight.sum(1).add_(down.bias))
+    if n == m:
+        value = linear.add_(data_mean.div(p).log_().sum(), alpha=1 / n)
     else:
-        logs = data_mean.log().sum() / n - p.log().sum() / m
-    total = linear + logs
-    if bool(torch.isfinite(total)):
-        return total
-    return F.softplus(up.logits(v)).sum() / m - F.softplus(up.logits(batch)).sum() / n  # σ(a) has underflowed
+        value = linear + data_mean.log().sum() / n - p.log().sum() / m
+    if math.isfinite(float(value)):
+        return value
+    cumulants = F.softplus(up.logits(v)).sum() / m - F.softplus(up.logits(batch)).sum() / n  # σ(a) has underflowed
+    return torch.dot(gap, down.bias) + cumulants
 
 
 class _HandOut(torch.autograd.Function):
