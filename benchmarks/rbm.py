@@ -12,16 +12,16 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import argparse  # noqa: E402
-import importlib.util  # noqa: E402
-import time  # noqa: E402
-import warnings  # noqa: E402
+import argparse
+import importlib.util
+import time
+import warnings
 
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-from timing import Contender, interleave, save  # noqa: E402
+import numpy as np
+import torch
+from timing import Contender, interleave, save
 
-import gibbsian as gb  # noqa: E402
+import gibbsian as gb
 
 torch.set_num_threads(1)
 warnings.simplefilter("ignore")

@@ -190,7 +190,8 @@ def subspace_table(model):
     x, h, s = all_states(4), all_states(2), all_states(4).reshape(-1, 2, 2)
     w = torch.einsum("ai,ijk,bj,cjk->abc", x, model.weight, h, s)
     gated = torch.einsum("bj,jk,cjk->bc", h, model.subspace_bias, s)
-    return x, h, s, -(w + (x @ model.visible_bias)[:, None, None] + (h @ model.gate_bias)[None, :, None] + gated).detach()
+    own = (x @ model.visible_bias)[:, None, None] + (h @ model.gate_bias)[None, :, None]
+    return x, h, s, -(w + own + gated).detach()
 
 
 def test_subspace_energies_by_enumeration():
@@ -229,7 +230,8 @@ def test_subspace_sweeps_keep_exact_starts_exact(clamp):
     (lambda: objectives.ClassificationLikelihood(steps=0), ArgumentError),
     (lambda: objectives.ClassificationLikelihood().init(RBM(4, 2), (torch.zeros(2, 4), torch.zeros(2).long()), gen()),
      CapabilityError),
-    (lambda: objectives.ClassificationLikelihood().init(ClassificationRBM(4, 2, 2), torch.zeros(2, 4), gen()), DataError),
+    (lambda: objectives.ClassificationLikelihood().init(ClassificationRBM(4, 2, 2), torch.zeros(2, 4), gen()),
+     DataError),
     (lambda: objectives.ClassificationLikelihood().init(
         ClassificationRBM(4, 2, 2), (torch.zeros(2, 4), torch.tensor([0, 2])), gen()), DataError),
 ])  # fmt: skip

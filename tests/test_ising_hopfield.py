@@ -68,7 +68,8 @@ def test_uniform_and_axis_couplings():
     flat = x.flatten(1)
     down = sum(flat[:, a] * flat[:, b] for a, b in pairs[:12])
     along = sum(flat[:, a] * flat[:, b] for a, b in pairs[12:])
-    torch.testing.assert_close(Ising((3, 4), 0.7, 0.2).double()(x), -0.7 * (down + along) - 0.2 * flat.sum(1), atol=1e-6, rtol=0)
+    uniform = -0.7 * (down + along) - 0.2 * flat.sum(1)
+    torch.testing.assert_close(Ising((3, 4), 0.7, 0.2).double()(x), uniform, atol=1e-6, rtol=0)
     two = Ising((3, 4), torch.tensor([0.5, -2.0])).double()
     torch.testing.assert_close(two(x), -0.5 * down + 2 * along)
 
@@ -133,7 +134,8 @@ def test_mean_energy_of_a_torus_is_kaufmans(coupling):
     (slope,) = torch.autograd.grad(kaufman_log_z(size, j), j)
     exact = -float(slope) / size**2  # E/J per site
     lattice = Ising((size, size), coupling)
-    last = gb.sample(lattice, kernels.Gibbs(), torch.ones(chains, size, size), steps=150, keep=False, generator=gen()).last
+    up = torch.ones(chains, size, size)
+    last = gb.sample(lattice, kernels.Gibbs(), up, steps=150, keep=False, generator=gen()).last
     per_site = lattice(last).double() / coupling / size**2
     assert abs(float(per_site.mean()) - exact) < 4.5 * float(per_site.std()) / math.sqrt(chains)
 
@@ -151,7 +153,8 @@ def test_a_lattice_learns_its_coupling():
         return value
 
     optimiser.step(loss)
-    assert abs(float(lattice.coupling.detach()) - 0.4) < 1e-3 and abs(float(lattice.field.detach())) < 1e-3
+    assert abs(float(lattice.coupling.detach()) - 0.4) < 1e-3
+    assert abs(float(lattice.field.detach())) < 1e-3
 
 
 @pytest.mark.parametrize(("bad", "error"), [
@@ -186,7 +189,8 @@ def test_hebb_recalls_perfectly_at_low_load():
     torch.testing.assert_close(memory.weight.detach(), by_hand.fill_diagonal_(0))
     noise = torch.where(torch.rand(20, n, generator=gen(1)) < 0.1, -1.0, 1.0)
     recall = memory.recall(patterns * noise)
-    assert torch.equal(recall.x, patterns) and recall.converged.all()
+    assert torch.equal(recall.x, patterns)
+    assert recall.converged.all()
     assert (recall.energies[1:] <= recall.energies[:-1] + 1e-4).all()
     torch.testing.assert_close(memory.overlap(recall.x, patterns).diagonal(), torch.ones(20))
 
@@ -235,9 +239,11 @@ def test_synchronous_updates_may_cycle_and_say_so():
     memory.set_parameters(weight=torch.tensor([[0.0, -1.0], [-1.0, 0.0]]))
     cue = torch.tensor([[1.0, 1.0]])
     both = memory.recall(cue, update="synchronous", sweeps=5)
-    assert not both.converged.any() and len(both.energies) == 6
+    assert not both.converged.any()
+    assert len(both.energies) == 6
     one = memory.recall(cue)
-    assert one.converged.all() and float(one.energies[-1]) < float(one.energies[0])
+    assert one.converged.all()
+    assert float(one.energies[-1]) < float(one.energies[0])
 
 
 def test_random_order_also_descends_and_is_reproducible():
@@ -245,5 +251,6 @@ def test_random_order_also_descends_and_is_reproducible():
     memory.store(patterns)
     cue = spins(10, 60, 5)
     first = memory.recall(cue, generator=gen(1))
-    assert (first.energies[1:] <= first.energies[:-1] + 1e-5).all() and first.converged.all()
+    assert (first.energies[1:] <= first.energies[:-1] + 1e-5).all()
+    assert first.converged.all()
     assert torch.equal(first.x, memory.recall(cue, generator=gen(1)).x)

@@ -24,8 +24,10 @@ def test_tiles_hold_every_image():
     images = torch.arange(5.0)[:, None, None].expand(5, 2, 3)
     canvas = plots.tile(images, columns=3)
     assert canvas.shape == (5, 11)
-    assert torch.equal(canvas[:2, :3], images[0]) and torch.equal(canvas[3:, 4:7], images[4])
-    assert torch.isnan(canvas[2]).all() and torch.isnan(canvas[3:, 8:]).all()
+    assert torch.equal(canvas[:2, :3], images[0])
+    assert torch.equal(canvas[3:, 4:7], images[4])
+    assert torch.isnan(canvas[2]).all()
+    assert torch.isnan(canvas[3:, 8:]).all()
 
 
 def test_filters_are_ordered_by_strength_and_scaled_alike():
@@ -34,7 +36,9 @@ def test_filters_are_ordered_by_strength_and_scaled_alike():
         rbm.weight.copy_(torch.tensor([[1.0, 5, 0], [1, 0, 0], [0, 0, 0], [0, 0, -2]]))
     ax = plots.filters(rbm, axes())
     shown = torch.as_tensor(ax.images[0].get_array())
-    assert float(shown[0, 0]) == 1.0 and float(shown[0, 3]) == 0.0 and float(shown[1, 4]) == -1.0
+    assert float(shown[0, 0]) == 1.0
+    assert float(shown[0, 3]) == 0.0
+    assert float(shown[1, 4]) == -1.0
 
 
 def test_reconstructions_activity_and_energies():
@@ -53,7 +57,8 @@ def test_reconstructions_activity_and_energies():
 def test_binarise_keeps_means_and_extremes():
     x = torch.tensor([0.0, 0.2, 0.8, 1.0]).expand(20000, 4)
     drawn = binarise(x, how="sample", generator=gen())
-    assert (drawn[:, 0] == 0).all() and (drawn[:, 3] == 1).all()
+    assert (drawn[:, 0] == 0).all()
+    assert (drawn[:, 3] == 1).all()
     error = 4.5 * math.sqrt(0.16 / 20000)
     assert ((drawn.mean(0) - x[0]).abs() <= error).all()
     assert binarise(x[:1], how="threshold").tolist() == [[0.0, 0.0, 1.0, 1.0]]

@@ -313,7 +313,8 @@ def test_parameters_start_alike_and_leave_global_randomness_alone():
     before = torch.get_rng_state()
     a, b = RBM(5, 4), RBM(5, 4)
     assert torch.equal(before, torch.get_rng_state())
-    assert torch.equal(a.weight, b.weight) and not torch.equal(a.weight, RBM(5, 4, generator=gen()).weight)
+    assert torch.equal(a.weight, b.weight)
+    assert not torch.equal(a.weight, RBM(5, 4, generator=gen()).weight)
     unit = units.Gaussian(2)
     first, second = RBM(unit, 2), RBM(unit, 2)
     assert first.visible.log_sigma is not second.visible.log_sigma
@@ -360,7 +361,8 @@ def test_contrast_has_the_value_and_gradient_of_its_samples(steps, chains, dtype
     batch = (torch.rand(10, 9, generator=gen()) < 0.4).to(dtype)
     start = None if chains is None else (torch.rand(chains, 9, generator=gen(3)) < 0.6).to(dtype)
     value, samples = rbm.contrast(batch, start, steps, gen(1))
-    assert samples.shape == (chains or 10, 9) and rbm.domain.contains(samples).all()
+    assert samples.shape == (chains or 10, 9)
+    assert rbm.domain.contains(samples).all()
     exact, gradients = plain_gradient(rbm, batch, samples)
     close = {"atol": 1e-5, "rtol": 1e-5} if dtype == torch.float32 else {}
     torch.testing.assert_close(value.detach(), exact, **close)
@@ -406,7 +408,8 @@ def test_half_precision_products_stay_close():
     batch = (torch.rand(64, 40, generator=gen()) < 0.5).float()
     chains = (torch.rand(32, 40, generator=gen(2)) < 0.5).float()
     value, samples = half.contrast(batch, chains, 1, gen(1))
-    assert half.weight.dtype == torch.float32 and samples.dtype == torch.float32
+    assert half.weight.dtype == torch.float32
+    assert samples.dtype == torch.float32
     exact, gradients = plain_gradient(full, batch, samples)
     value.backward()
     torch.testing.assert_close(value.detach(), exact, rtol=0, atol=0.05)
@@ -419,7 +422,8 @@ def test_contrast_of_other_units_and_refusals():
     batch = torch.randn(6, 3, generator=gen(), dtype=F64)
     value, samples = rbm.contrast(batch, None, 2, gen(1))
     value.backward()
-    assert samples.shape == (6, 3) and torch.isfinite(rbm.visible.log_sigma.grad).all()
+    assert samples.shape == (6, 3)
+    assert torch.isfinite(rbm.visible.log_sigma.grad).all()
     plain = RBM(3, 2)
     value, _ = plain.contrast(torch.ones(2, 3), None, 1, gen())
     value.backward(retain_graph=True)

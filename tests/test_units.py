@@ -66,7 +66,8 @@ def test_rectified_units_are_truncated_gaussians(eta, precision):
     assert math.isclose(float(unit.log_partition(natural)), log_z, rel_tol=1e-10, abs_tol=1e-10)
     u = torch.linspace(0, 1, 1001, dtype=F64)[:-1]
     draws = unit.sample(natural, u[:, None]).squeeze(1)
-    assert torch.all(draws[1:] > draws[:-1]) and float(draws[0]) < 1e-12
+    assert torch.all(draws[1:] > draws[:-1])
+    assert float(draws[0]) < 1e-12
     # the sampler inverts the distribution function: survival(draw) = 1 - u, in logarithms because of the tail
     log_survival = torch.special.log_ndtr(m / s - draws / s) - torch.special.log_ndtr(torch.tensor(m / s, dtype=F64))
     torch.testing.assert_close(log_survival, torch.log1p(-u), rtol=1e-6, atol=1e-8)
@@ -77,7 +78,8 @@ def test_rectified_samples_stay_finite_in_single_precision():
     z = torch.tensor([-1e4, -100.0, -5.0, 0.0, 5.0, 100.0])[:, None]
     for u in (0.0, 0.5, 1 - 2**-24):
         draws = unit.sample(units.Natural(z, torch.ones(1)), torch.full_like(z, u))
-        assert torch.isfinite(draws).all() and (draws >= 0).all()
+        assert torch.isfinite(draws).all()
+        assert (draws >= 0).all()
 
 
 def test_gaussian_units_follow_their_definition():
@@ -133,7 +135,8 @@ def test_counts_sample_their_law_and_keep_clamped_words():
     start = torch.tensor([[1.0, 1.0, 1.0]], dtype=F64).expand(40000, 3)
     free = torch.tensor([1.0, 0.0, 1.0], dtype=F64)
     draws = unit.resample(natural, u, start, free)
-    assert (draws[:, 1] == 1).all() and (draws.sum(1) == 3).all()
+    assert (draws[:, 1] == 1).all()
+    assert (draws.sum(1) == 3).all()
     kept = n[:, 1] == 1
     counts = (draws[:, None] == n[kept]).all(2).double().sum(0)
     chi_square(counts, p[kept] / p[kept].sum())

@@ -81,12 +81,12 @@ class BoltzmannMachine(Energy):
                 i, j = (weight != weight.T).nonzero()[0].tolist()
                 raise ArgumentError(
                     f"weight is not symmetric: weight[{i}, {j}] = {float(weight[i, j]):g} but weight[{j}, {i}] = "
-                    f"{float(weight[j, i]):g}; a Boltzmann machine has one weight per pair, pass (W + W.T) / 2 if you mean that"
+                    f"{float(weight[j, i]):g}; a Boltzmann machine has one weight per pair; pass (W + W.T) / 2"
                 )
             if bool((weight.diagonal() != 0).any()):
                 i = int(weight.diagonal().nonzero()[0])
                 raise ArgumentError(
-                    f"weight has a diagonal: weight[{i}, {i}] = {float(weight[i, i]):g}; a unit does not act on itself, "
+                    f"weight has a diagonal: weight[{i}, {i}] = {float(weight[i, i]):g}; no unit acts on itself, "
                     "put constants into the bias and pass weight.fill_diagonal_(0)"
                 )
         if bias is not None and tuple(bias.shape) != (units,):

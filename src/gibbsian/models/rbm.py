@@ -90,8 +90,8 @@ class RBM(Energy):
             need = "exactly when" if all(gaussian) else "for sure when"
             what = "W" if any(gaussian) else "the positive part of W"
             raise DivergenceError(
-                f"{type(self.visible).__name__} visible with {type(self.hidden).__name__} hidden units have a normaliser "
-                f"{need} the largest singular value of {what} is below 1, and it is {norm:.4g}; "
+                f"{type(self.visible).__name__} visible with {type(self.hidden).__name__} hidden units have a "
+                f"normaliser {need} the largest singular value of {what} is below 1, and it is {norm:.4g}; "
                 "scale the weights down, use weight decay, or use Bernoulli hidden units"
             )
 
