@@ -1,5 +1,6 @@
 """Markov kernels: one transition each, vectorised over chains."""
 
+from gibbsian.kernels.annealed import AnnealedLangevin
 from gibbsian.kernels.base import ChainState, Info, Kernel
 from gibbsian.kernels.discrete import DiscreteLangevin, GibbsWithGradients
 from gibbsian.kernels.gibbs import Gibbs, SiteGibbs
@@ -14,6 +15,7 @@ __all__ = [
     "HMC",
     "MALA",
     "NUTS",
+    "AnnealedLangevin",
     "ChainState",
     "DiscreteLangevin",
     "Gibbs",

@@ -5,6 +5,7 @@ from gibbsian.models.classification import ClassificationRBM
 from gibbsian.models.hopfield import Hopfield
 from gibbsian.models.ising import Ising
 from gibbsian.models.joint import JointEnergy
+from gibbsian.models.noise_conditional import NoiseConditionalScore
 from gibbsian.models.rbm import RBM
 from gibbsian.models.rbm_path import RBMPath
 from gibbsian.models.subspace import SubspaceRBM
@@ -16,6 +17,7 @@ __all__ = [
     "Hopfield",
     "Ising",
     "JointEnergy",
+    "NoiseConditionalScore",
     "RBMPath",
     "SubspaceRBM",
 ]

@@ -1,0 +1,93 @@
+"""Scores at many noise levels: one network, asked for the level it should clean up."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gibbsian.domains import Domain, Real
+from gibbsian.energy import ScoreField
+from gibbsian.errors import ArgumentError, DomainError, ShapeError
+
+__all__ = ["NoiseConditionalScore", "ScoreAtLevel"]
+
+
+class NoiseConditionalScore(ScoreField):
+    """A family of score fields s(x, σ) ≈ ∇ log (p ∗ N(0, σ²I))(x), one for every noise level.
+
+    Train it with `MultiScaleDenoising` and draw with `AnnealedLangevin`, which walks down the ladder; a single
+    level, `given(σ)`, is a score field for `Langevin` and `UnderdampedLangevin`, and so is the family itself at its
+    last level. Blurred laws live on all of R^d whatever the data's box, so the domain is `Real`.
+
+    Reference: Song & Ermon 2019.
+
+    Args:
+        net: maps x `(batch, *event)` and σ `(batch,)` to scores of the shape of x.
+        domain: `Real` of the event shape.
+        sigmas: the ladder, descending, for example `schedules.geometric(1.0, 0.01, 10)`. The largest should be
+            about the largest distance between data, the smallest about their fine structure.
+
+    >>> import gibbsian as gb
+    >>> class Exact(torch.nn.Module):  # the score of a blurred standard normal
+    ...     def forward(self, x, sigma):
+    ...         return -x / (1 + sigma[:, None] ** 2)
+    >>> family = NoiseConditionalScore(Exact(), gb.domains.Real(2), gb.schedules.geometric(10.0, 0.1, 5))
+    >>> family.given(1.0).score(torch.ones(1, 2))
+    tensor([[-0.5000, -0.5000]])
+    """
+
+    sigmas: Tensor
+
+    def __init__(self, net: nn.Module, domain: Domain, sigmas: Tensor) -> None:
+        super().__init__(domain)
+        if not isinstance(domain, Real):
+            raise DomainError(
+                f"noise takes x out of {domain}, so noise-conditional scores live on all of R^d; declare "
+                f"domains.Real({domain.shape if isinstance(domain, Domain) else '...'})"
+            )
+        ladder = torch.as_tensor(sigmas)
+        good = ladder.dim() == 1 and len(ladder) > 0 and bool((ladder > 0).all() & torch.isfinite(ladder).all())
+        if not good or not bool((ladder.diff() < 0).all()):
+            raise ArgumentError(
+                f"sigmas={sigmas}: a noise ladder is a row of positive numbers that descend; "
+                "try schedules.geometric(1.0, 0.01, 10)"
+            )
+        if not callable(net):
+            raise ArgumentError(f"net is a {type(net).__name__}, expected a module that maps (x, sigma) to a score")
+        self.net = net
+        self.register_buffer("sigmas", ladder.clone())
+
+    def forward(self, x: Tensor, sigma: Tensor | float) -> Tensor:
+        """s(x, σ) for one σ, or one a row `(batch,)`; differentiable."""
+        level = torch.as_tensor(sigma, dtype=x.dtype, device=x.device)
+        if level.dim() > 1 or (level.dim() and len(level) not in {1, len(x)}):
+            raise ShapeError(f"{tuple(level.shape)} noise levels met {len(x)} rows; give one, or one a row")
+        score = self.net(x, level.expand(len(x)))
+        if score.shape != x.shape:
+            raise ShapeError(
+                f"the score network gave {tuple(score.shape)} for x of shape {tuple(x.shape)}; they must agree"
+            )
+        return score
+
+    def score(self, x: Tensor, *, create_graph: bool = False) -> Tensor:
+        """s(x, σ_L): that of the last level, the nearest to the data's own."""
+        return self.given(self.sigmas[-1]).score(x, create_graph=create_graph)
+
+    def given(self, index: Any) -> "ScoreAtLevel":
+        """The score field at the noise level σ, a number or one a row."""
+        return ScoreAtLevel(self, index)
+
+
+class ScoreAtLevel(ScoreField):
+    """s(·, σ) with σ fixed, a number or one a row."""
+
+    def __init__(self, family: NoiseConditionalScore, sigma: Tensor | float) -> None:
+        super().__init__(family.domain)
+        self.family, self.sigma = family, sigma
+
+    def score(self, x: Tensor, *, create_graph: bool = False) -> Tensor:
+        if create_graph:
+            with torch.enable_grad():
+                return self.family(x, self.sigma)
+        with torch.no_grad():
+            return self.family(x, self.sigma)
