@@ -94,7 +94,8 @@ TARGETS = {"gaussian": gaussian, "two modes": two_modes, "skewed": LogExponentia
 WALLED = {"box": InBox, "half lines": OnHalfLines}
 DENSE = tensor([2.0, -0.8], [-0.8, 1.0])
 DIAGONAL = tensor(0.5, 2.0)
-PER_CHAIN = torch.linspace(0.3, 1.5, 40000, dtype=F64)[None]
+CHAINS = 20000  # of the tables below; planted bugs are looked for with the default 40000
+PER_CHAIN = torch.linspace(0.3, 1.5, CHAINS, dtype=F64)[None]
 SCHEDULE = tensor(0.2, 0.5, 0.9, 1.3, 0.7)
 
 
@@ -153,7 +154,7 @@ KERNELS = {
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_real_kernels_leave_the_law_alone(kernel, target):
-    report = check_invariance(TARGETS[target](), KERNELS[kernel], generator=gen(1))
+    report = check_invariance(TARGETS[target](), KERNELS[kernel], chains=CHAINS, generator=gen(1))
     assert report.moved > 0.2  # the test is not empty
 
 
@@ -168,7 +169,7 @@ def test_real_kernels_leave_the_law_alone(kernel, target):
 )  # fmt: skip
 def test_walls_are_respected_exactly(kernel, target):
     energy = WALLED[target]()
-    report = check_invariance(energy, KERNELS[kernel], generator=gen(2))
+    report = check_invariance(energy, KERNELS[kernel], chains=CHAINS, generator=gen(2))
     assert report.moved > 0.1
 
 
@@ -187,11 +188,10 @@ HALF = torch.tensor([True, False])
 @pytest.mark.parametrize("kernel", [k for k in KERNELS if "user" not in k and "heavy" not in k])
 def test_clamped_coordinates_follow_the_conditional(kernel):
     """Exact joint draws with some entries held: the joint law stays, so chains sample their conditionals."""
-    energy, chains = gaussian(), 40000
-    check_invariance(energy, KERNELS[kernel], clamp=HALF, chains=chains, generator=gen(4))
-    mixed = HALF.repeat(chains, 1)
+    mixed = HALF.repeat(CHAINS, 1)
     mixed[1::2] = ~mixed[1::2]
-    check_invariance(energy, KERNELS[kernel], clamp=mixed, chains=chains, generator=gen(5))
+    for clamp in (HALF, mixed) if "dense" in kernel else (mixed,):
+        check_invariance(gaussian(), KERNELS[kernel], clamp=clamp, chains=CHAINS, generator=gen(4))
 
 
 def test_clamped_dense_mass_in_three_dimensions():

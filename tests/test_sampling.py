@@ -54,10 +54,10 @@ def run(name="MALA", steps=40, x0=X0, seed=1, **how):
 # --- burn-in, thinning, keeping -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", KERNELS)
-@pytest.mark.parametrize(("burn_in", "thin"), [(0, 1), (7, 1), (0, 3), (13, 4), (39, 5), (5, 100), (30, 7)])
+@pytest.mark.parametrize("name", ["random walk", "Langevin", "HMC", "independence", "tempering"])
+@pytest.mark.parametrize(("burn_in", "thin"), [(0, 3), (70, 1), (13, 4), (149, 5), (5, 200), (66, 7)])
 def test_burn_in_and_thinning_pick_from_the_whole_chain(name, burn_in, thin):
-    whole, part = run(name), run(name, burn_in=burn_in, thin=thin)
+    whole, part = run(name, 150), run(name, 150, burn_in=burn_in, thin=thin)
     assert torch.equal(part.samples, whole.samples[burn_in::thin])
     assert torch.equal(part.last, whole.last)
     assert torch.equal(part.draw_diverged, whole.draw_diverged[burn_in::thin])
@@ -84,7 +84,7 @@ def test_start_is_left_alone_and_so_are_kept_draws():
     assert torch.equal(trace.samples, kept)
 
 
-@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("name", ["random walk", "Langevin", "HMC", "independence", "tempering"])
 @pytest.mark.parametrize(("steps", "burn_in", "thin"), [(40, 0, 1), (97, 13, 3), (3, 0, 1), (1, 0, 1), (150, 1, 2)])
 def test_streamed_statistics_are_those_of_the_kept_draws(name, steps, burn_in, thin):
     how = {"steps": steps, "burn_in": burn_in, "thin": thin}
@@ -159,7 +159,7 @@ def test_memory_is_flat_in_steps_when_nothing_is_kept():
 
 
 @pytest.mark.parametrize("name", KERNELS)
-@pytest.mark.parametrize("cut", [1, 9, 10, 33])
+@pytest.mark.parametrize("cut", [1, 10, 33])
 def test_resuming_gives_the_same_chain_to_the_bit(name, cut):
     whole = run(name)
     g = gen(1)
