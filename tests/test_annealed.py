@@ -54,6 +54,8 @@ def test_the_law_of_every_level_is_a_linear_recursion(denoise):
             mean, cov = MEAN + move @ (mean - MEAN), move @ cov @ move + alpha * one
         assert_moments(trace.samples[7 * level + 6], mean, cov)
     if denoise:
+        before = trace.samples[-2]
+        assert torch.allclose(trace.last, before + LADDER[-1] ** 2 * family().score(before))
         move = one - LADDER[-1] ** 2 * precision(LADDER[-1])
         mean, cov = MEAN + move @ (mean - MEAN), move @ cov @ move
     assert_moments(trace.last, mean, cov)
@@ -92,6 +94,24 @@ def test_inpainting_follows_its_linear_recursion_and_keeps_what_is_known():
     assert_moments(trace.last[:, :1], mean[None], var[None, None])
     conditional = MEAN[0] + COVARIANCE[0, 1] / COVARIANCE[1, 1] * (0.5 - MEAN[1])
     assert abs(float(trace.last[:, 0].mean() - conditional)) < 0.3  # a short ladder: near 2.8, far from the mean 1
+
+
+def test_known_entries_are_shown_with_the_noise_of_the_level():
+    seen = []
+
+    class Watching(Blurred):
+        def forward(self, x, sigma):
+            seen.append((float(sigma[0]), x[:, 1].clone()))
+            return super().forward(x, sigma)
+
+    score = models.NoiseConditionalScore(Watching(), domains.Real(2), LADDER)
+    x = torch.tensor([[9.0, 0.5]], dtype=D).expand(5000, 2).clone()
+    kernel = kernels.AnnealedLangevin(steps_per_level=2, step_size=0.03)
+    gb.sample(score, kernel, x, clamp=torch.tensor([False, True]), generator=gen(12))
+    assert [s for s, _ in seen] == LADDER.repeat_interleave(2).tolist()
+    for sigma, known in seen:  # N(0.5, σ²) within 5 standard errors
+        assert abs(float(known.mean()) - 0.5) < 5 * sigma / math.sqrt(5000)
+        assert abs(float(known.std()) / sigma - 1) < 5 / math.sqrt(2 * 5000)
 
 
 def test_clamps_may_differ_between_chains():
