@@ -114,7 +114,7 @@ class SubspaceRBM(Energy):
             a = self.subspace_input(x)
             h = (gate < torch.sigmoid(self._gate_logits(a, beta))).to(x.dtype)
             scale = 1.0 if beta is None else _rows(beta, 3)
-            s = (inner.reshape(a.shape) < torch.sigmoid(scale * h[:, :, None] * a)).to(x.dtype)
+            s = (inner.reshape(a.shape) < torch.sigmoid(scale * a)).to(x.dtype)  # behind a closed gate it is not seen
             scale = 1.0 if beta is None else _rows(beta, 2)
             new = (outer < torch.sigmoid(scale * self._visible_logits(h, s))).to(x.dtype)
             return new if free is None else torch.where(free != 0, new, x)
