@@ -343,6 +343,14 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(name, tmp_path):
     assert "\n" not in str(caught.value)
 
 
+def test_a_damaged_checkpoint_does_not_outlive_the_run_that_passed_it_over(tmp_path):
+    trained(tmp_path / "a", checkpoint_every=3)
+    truncate(newest(tmp_path / "a") / "state.json")
+    with pytest.warns(errors.TrainingWarning, match="going on from step 3"):
+        gb.resume(tmp_path / "a", reals(), steps=5)
+    assert checkpoint.steps_saved(tmp_path / "a") == [3, 5]
+
+
 def test_missing_and_foreign_folders_are_named(tmp_path):
     with pytest.raises(errors.CheckpointError, match="not a run folder"):
         gb.resume(tmp_path / "nothing", reals())

@@ -463,7 +463,18 @@ def test_validation_is_the_loss_on_held_out_data_and_leaves_training_alone():
     train, held_out = cloud(), cloud(30, seed=1)
     plain = gb.fit(gaussian(), Likelihood(), train, steps=10, batch_size=8)
     energy = gaussian()
-    run = gb.fit(energy, Likelihood(), train, steps=10, batch_size=8, validation=held_out, validate_every=5)
+    modes: list[bool] = []
+    run = gb.fit(
+        energy,
+        Likelihood(),
+        train,
+        steps=10,
+        batch_size=8,
+        validation=held_out,
+        validate_every=5,
+        hooks=[lambda r: modes.append(r.energy.training)],
+    )
+    assert all(modes)
     found = [r["validation_loss"] for r in run.history if "validation_loss" in r]
     expected = float((energy(held_out).mean() + energy.log_z()).detach())
     assert len(found) == 2
