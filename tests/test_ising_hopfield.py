@@ -86,7 +86,7 @@ def test_coloured_sweeps_keep_exact_starts_exact(shape, periodic, beta):
     start = torch.multinomial(pi, n, generator=gen(), replacement=True)
     clamp = torch.rand(n, *shape, generator=gen(2)) < 0.5
     clamp[clamp.flatten(1).all(1)] = False
-    power = (2.0 ** torch.arange(x[0].numel() - 1, -1, -1, dtype=F64))
+    power = 2.0 ** torch.arange(x[0].numel() - 1, -1, -1, dtype=F64)
     for held in (None, clamp):
         last = gb.sample(energy, kernels.Gibbs(), x[start], steps=2, keep=False, clamp=held, generator=gen(1)).last
         index = ((last.flatten(1) + 1) / 2 @ power).long()

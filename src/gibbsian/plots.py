@@ -147,9 +147,7 @@ def free_energies(model: Any, sets: Mapping[str, Tensor], ax: "Axes", *, bins: i
     return ax
 
 
-def free_energy_gap(
-    steps: Sequence[float], train: Sequence[float], held_out: Sequence[float], ax: "Axes"
-) -> "Axes":
+def free_energy_gap(steps: Sequence[float], train: Sequence[float], held_out: Sequence[float], ax: "Axes") -> "Axes":
     """Mean energy of held-out data less that of training data along a run: a growing gap is overfitting.
 
     The partition function cancels in the difference, so this needs no estimate of it (Hinton 2012, section 6).

@@ -9,9 +9,7 @@ from gibbsian.random import require_generator
 __all__ = ["binarise"]
 
 
-def binarise(
-    x: Tensor, how: str, *, generator: torch.Generator | None = None, threshold: float = 0.5
-) -> Tensor:
+def binarise(x: Tensor, how: str, *, generator: torch.Generator | None = None, threshold: float = 0.5) -> Tensor:
     """Grey values in [0, 1] as {0, 1}.
 
     Args:

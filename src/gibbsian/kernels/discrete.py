@@ -179,9 +179,7 @@ class DiscreteLangevin(Kernel):
             return torch.log_softmax(d - (1 - site_view(state.x, domain)) / step, -1)
         return d - (2.0 if isinstance(domain, Spin) else 0.5) / step
 
-    def log_density(
-        self, domain: Domain, logits: Tensor, origin: Tensor, to: Tensor, free: Tensor | None
-    ) -> Tensor:
+    def log_density(self, domain: Domain, logits: Tensor, origin: Tensor, to: Tensor, free: Tensor | None) -> Tensor:
         """log q(to | origin), `(chains,)`: clamped sites stay with probability one."""
         if isinstance(domain, Categorical):
             per_site = (logits * site_view(to, domain)).sum(-1)
@@ -211,9 +209,7 @@ class DiscreteLangevin(Kernel):
     def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> FlipInputs:
         return self._draw(x, x[0].numel(), steps, generator, start)
 
-    def draw(
-        self, energy: Any, x: Tensor, steps: int, generator: torch.Generator, start: int = 0
-    ) -> FlipInputs:
+    def draw(self, energy: Any, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> FlipInputs:
         return self._draw(x, site_count(energy.domain), steps, generator, start)
 
     def _draw(self, x: Tensor, sites: int, steps: int, generator: torch.Generator, start: int) -> FlipInputs:
@@ -238,6 +234,4 @@ class DiscreteLangevin(Kernel):
             )
             return kept, Info(torch.full_like(new.energy, torch.nan), lost)
         back = self.log_density(domain, self.logits(domain, new, inputs.step_size), proposal, x, free)
-        return accept(
-            state, new, back - self.log_density(domain, logits, x, proposal, free), inputs.threshold
-        )
+        return accept(state, new, back - self.log_density(domain, logits, x, proposal, free), inputs.threshold)

@@ -53,9 +53,7 @@ class Gibbs(Kernel):
         return Positions(x, free)
 
     def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> Any:
-        raise CapabilityError(
-            "the random numbers of a Gibbs sweep depend on the model; call draw(energy, x, ...)"
-        )
+        raise CapabilityError("the random numbers of a Gibbs sweep depend on the model; call draw(energy, x, ...)")
 
     def draw(self, energy: Any, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> Any:
         return energy.gibbs_noise(x, steps, generator)
@@ -128,13 +126,9 @@ class SiteGibbs(Kernel):
             return SiteState(x, energy(x), free)
 
     def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> SiteInputs:
-        raise CapabilityError(
-            "how many random numbers a sweep needs depends on the domain; call draw(energy, x, ...)"
-        )
+        raise CapabilityError("how many random numbers a sweep needs depends on the domain; call draw(energy, x, ...)")
 
-    def draw(
-        self, energy: Any, x: Tensor, steps: int, generator: torch.Generator, start: int = 0
-    ) -> SiteInputs:
+    def draw(self, energy: Any, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> SiteInputs:
         width, sites = (2 if self.scan == "random" else 1), site_count(energy.domain)
         u = uniforms(steps, width * len(x) * sites, generator, dtype=x.dtype, device=x.device)
         u = u.reshape(steps, width, len(x), sites)

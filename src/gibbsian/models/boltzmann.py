@@ -50,22 +50,14 @@ class BoltzmannMachine(Energy):
     def __init__(
         self, n: int, spin: bool = False, hidden: int = 0, *, generator: torch.Generator | None = None
     ) -> None:
-        if (
-            isinstance(n, bool)
-            or not isinstance(n, int)
-            or n < 1
-            or not isinstance(hidden, int)
-            or hidden < 0
-        ):
+        if isinstance(n, bool) or not isinstance(n, int) or n < 1 or not isinstance(hidden, int) or hidden < 0:
             raise ArgumentError(
                 f"BoltzmannMachine(n={n!r}, hidden={hidden!r}): whole numbers, at least one visible unit"
             )
         super().__init__(Spin(n) if spin else Binary(n))
         self.n, self.spin, self.hidden = n, bool(spin), hidden
         generator = stream(0, "init") if generator is None else generator
-        upper = 0.01 * torch.randn(n + hidden, n + hidden, generator=generator, device=generator.device).triu(
-            1
-        )
+        upper = 0.01 * torch.randn(n + hidden, n + hidden, generator=generator, device=generator.device).triu(1)
         self.weight = nn.Parameter(upper + upper.T)
         self.bias = nn.Parameter(upper.new_zeros(n + hidden))
 
@@ -155,11 +147,7 @@ class BoltzmannMachine(Energy):
         """log p(xᵢ = 1 | rest) - log p(xᵢ = other | rest) at one site, or at one site per row: `(batch,)`."""
         if self.hidden:  # summed out: from two free energies
             low, high = x.clone(), x.clone()
-            at = (
-                (slice(None), site)
-                if isinstance(site, int)
-                else (torch.arange(len(x), device=x.device), site)
-            )
+            at = (slice(None), site) if isinstance(site, int) else (torch.arange(len(x), device=x.device), site)
             low[at], high[at] = (-1.0 if self.spin else 0.0), 1.0
             return self.free_energy(low) - self.free_energy(high)
         weight = self.weight

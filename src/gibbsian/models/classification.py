@@ -62,9 +62,7 @@ class ClassificationRBM(Energy):
         self.visible, self.hidden, self.classes = visible, hidden, classes
         self.label = Softmax(1, classes)
         generator = stream(0, "init") if generator is None else generator
-        both = 0.01 * torch.randn(
-            visible.size + classes, hidden.size, generator=generator, device=generator.device
-        )
+        both = 0.01 * torch.randn(visible.size + classes, hidden.size, generator=generator, device=generator.device)
         self.weight = nn.Parameter(both[: visible.size].clone())
         self.label_weight = nn.Parameter(both[visible.size :].clone())
         self.visible_bias = nn.Parameter(both.new_zeros(visible.size))
@@ -81,9 +79,7 @@ class ClassificationRBM(Energy):
         if y.dim() > 1:
             raise ShapeError(f"labels have shape {tuple(y.shape)}, expected one number or one per row")
         if bool((y < 0).any()) or bool((y >= self.classes).any()):
-            raise DataError(
-                f"labels run from {int(y.min())} to {int(y.max())}, expected 0 to {self.classes - 1}"
-            )
+            raise DataError(f"labels run from {int(y.min())} to {int(y.max())}, expected 0 to {self.classes - 1}")
         return y.long()
 
     def hidden_natural(self, x: Tensor, y: Tensor) -> Natural:
@@ -165,9 +161,7 @@ class ClassificationRBM(Energy):
         h = self.hidden.sample(hidden if beta is None else hidden.scaled(beta), up)
         statistic = self.hidden.statistic(h)
         visible = self.visible.natural(self.visible_bias, statistic @ self.weight.T)
-        return self.visible.resample(
-            visible if beta is None else visible.scaled(beta), down, x, free
-        ), statistic
+        return self.visible.resample(visible if beta is None else visible.scaled(beta), down, x, free), statistic
 
     def pair_sweep(
         self, x: Tensor, y: Tensor, noise: tuple[Tensor, ...], free: Tensor | None = None

@@ -60,9 +60,7 @@ class Ising(Energy):
         shape = self.domain.shape
         around = (periodic,) * len(shape) if isinstance(periodic, bool) else tuple(bool(p) for p in periodic)
         if len(around) != len(shape):
-            raise ArgumentError(
-                f"periodic has {len(around)} entries for {len(shape)} axes; give one per axis"
-            )
+            raise ArgumentError(f"periodic has {len(around)} entries for {len(shape)} axes; give one per axis")
         for length, wrap in zip(shape, around, strict=True):
             if wrap and length < 3:
                 raise ArgumentError(
@@ -137,11 +135,7 @@ class Ising(Energy):
         """Every colour in turn: sites of one colour are no neighbours, so they are drawn together."""
         (u,) = noise
         with torch.no_grad():
-            scale = (
-                2.0
-                if beta is None
-                else 2 * (beta.reshape(-1, *[1] * len(self.shape)) if beta.dim() else beta)
-            )
+            scale = 2.0 if beta is None else 2 * (beta.reshape(-1, *[1] * len(self.shape)) if beta.dim() else beta)
             for colour in range(self.colours):
                 p = torch.sigmoid(scale * self.local_field(x))
                 moves = self.colour == colour
@@ -163,9 +157,7 @@ class Ising(Energy):
         for axis, coupling in enumerate(self.axis_couplings().detach()):
             ahead = index.roll(-1, axis)
             weight[index.flatten(), ahead.flatten()] += coupling.flatten()
-        machine.set_parameters(
-            weight=weight + weight.T, bias=self.field.detach().expand(self.shape).flatten()
-        )
+        machine.set_parameters(weight=weight + weight.T, bias=self.field.detach().expand(self.shape).flatten())
         return machine
 
     def magnetisation(self, x: Tensor) -> Tensor:

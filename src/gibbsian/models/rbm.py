@@ -57,9 +57,7 @@ class RBM(Energy):
     ) -> None:
         visible, hidden = copy.deepcopy(as_unit(visible, "visible")), copy.deepcopy(as_unit(hidden, "hidden"))
         if isinstance(hidden, Count):
-            raise ArgumentError(
-                "count units cannot be hidden: their number of words must be given; use units.Softmax"
-            )
+            raise ArgumentError("count units cannot be hidden: their number of words must be given; use units.Softmax")
         if isinstance(visible, Count) and hidden.real:
             raise ArgumentError(
                 f"counts with {type(hidden).__name__} hidden units are not defined: the hidden bias grows with the "
@@ -124,9 +122,7 @@ class RBM(Energy):
         For counts `total` is the document length N: one law per N.
         """
         self.check_proper()
-        cumulant = self.visible.log_partition(self.visible_natural(h), total) - self.visible.constant(
-            self.visible_bias
-        )
+        cumulant = self.visible.log_partition(self.visible_natural(h), total) - self.visible.constant(self.visible_bias)
         own = self.hidden.energy(h, self.hidden_bias)
         if isinstance(self.visible, Count):
             own = own * (self.visible.noise_size() if total is None else total)
@@ -195,9 +191,7 @@ class RBM(Energy):
         if base_bias is None:
             return RBMPath(self, self.visible.base(self.weight))
         if base_bias.shape != self.visible_bias.shape:
-            raise ShapeError(
-                f"base_bias has shape {tuple(base_bias.shape)}, expected {tuple(self.visible_bias.shape)}"
-            )
+            raise ShapeError(f"base_bias has shape {tuple(base_bias.shape)}, expected {tuple(self.visible_bias.shape)}")
         return RBMPath(self, self.visible.natural(base_bias.to(self.weight)))
 
     # --- learning -----------------------------------------------------------------------------------

@@ -94,9 +94,7 @@ def bernoulli_contrast(
     return loss, v
 
 
-def _value(
-    up: _Layer, down: _Layer, batch: Tensor, data_mean: Tensor, v: Tensor, p: Tensor, gap: Tensor
-) -> Tensor:
+def _value(up: _Layer, down: _Layer, batch: Tensor, data_mean: Tensor, v: Tensor, p: Tensor, gap: Tensor) -> Tensor:
     """⟨F⟩ of the data less that of the samples without logits: softplus(a) = a - log σ(a), and Σ a is linear in v,
     so it comes from the difference `gap` of the means of v. Few operations: between products each starts cold."""
     n, m = len(batch), len(v)

@@ -41,9 +41,7 @@ class SubspaceRBM(Energy):
     (torch.Size([5]), torch.Size([5, 2]))
     """
 
-    def __init__(
-        self, visible: int, gates: int, subspace: int, *, generator: torch.Generator | None = None
-    ) -> None:
+    def __init__(self, visible: int, gates: int, subspace: int, *, generator: torch.Generator | None = None) -> None:
         sizes = {"visible": visible, "gates": gates, "subspace": subspace}
         for name, size in sizes.items():
             if isinstance(size, bool) or not isinstance(size, int) or size < 1:

@@ -21,9 +21,7 @@ class Machine(Protocol):
 
     def gibbs_noise(self, x: Tensor, steps: int, generator: torch.Generator) -> Any: ...
 
-    def gibbs_sweep(
-        self, x: Tensor, noise: Any, free: Tensor | None = None, beta: Tensor | None = None
-    ) -> Tensor: ...
+    def gibbs_sweep(self, x: Tensor, noise: Any, free: Tensor | None = None, beta: Tensor | None = None) -> Tensor: ...
 
 
 class TemperedMachine(Energy):

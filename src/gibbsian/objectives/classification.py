@@ -48,9 +48,7 @@ class ClassificationLikelihood(Objective):
         for name in ("generative", "discriminative", "unsupervised"):
             number(self, name, getattr(self, name))
         if not self.generative + self.discriminative + self.unsupervised > 0:
-            raise ArgumentError(
-                "ClassificationLikelihood: at least one of its three weights must be positive"
-            )
+            raise ArgumentError("ClassificationLikelihood: at least one of its three weights must be positive")
         whole(self, "steps", self.steps)
 
     def check(self, energy: Any, batch: Batch) -> None:

@@ -50,9 +50,7 @@ class Unit(Recorded, ABC):
     def __init__(self, n: int) -> None:
         super().__init__()
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-            raise ArgumentError(
-                f"{type(self).__name__}({n!r}): a layer needs a whole number of units from 1 on"
-            )
+            raise ArgumentError(f"{type(self).__name__}({n!r}): a layer needs a whole number of units from 1 on")
         self.n = n
 
     @property

@@ -22,9 +22,7 @@ class Softmax(Unit):
     def __init__(self, n: int, classes: int) -> None:
         super().__init__(n)
         if isinstance(classes, bool) or not isinstance(classes, int) or classes < 2:
-            raise ArgumentError(
-                f"Softmax(classes={classes!r}): a categorical unit needs at least two classes"
-            )
+            raise ArgumentError(f"Softmax(classes={classes!r}): a categorical unit needs at least two classes")
         self.classes = classes
 
     @property
@@ -76,9 +74,7 @@ class Count(Unit):
     def __init__(self, n: int, total: int | None = None) -> None:
         super().__init__(n)
         if total is not None and (isinstance(total, bool) or not isinstance(total, int) or total < 1):
-            raise ArgumentError(
-                f"Count(total={total!r}): the number of words must be a whole number from 1 on"
-            )
+            raise ArgumentError(f"Count(total={total!r}): the number of words must be a whole number from 1 on")
         self.total = total
 
     @property

@@ -37,9 +37,7 @@ class Gaussian(Unit):
         super().__init__(n)
         value = torch.as_tensor(sigma, dtype=torch.get_default_dtype())
         if value.dim() and value.shape != (n,):
-            raise ShapeError(
-                f"sigma has shape {tuple(value.shape)}, expected a number or one per unit: ({n},)"
-            )
+            raise ShapeError(f"sigma has shape {tuple(value.shape)}, expected a number or one per unit: ({n},)")
         if not bool((torch.isfinite(value) & (value > 0)).all()):
             raise ArgumentError(f"Gaussian(sigma={sigma}): a standard deviation must be positive and finite")
         log_sigma = value.log().expand(n).clone()
@@ -93,9 +91,7 @@ class Gaussian(Unit):
     def fit(self, data: Tensor) -> Natural:
         spread = data.var(0, correction=0)
         if len(data) < 2 or not bool((spread > 0).all()):
-            raise ArgumentError(
-                "a Gaussian base needs data that varies in every entry; drop constant columns first"
-            )
+            raise ArgumentError("a Gaussian base needs data that varies in every entry; drop constant columns first")
         return Natural(data.mean(0) / spread, 1 / spread)
 
     def extra_repr(self) -> str:
@@ -164,9 +160,7 @@ class Rectified(Unit):
 
 def _both(natural: Natural) -> tuple[Tensor, Tensor]:
     if natural.precision is None:
-        raise ArgumentError(
-            "real-valued units need a precision in their natural parameters; use unit.natural(...)"
-        )
+        raise ArgumentError("real-valued units need a precision in their natural parameters; use unit.natural(...)")
     return natural.linear, natural.precision
 
 
