@@ -274,6 +274,17 @@ def test_kernels_conform_behind_walls(name):
     assert done[-1] == "neighbours"
 
 
+DISCRETE = [kernels.SiteGibbs(), kernels.GibbsWithGradients(), kernels.DiscreteLangevin(0.5)]
+
+
+@pytest.mark.parametrize("kernel", DISCRETE, ids=lambda kernel: type(kernel).__name__)
+@pytest.mark.parametrize("domain", [domains.Categorical(3, classes=3), domains.Spin(4)], ids=str)
+def test_discrete_kernels_conform(kernel, domain):
+    table = energies.Grid(torch.randn(domain.size, generator=gen()), domain)
+    done = check_kernel(kernel, table, domain.sample(6, generator=gen(1)), generator=gen())
+    assert done == ["seed", "shapes", "pieces", "clamp", "neighbours"]
+
+
 class WithDefect(kernels.RandomWalk):
     """A random walk of which a method is overridden below."""
 

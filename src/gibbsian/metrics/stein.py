@@ -117,8 +117,7 @@ def kernel_stein_discrepancy(
         k, first, second = _KERNELS[kernel](q, c, beta)
         across = own[rows, None] + own[columns] - s1 @ x2.T - x1 @ s2.T  # (s - s')·(x - x')
         u = (s1 @ s2.T) * k - 2 * first * (across + d) - 4 * q * second
-        if rows == columns:
-            total = total + u.sum() - (u.diagonal().sum() if unbiased else 0)
-        else:  # and its mirror image
-            total = total + 2 * u.sum()
+        if rows == columns and unbiased:
+            u.diagonal().zero_()
+        total = total + u.sum() * (1 if rows == columns else 2)  # a tile above the diagonal has a mirror image
     return (total / (n * (n - 1) if unbiased else n * n)).to(x.dtype)
