@@ -48,7 +48,7 @@ def test_two_derivatives_against_finite_differences(name, activation):
     by_hand = (energy(x + h * v) - 2 * energy(x) + energy(x - h * v)) / h**2
     leaf = x.clone().requires_grad_(True)
     s = energy.score(leaf, create_graph=True)
-    curvature = -objectives.sliced.curvature(leaf, s, torch.stack([v, v]))
+    curvature = -objectives.curvature.curvature(leaf, s, torch.stack([v, v]))
     torch.testing.assert_close(curvature[0], by_hand, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(curvature[0], curvature[1])
     objective = objectives.SlicedScoreMatching(3)

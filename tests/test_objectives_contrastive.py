@@ -287,6 +287,17 @@ def test_chains_are_written_back_to_the_slots_they_were_read_from():
     assert counts.max() < 15
 
 
+def test_the_share_that_starts_anew():
+    """Of 4000 chains a share of 0.3 starts anew: five standard errors are 0.036."""
+    objective = PersistentContrastiveDivergence(Counting(), chains=4000, reinit=0.3, start="data")
+    slots = torch.full((4000, 2), 5.0, dtype=F64)
+    after = objective(gaussian(), torch.zeros(3, 2, dtype=F64), Chains(slots), gen()).state.x
+    anew = after[:, 0] == 0
+    assert abs(float(anew.double().mean()) - 0.3) < 0.036
+    assert (after[anew, 1] == 1).all()  # they move as well
+    assert (after[~anew, 1] == 6).all()
+
+
 def test_class_bound_slots_stay_with_their_class():
     net = gb.energies.MLP(2, (8,), outputs=3).double()
     joint = gb.models.JointEnergy(net, domains.Real(2))

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from gibbsian.objectives.base import Batch, Loss, Objective, observed
 from gibbsian.objectives.common import finish, one_of, whole
@@ -11,15 +12,20 @@ from gibbsian.objectives.curvature import (
     ADVICE,
     KINDS,
     WHOLE_SPACE,
-    curvature,
     directions,
     need_domain,
     need_third_derivative,
+    products,
     score_with_graph,
 )
 from gibbsian.random import require_generator
 
 __all__ = ["SlicedScoreMatching"]
+
+
+def _projected(s: Tensor, v: Tensor) -> Tensor:
+    """vᵀs, `(count, batch)`."""
+    return (v * s).flatten(2).sum(2)
 
 
 @dataclass(frozen=True)
@@ -62,9 +68,6 @@ class SlicedScoreMatching(Objective):
         require_generator(generator, data.device)
         v = directions(self.kind, self.projections, data, generator)
         x, s = score_with_graph(energy, data)
-        trace = curvature(x, s, v).mean()
-        if self.variance_reduced:
-            square = s.square().flatten(1).sum(1).mean()
-        else:
-            square = (v * s).flatten(2).sum(2).square().mean()
-        return finish(self, trace + 0.5 * square, state, {"trace": trace, "score_norm": square})
+        trace = (products(x, s, v) * v).sum() / (len(v) * len(x))
+        along = s.square().sum() / len(x) if self.variance_reduced else _projected(s, v).square().mean()
+        return finish(self, trace + 0.5 * along, state, {"trace": trace, "score_norm": along})
