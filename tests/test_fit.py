@@ -19,7 +19,7 @@ import gibbsian as gb
 from gibbsian import domains, energies, errors, kernels, models, objectives
 from gibbsian.objectives.base import Loss, Objective, labels, observed
 from gibbsian.training.ema import Ema
-from gibbsian.training.feed import make_feed
+from gibbsian.training.loader import make_feed
 from gibbsian.training.optimise import rate_at
 
 CPU = torch.device("cpu")

@@ -236,6 +236,29 @@ def test_checkpoints_of_what_was_rolled_back_are_removed(tmp_path):
     assert torch.isfinite(weights(gb.load(tmp_path / "r"))).all()
 
 
+def test_weights_that_are_not_finite_are_neither_saved_nor_returned(tmp_path):
+    """The last update breaks them: after the last loss was seen, before the checkpoint."""
+
+    class Breaking(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            super().step(closure)
+            updates.append(1)
+            if len(updates) == 20:
+                with torch.no_grad():
+                    self.param_groups[0]["params"][0].fill_(math.inf)
+
+    updates: list[int] = []
+    objective = objectives.DenoisingScoreMatching(0.3)
+    run = gb.fit(mlp(), objective, reals(), steps=20, optimiser=lambda p: Breaking(p, lr=1e-3), guard=Guard(every=5))
+    assert torch.isfinite(weights(run.energy)).all()
+    assert [e["failed"] for e in run.events] == [21]
+    broken = mlp()
+    with torch.no_grad():
+        next(broken.parameters()).fill_(math.nan)
+    with pytest.raises(errors.DivergenceError, match="not finite at step 0"):
+        gb.fit(broken, objectives.DenoisingScoreMatching(0.3), reals(), steps=5)
+
+
 # --- early warnings -------------------------------------------------------------------------------
 
 

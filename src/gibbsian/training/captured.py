@@ -52,7 +52,7 @@ class CapturedStep:
                 return None
         leaves = _tensors(pytree.tree_leaves(batch))
         if [t.shape for t in leaves] != [t.shape for t in self.batch]:
-            self.job.drop_gradients()  # those of the graph would be added to
+            self.job.updates.drop_gradients()  # those of the graph would be added to
             return None
         torch._foreach_copy_(self.batch, leaves)
         if self.held and self.job.run.state is not self.state:  # an eager step came between
@@ -67,7 +67,7 @@ class CapturedStep:
         if self.move is not None:
             self.move.replay()
         if not self.with_optimiser:
-            self.job.optimiser.step()
+            self.job.updates.optimiser.step()
         return self.state
 
     def _capture(self, batch: Any) -> bool:
@@ -83,8 +83,7 @@ class CapturedStep:
         before = job.generator.get_state()
 
         def step() -> Loss:
-            for parameter in job.parameters:
-                parameter.grad = None
+            job.updates.drop_gradients()
             with job.precision(cache=False):
                 loss = run.objective(run.energy, held_batch, self.state, job.generator)
             job.backward(loss)
@@ -106,12 +105,12 @@ class CapturedStep:
             same = [a for a in fixed if not isinstance(a, Tensor)] == [b for b in after if not isinstance(b, Tensor)]
             if form != other_form or not same or any(a.shape != b.shape for a, b in moved):
                 return self._refuse("the objective's state changes its form from step to step")
-            self.with_optimiser = bool(job.optimiser.defaults.get("capturable"))
+            self.with_optimiser = bool(job.updates.optimiser.defaults.get("capturable"))
             self.move = torch.cuda.CUDAGraph() if moved or self.with_optimiser else None
             if self.move is not None:
                 with torch.cuda.graph(self.move, pool=self.forward.pool()):
                     if self.with_optimiser:
-                        job.optimiser.step()
+                        job.updates.optimiser.step()
                     if moved:
                         torch._foreach_copy_([a for a, _ in moved], [b for _, b in moved])
         except RuntimeError as error:
@@ -126,8 +125,7 @@ class CapturedStep:
 
     def _refuse(self, reason: str) -> bool:
         self.refused = True
-        for parameter in self.job.parameters:
-            parameter.grad = None
+        self.job.updates.drop_gradients()
         self._warn(reason)
         return False
 

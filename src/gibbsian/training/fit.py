@@ -11,7 +11,7 @@ import torch
 from gibbsian.energy import Energy, ScoreField
 from gibbsian.errors import ArgumentError, CapabilityError, CheckpointError, TrainingWarning
 from gibbsian.objectives.base import Objective
-from gibbsian.training import checkpoint
+from gibbsian.training import checkpoint, keep
 from gibbsian.training.folder import read_config
 from gibbsian.training.guard import Guard
 from gibbsian.training.job import Job
@@ -145,7 +145,7 @@ def fit(
         run_dir=None if run_dir is None else Path(run_dir),
         transform=transform,
     )
-    job.create_folder()
+    keep.create_folder(job)
     return train(job, validation, list(hooks), progress)
 
 
@@ -189,7 +189,7 @@ def resume(
     if config["rows"] != job.feed.rows:
         text = f"the run was trained on {config['rows']} rows and goes on with {job.feed.rows}"
         warnings.warn(f"{text}: the order of the examples changes", TrainingWarning, stacklevel=2)
-    job.resume(tree)
+    keep.resume(job, tree)
     job.run.history.extend(read_log(folder, tree["lines"]))
     return train(job, validation, list(hooks), progress)
 

@@ -1,7 +1,6 @@
 """The live parts of a training run: what one step needs, and what is saved, restored and rolled back."""
 
 import dataclasses
-import logging
 import math
 import warnings
 from contextlib import AbstractContextManager, nullcontext
@@ -11,22 +10,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gibbsian.errors import ArgumentError, CheckpointError, DataError, DivergenceError, TrainingWarning
+from gibbsian.errors import ArgumentError, DataError, DivergenceError, TrainingWarning
 from gibbsian.objectives.base import Loss, Objective, observed, state_modules
 from gibbsian.random import stream
-from gibbsian.training import checkpoint, folder
 from gibbsian.training.captured import CapturedStep
 from gibbsian.training.distributed import join
 from gibbsian.training.ema import Ema
-from gibbsian.training.feed import Feed, make_feed
+from gibbsian.training.feed import Feed
 from gibbsian.training.guard import Watch
+from gibbsian.training.loader import make_feed
 from gibbsian.training.log import Log
-from gibbsian.training.optimise import build_optimiser, rate_at, value_at
+from gibbsian.training.optimise import Updates
 from gibbsian.training.run import Run, Settings
 
 __all__ = ["Job"]
-
-logger = logging.getLogger("gibbsian")
 
 
 class Job:
@@ -64,11 +61,7 @@ class Job:
                 f"{type(energy).__name__} has no trainable parameters and {type(objective).__name__} learns "
                 "nothing by itself; give an energy with some, for example gibbsian.as_energy(module, domain)"
             )
-        self.rate = rate_at(settings.schedule, settings.lr, settings.steps)
-        self.optimiser, self.options = build_optimiser(
-            settings.optimiser, self.parameters, settings.lr, capturable=settings.compile and self.device.type == "cuda"
-        )
-        self.base_rates = [float(group["lr"]) for group in self.optimiser.param_groups]
+        self.updates = Updates(settings, self.parameters)
         self.generator = self.stream("chains")
         self.ema = None if settings.ema is None else Ema(energy, settings.ema)
         run.ema = self.ema.energy if self.ema else None
@@ -107,18 +100,9 @@ class Job:
     # --- one step -----------------------------------------------------------------------------------
 
     def set_rate(self) -> float:
-        """Set the learning rate and scheduled options of the coming step; returns the rate."""
+        """Set the learning rate of the coming step, lower after rollbacks; returns it."""
         soft = self.watch.guard.factors(self.watch.tries)[0] if self.watch else 1.0
-        rate = self.rate(self.run.step) * soft
-        for group, base in zip(self.optimiser.param_groups, self.base_rates, strict=True):
-            own = base * (rate / self.settings.lr)
-            if isinstance(group["lr"], Tensor):  # a captured step reads it where it is
-                group["lr"].fill_(own)
-            else:
-                group["lr"] = own
-            for name, schedule in self.options.items():
-                group[name] = value_at(schedule, self.run.step)
-        return rate
+        return self.updates.set_rate(self.run.step, soft)
 
     def precision(self, *, cache: bool = True) -> AbstractContextManager[Any]:
         """The context of the forward pass."""
@@ -148,7 +132,8 @@ class Job:
                 f"{type(self.run.energy).__name__}; check requires_grad, and that forward uses its parameters"
             )
         if loss.other is None:
-            loss.value.backward()
+            # only what is trained: score matching would otherwise differentiate in the data as well
+            loss.value.backward(inputs=self.parameters)
             return
         own, theirs = self.parameters[: self.split], self.parameters[self.split :]
         gradients = [
@@ -187,8 +172,8 @@ class Job:
         if self.captured is not None and loss is self.captured.loss:
             run.state = self.captured.update()
         else:
-            self.optimiser.step()
-            self.drop_gradients()
+            self.updates.optimiser.step()
+            self.updates.drop_gradients()
             run.state = loss.state
         run.metrics = {"loss": loss.value.detach(), **loss.metrics}
         self.loss_sum += run.metrics["loss"]
@@ -196,10 +181,9 @@ class Job:
         if self.ema is not None:
             self.ema.update(run.energy, run.step)
 
-    def drop_gradients(self) -> None:
-        """Forget the gradients."""
-        for parameter in self.parameters:
-            parameter.grad = None
+    def finite(self) -> bool:
+        """Are all weights finite?"""
+        return bool(torch.isfinite(torch.nn.utils.get_total_norm(self.parameters)))
 
     def mean_loss(self) -> float:
         """The mean of the losses since this was last asked."""
@@ -218,143 +202,6 @@ class Job:
     def event(self, name: str, message: str, **more: Any) -> None:
         """Put something that happened into the log."""
         self.log.write({"event": name, "step": self.run.step, **more, "message": message})
-
-    # --- saving and going back ----------------------------------------------------------------------
-
-    def capture(self) -> dict[str, Any]:
-        """Everything that the next step depends on; under `own` what each process has to itself."""
-        run, feed = self.run, self.feed
-        return {
-            "step": run.step,
-            "device": self.device.type,
-            "position": (feed.epoch, feed.index),
-            "energy": dict(run.energy.state_dict()),
-            "frozen": [name for name, p in run.energy.named_parameters() if not p.requires_grad],
-            "ema": dict(self.ema.energy.state_dict()) if self.ema else None,
-            "optimiser": self.optimiser.state_dict(),
-            "watch": self.watch.state() if self.watch else None,
-            "best": self.best,
-            "lines": len(run.history),
-            "own": {
-                "state": run.state,
-                "chains": self.generator.get_state(),
-                "transform": feed.noise.get_state(),
-            },
-        }
-
-    def restore(self, tree: dict[str, Any]) -> None:
-        """Go back (or forward) to what was captured and frozen."""
-        run, own = self.run, tree["own"]
-        run.step = tree["step"]
-        checkpoint.load_module(run.energy, tree["energy"], tree["frozen"])
-        if self.ema is not None:
-            checkpoint.load_module(self.ema.energy, tree["ema"])
-        self.load_optimiser(tree["optimiser"])
-        self.drop_gradients()
-        if self.captured is not None:
-            self.captured.reset()
-        run.state = checkpoint.thaw(own["state"], run.state, self.device)
-        if tree["device"] == self.device.type:
-            self.generator.set_state(own["chains"].cpu())
-            self.feed.noise.set_state(own["transform"].cpu())
-        epoch, index = tree["position"]
-        self.feed.seek(epoch, index, salt=self.watch.tries if self.watch else 0)
-
-    def load_optimiser(self, saved: dict[str, Any]) -> None:
-        """The optimiser's saved state; how it computes stays as it was built for this device."""
-        how: list[dict[str, Any]] = [
-            {key: group[key] for key in ("lr", "fused", "foreach", "capturable") if key in group}
-            for group in self.optimiser.param_groups
-        ]
-        try:
-            self.optimiser.load_state_dict(checkpoint.freeze(saved))
-        except (ValueError, KeyError) as error:
-            raise CheckpointError(f"the saved optimiser does not fit this one: {error}") from error
-        for group, own in zip(self.optimiser.param_groups, how, strict=True):
-            group.update(own)
-
-    def resume(self, tree: dict[str, Any]) -> None:
-        """Go on from a checkpoint, which holds what every process had to itself."""
-        ranks = tree["ranks"]
-        if len(ranks) != self.world.size:
-            raise CheckpointError(
-                f"the run was saved by {len(ranks)} processes and is resumed by {self.world.size}; "
-                f"launch {len(ranks)}, or train the energy of gibbsian.load(folder) anew"
-            )
-        if self.world.mean({"step": float(tree["step"])}, self.device)["step"] != tree["step"]:
-            raise CheckpointError(
-                f"the processes see different checkpoints, this one that of step {tree['step']}; "
-                "put the run folder on a disk that all of them share"
-            )
-        if tree["device"] != self.device.type:
-            text = f"the run was saved on {tree['device']} and goes on on {self.device.type}"
-            warnings.warn(f"{text}: its random numbers begin anew", TrainingWarning, stacklevel=3)
-            self.generator = stream(self.settings.seed, f"chains/{self.world.rank}/from/{tree['step']}", self.device)
-        if self.watch is not None and tree["watch"] is not None:
-            self.watch.load(tree["watch"])
-            self.run.objective = self.watch.guard.soften(self.given, self.watch.tries)
-        self.best = tree["best"]
-        self.restore({**tree, "own": ranks[self.world.rank]})
-        self.saved_at = self.run.step
-
-    def snapshot(self) -> None:
-        """Keep this state in memory to roll back to, if it is time and its weights are finite."""
-        if self.watch is None or not self.watch.wants_snapshot(self.run.step):
-            return
-        if bool(torch.isfinite(torch.nn.utils.get_total_norm(self.parameters))):
-            self.watch.keep(self.run.step, checkpoint.freeze(self.capture()))
-
-    def roll_back(self, reason: str | None) -> None:
-        """Let the guard go back to a good state, with new streams and gentler settings, or give up."""
-        run, watch, failed = self.run, self.watch, self.run.step + 1
-        if watch is None:
-            raise DivergenceError(f"step {failed}: {reason}; the guard is off, so the run stops here")
-        if watch.tries >= watch.guard.tries:
-            raise DivergenceError(
-                f"step {failed}: {reason}; given up after {watch.tries} rollbacks "
-                f"({'; '.join(watch.trail)}); start with a much lower learning rate, more sampler steps, "
-                "or a smaller step size"
-            )
-        snapshot = watch.roll_back(failed, str(reason))
-        self.restore(snapshot)
-        run.objective = watch.guard.soften(self.given, watch.tries)
-        self.generator = self.stream("chains", watch.tries)
-        self.loss_sum.zero_()
-        self.summed, self.saved_at = 0, None
-        self.event("rollback", watch.trail[-1], attempt=watch.tries, failed=failed)
-        if self.world.first:
-            logger.warning("rolled back: %s", watch.trail[-1])
-            if run.folder is not None:  # checkpoints of what came to nothing
-                checkpoint.prune(run.folder, [s for s in checkpoint.steps_saved(run.folder) if s <= run.step])
-
-    def save(self) -> None:
-        """Write a checkpoint with the states of all processes, and remove old ones."""
-        run = self.run
-        if run.folder is None or self.saved_at == run.step:
-            return
-        tree = self.capture()
-        tree["ranks"] = self.world.gather(checkpoint.freeze(tree.pop("own")))
-        self.saved_at = run.step
-        if self.world.first:
-            checkpoint.save_checkpoint(run.folder, run.step, tree)
-            past = [step for step in checkpoint.steps_saved(run.folder) if step <= run.step]
-            best = [self.best[0]] if self.best else []
-            checkpoint.prune(run.folder, {*past[-self.settings.keep_last :], *best})
-        self.world.wait(self.device)
-
-    def create_folder(self) -> None:
-        """Write configuration and first checkpoint into a new run folder, where one is wanted."""
-        run = self.run
-        if run.folder is None:
-            return
-        tree = self.capture()
-        tree["ranks"] = self.world.gather(checkpoint.freeze(tree.pop("own")))
-        self.saved_at = run.step
-        if self.world.first:
-            rows = self.feed.rows
-            config = {"energy": run.energy, "objective": self.given, "settings": self.settings, "rows": rows}
-            folder.create(run.folder, config, tree, self.device)
-        self.world.wait(self.device)
 
 
 def _device_of(energy: nn.Module, data: Any) -> torch.device:

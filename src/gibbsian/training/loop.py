@@ -15,6 +15,7 @@ import torch
 
 from gibbsian.errors import ProcessError
 from gibbsian.progress import progress_bar
+from gibbsian.training import keep
 from gibbsian.training.feed import rows_of
 from gibbsian.training.folder import where
 from gibbsian.training.job import Job
@@ -32,7 +33,7 @@ def train(job: Job, held_out: Any, hooks: Sequence[Hook], progress: bool | None)
     run, settings, watch, world = job.run, job.settings, job.watch, job.world
     validation = None if held_out is None else Validation(job, held_out)
     with _opened(job, progress) as show, _signals() as caught, _products(settings.precision):
-        job.snapshot()
+        keep.snapshot(job)
         stopping = False
         while run.step < settings.steps and not stopping:
             step = run.step + 1
@@ -54,24 +55,27 @@ def train(job: Job, held_out: Any, hooks: Sequence[Hook], progress: bool | None)
                     numbers = job.numbers(loss, norm)
                     problem = job.trouble(numbers)
             if loss is None or problem is not None:
-                job.roll_back(problem)
+                keep.roll_back(job, problem)
                 continue
 
             job.finish_step(loss)
+            if step == settings.steps and not job.finite():
+                keep.roll_back(job, "the last update left weights that are not finite")
+                continue
             if looking:
                 job.warn(numbers)
-                job.snapshot()
+                keep.snapshot(job)
             if logging:
                 numbers["loss"] = job.mean_loss()
                 job.log.write({"step": step, "epoch": job.feed.epoch, "lr": rate, **numbers, **show.rates(step)})
             if validation is not None and (step % settings.validate_every == 0 or step == settings.steps):
                 validation()
             if step % settings.checkpoint_every == 0:
-                job.save()
+                keep.save(job)
             show(step, numbers)
             for hook in hooks:
                 stopping = bool(hook(run)) or stopping
-        job.save()
+        keep.save(job)
         if caught:
             _stop(job, caught[0])
     return run

@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gibbsian.errors import ArgumentError
+from gibbsian.errors import ArgumentError, CheckpointError
+from gibbsian.training.run import Settings
 
-__all__ = ["build_optimiser", "rate_at"]
+__all__ = ["Updates", "build_optimiser", "rate_at"]
 
 _NAMES = {
     name.lower(): getattr(torch.optim, name)
@@ -120,3 +121,47 @@ def rate_at(schedule: Any, lr: float, total: int) -> Callable[[int], float]:
         return lr * (1 - t) if name.endswith("linear") else lr
 
     return rate
+
+
+class Updates:
+    """The optimiser of a run, with what follows a schedule."""
+
+    def __init__(self, settings: Settings, parameters: list[nn.Parameter]) -> None:
+        capturable = settings.compile and parameters[0].device.type == "cuda"
+        self.lr, self.parameters = settings.lr, parameters
+        self.rate = rate_at(settings.schedule, settings.lr, settings.steps)
+        self.optimiser, self.options = build_optimiser(
+            settings.optimiser, parameters, settings.lr, capturable=capturable
+        )
+        self.base_rates = [float(group["lr"]) for group in self.optimiser.param_groups]
+
+    def set_rate(self, step: int, factor: float) -> float:
+        """Set the learning rate, times a factor, and scheduled options of a step; returns the rate."""
+        rate = self.rate(step) * factor
+        for group, base in zip(self.optimiser.param_groups, self.base_rates, strict=True):
+            own = base * (rate / self.lr)
+            if isinstance(group["lr"], Tensor):  # a captured step reads it where it is
+                group["lr"].fill_(own)
+            else:
+                group["lr"] = own
+            for name, schedule in self.options.items():
+                group[name] = value_at(schedule, step)
+        return rate
+
+    def drop_gradients(self) -> None:
+        """Forget the gradients."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """The optimiser's saved state; how it computes stays as it was built for this device."""
+        how: list[dict[str, Any]] = [
+            {key: group[key] for key in ("lr", "fused", "foreach", "capturable") if key in group}
+            for group in self.optimiser.param_groups
+        ]
+        try:
+            self.optimiser.load_state_dict(saved)
+        except (ValueError, KeyError) as error:
+            raise CheckpointError(f"the saved optimiser does not fit this one: {error}") from error
+        for group, own in zip(self.optimiser.param_groups, how, strict=True):
+            group.update(own)

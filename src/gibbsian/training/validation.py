@@ -7,6 +7,7 @@ from torch import Tensor
 
 from gibbsian.errors import ArgumentError
 from gibbsian.random import stream
+from gibbsian.training import keep
 from gibbsian.training.checkpoint import freeze
 from gibbsian.training.feed import rows_of
 from gibbsian.training.job import Job
@@ -57,4 +58,4 @@ class Validation:
         first = values[f"validation_{next(iter(named))}"]
         if job.settings.keep_best and (job.best is None or first < job.best[1]):
             job.best = (run.step, first)
-            job.save()
+            keep.save(job)

@@ -1,0 +1,153 @@
+"""Keeping a run: what is captured, saved, resumed, and rolled back to."""
+
+import logging
+import warnings
+from typing import Any
+
+from gibbsian.errors import CheckpointError, DivergenceError, TrainingWarning
+from gibbsian.random import stream
+from gibbsian.training import checkpoint, folder
+from gibbsian.training.job import Job
+
+__all__ = ["capture", "create_folder", "restore", "resume", "roll_back", "save", "snapshot"]
+
+logger = logging.getLogger("gibbsian")
+
+
+def capture(job: Job) -> dict[str, Any]:
+    """Everything that the next step depends on; under `own` what each process has to itself."""
+    run, feed = job.run, job.feed
+    return {
+        "step": run.step,
+        "device": job.device.type,
+        "position": (feed.epoch, feed.index),
+        "energy": dict(run.energy.state_dict()),
+        "frozen": [name for name, p in run.energy.named_parameters() if not p.requires_grad],
+        "ema": dict(job.ema.energy.state_dict()) if job.ema else None,
+        "optimiser": job.updates.optimiser.state_dict(),
+        "watch": job.watch.state() if job.watch else None,
+        "best": job.best,
+        "lines": len(run.history),
+        "own": {
+            "state": run.state,
+            "chains": job.generator.get_state(),
+            "transform": feed.noise.get_state(),
+        },
+    }
+
+
+def restore(job: Job, tree: dict[str, Any]) -> None:
+    """Go back (or forward) to what was captured and frozen."""
+    run, own = job.run, tree["own"]
+    run.step = tree["step"]
+    checkpoint.load_module(run.energy, tree["energy"], tree["frozen"])
+    if job.ema is not None:
+        checkpoint.load_module(job.ema.energy, tree["ema"])
+    job.updates.load(checkpoint.freeze(tree["optimiser"]))
+    job.updates.drop_gradients()
+    if job.captured is not None:
+        job.captured.reset()
+    run.state = checkpoint.thaw(own["state"], run.state, job.device)
+    if tree["device"] == job.device.type:
+        job.generator.set_state(own["chains"].cpu())
+        job.feed.noise.set_state(own["transform"].cpu())
+    epoch, index = tree["position"]
+    job.feed.seek(epoch, index, salt=job.watch.tries if job.watch else 0)
+
+
+def resume(job: Job, tree: dict[str, Any]) -> None:
+    """Go on from a checkpoint, which holds what every process had to itself."""
+    ranks = tree["ranks"]
+    if len(ranks) != job.world.size:
+        raise CheckpointError(
+            f"the run was saved by {len(ranks)} processes and is resumed by {job.world.size}; "
+            f"launch {len(ranks)}, or train the energy of gibbsian.load(folder) anew"
+        )
+    if job.world.mean({"step": float(tree["step"])}, job.device)["step"] != tree["step"]:
+        raise CheckpointError(
+            f"the processes see different checkpoints, this one that of step {tree['step']}; "
+            "put the run folder on a disk that all of them share"
+        )
+    if tree["device"] != job.device.type:
+        text = f"the run was saved on {tree['device']} and goes on on {job.device.type}"
+        warnings.warn(f"{text}: its random numbers begin anew", TrainingWarning, stacklevel=3)
+        job.generator = stream(job.settings.seed, f"chains/{job.world.rank}/from/{tree['step']}", job.device)
+    if job.watch is not None and tree["watch"] is not None:
+        job.watch.load(tree["watch"])
+        job.run.objective = job.watch.guard.soften(job.given, job.watch.tries)
+    job.best = tree["best"]
+    restore(job, {**tree, "own": ranks[job.world.rank]})
+    job.saved_at = job.run.step
+
+
+def snapshot(job: Job) -> None:
+    """Keep this state in memory to roll back to, if it is time and its weights are finite."""
+    if job.watch is None or not job.watch.wants_snapshot(job.run.step):
+        return
+    if job.finite():
+        job.watch.keep(job.run.step, checkpoint.freeze(capture(job)))
+    elif not job.watch.snapshots:
+        raise DivergenceError(
+            f"the weights are not finite at step {job.run.step}, where training is to begin; "
+            "initialise the energy anew, or load an older checkpoint"
+        )
+
+
+def roll_back(job: Job, reason: str | None) -> None:
+    """Let the guard go back to a good state, with new streams and gentler settings, or give up."""
+    run, watch, failed = job.run, job.watch, job.run.step + 1
+    if watch is None:
+        raise DivergenceError(f"step {failed}: {reason}; the guard is off, so the run stops here")
+    if watch.tries >= watch.guard.tries:
+        raise DivergenceError(
+            f"step {failed}: {reason}; given up after {watch.tries} rollbacks "
+            f"({'; '.join(watch.trail)}); start with a much lower learning rate, more sampler steps, "
+            "or a smaller step size"
+        )
+    snapshot = watch.roll_back(failed, str(reason))
+    restore(job, snapshot)
+    run.objective = watch.guard.soften(job.given, watch.tries)
+    job.generator = job.stream("chains", watch.tries)
+    job.loss_sum.zero_()
+    job.summed, job.saved_at = 0, None
+    if job.best is not None and job.best[0] > run.step:
+        job.best = None
+    job.event("rollback", watch.trail[-1], attempt=watch.tries, failed=failed)
+    if job.world.first:
+        logger.warning("rolled back: %s", watch.trail[-1])
+        if run.folder is not None:  # checkpoints of what came to nothing
+            checkpoint.prune(run.folder, [s for s in checkpoint.steps_saved(run.folder) if s <= run.step])
+
+
+def save(job: Job) -> None:
+    """Write a checkpoint with the states of all processes, and remove old ones.
+
+    Weights that are not finite are never saved: the guard finds them at its next look.
+    """
+    run = job.run
+    if run.folder is None or job.saved_at == run.step or not job.finite():
+        return
+    tree = capture(job)
+    tree["ranks"] = job.world.gather(checkpoint.freeze(tree.pop("own")))
+    job.saved_at = run.step
+    if job.world.first:
+        checkpoint.save_checkpoint(run.folder, run.step, tree)
+        past = [step for step in checkpoint.steps_saved(run.folder) if step <= run.step]
+        best = [job.best[0]] if job.best else []
+        checkpoint.prune(run.folder, {*past[-job.settings.keep_last :], *best})
+    job.world.wait(job.device)
+
+
+def create_folder(job: Job) -> None:
+    """Write configuration and first checkpoint into a new run folder, where one is wanted."""
+    run = job.run
+    if run.folder is None:
+        return
+    tree = capture(job)
+    tree["ranks"] = job.world.gather(checkpoint.freeze(tree.pop("own")))
+    job.saved_at = run.step
+    if job.world.first:
+        rows = job.feed.rows
+        config = {"energy": run.energy, "objective": job.given, "settings": job.settings, "rows": rows}
+        folder.create(run.folder, config, tree, job.device)
+    job.world.wait(job.device)

@@ -1,0 +1,111 @@
+"""Batches from data that can be indexed by row: tensors, arrays on disk, map-style datasets."""
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import default_collate
+
+from gibbsian.errors import ArgumentError, DataError
+from gibbsian.random import isolated, stream
+from gibbsian.training.feed import Feed, place
+
+__all__ = ["ArrayRows", "DatasetRows", "Rows", "TensorRows"]
+
+_AT_HAND = 16384  # rows that an objective is shown before the first step
+
+
+class Rows(Feed):
+    """Data that can be indexed by row numbers; subclasses say how."""
+
+    rows: int
+    per_epoch: int
+
+    def __init__(self, rows: int, batch_size: int, home: torch.device, *common: Any) -> None:
+        super().__init__(*common)
+        if rows < 1:
+            raise DataError("the data holds no rows; give at least one example")
+        if batch_size < 1:
+            raise ArgumentError(f"batch_size={batch_size}: a batch needs at least one row")
+        self.rows, self.size, self.home = rows, min(batch_size, rows), home
+        if self.size < self.world:
+            raise ArgumentError(
+                f"a batch of {self.size} rows cannot be shared among {self.world} processes; give each at least one row"
+            )
+        full, rest = divmod(rows, self.size)
+        self.per_epoch = full + (rest >= self.world)  # a rest that cannot be shared is left out of the epoch
+        self.order_of: tuple[int, int] | None = None
+
+    @abstractmethod
+    def take(self, rows: Tensor) -> Any:
+        """The examples of these row numbers."""
+
+    def permuted(self) -> Tensor:
+        """The order of this epoch."""
+        if self.order_of != (self.epoch, self.salt):
+            generator = stream(self.seed, f"data/{self.salt}/{self.epoch}")  # on the CPU: one order for all devices
+            self.order = torch.randperm(self.rows, generator=generator).to(self.home)
+            self.order_of = (self.epoch, self.salt)
+        return self.order
+
+    def fetch(self) -> Any:
+        if self.index >= self.per_epoch:
+            self.epoch, self.index = self.epoch + 1, 0
+        rows = self.permuted()[self.index * self.size : (self.index + 1) * self.size]
+        return self.take(rows[self.rank :: self.world] if self.world > 1 else rows)
+
+    def first(self) -> Any:
+        return self.prepare(self.take(self.permuted()[self.rank :: self.world][:_AT_HAND]))
+
+    def sweep(self) -> Iterator[Any]:
+        for start in range(0, self.rows, self.size):
+            yield self.prepare(self.take(torch.arange(start, min(start + self.size, self.rows), device=self.home)))
+
+    def verify(self, chunk: int = 8192) -> None:
+        """Check every row once, in chunks, so that no batch needs to be looked at again."""
+        for start in range(0, self.rows, chunk):
+            rows = torch.arange(start, min(start + chunk, self.rows), device=self.home)
+            where = f"the data from row {start} on" if start else "the data"
+            self.refuse(place(self.take(rows), self.device), where)
+        self.verified = True
+
+
+class TensorRows(Rows):
+    """Tensors in memory."""
+
+    def __init__(self, tensors: tuple[Tensor, ...], *rest: Any) -> None:
+        super().__init__(len(tensors[0]), *rest)
+        self.tensors = tensors
+
+    def take(self, rows: Tensor) -> Any:
+        return tuple(tensor.index_select(0, rows) for tensor in self.tensors)
+
+
+class ArrayRows(Rows):
+    """Arrays on disk, read row by row."""
+
+    def __init__(self, arrays: tuple[Any, ...], *rest: Any) -> None:
+        super().__init__(len(arrays[0]), *rest)
+        self.arrays = arrays
+
+    def take(self, rows: Tensor) -> Any:
+        rows, _ = rows.sort()  # in file order: the rows of a batch are a set
+        index = rows.numpy()
+        return tuple(a[rows] if isinstance(a, Tensor) else torch.from_numpy(np.array(a[index])) for a in self.arrays)
+
+
+class DatasetRows(Rows):
+    """A map-style dataset."""
+
+    def __init__(self, dataset: Any, *rest: Any) -> None:
+        super().__init__(len(dataset), *rest)
+        self.dataset = dataset
+
+    def take(self, rows: Tensor) -> Any:
+        index = rows.tolist()
+        with isolated(stream(self.seed, f"dataset/{self.salt}/{self.epoch}/{self.index}/{self.rank}")):
+            many = getattr(self.dataset, "__getitems__", None)
+            return default_collate(many(index) if many else [self.dataset[i] for i in index])
