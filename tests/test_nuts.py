@@ -183,6 +183,15 @@ def test_a_run_does_not_depend_on_how_it_is_cut():
     assert torch.equal(before, torch.get_rng_state())
 
 
+def test_chains_do_not_depend_on_their_neighbours():
+    """To the bit, although trees of all chains grow together and the first one decides how long."""
+    kernel, x = kernels.NUTS(step_size=0.05), torch.zeros(9, 2, dtype=D)
+    plain = gb.sample(correlated(), kernel, x, steps=6, generator=gen(4)).samples
+    x[0] = torch.tensor([40.0, -70.0], dtype=D)
+    other = gb.sample(correlated(), kernel, x, steps=6, generator=gen(4)).samples
+    assert torch.equal(plain[:, 1:], other[:, 1:])
+
+
 def test_single_precision_and_image_events():
     target = gb.as_energy(lambda x: 0.5 * x.square().flatten(1).sum(1), domains.Real((2, 3)))
     trace = gb.sample(

@@ -218,7 +218,7 @@ def warm_up(
         trace = Trace(
             samples=None,
             last=run.position,
-            acceptance=torch.tensor(reached, dtype=torch.float64),
+            acceptance=torch.tensor(reached, dtype=torch.float64, device=x0.device),
             divergences=divergences,
             steps=steps,
             kernel=new if run.free is None else new.clamped(run.free),

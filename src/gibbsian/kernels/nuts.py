@@ -34,7 +34,7 @@ BLOCK = 16  # leaves between two looks at whether any chain still grows, which o
 
 
 class NutsInputs(NamedTuple):
-    """Normals for the momenta, step sizes, and the generator for directions and choices inside the tree."""
+    """Normals for the momenta, step sizes, and each step's own generator for directions and choices."""
 
     z: Tensor
     step_size: Tensor
