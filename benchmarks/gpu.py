@@ -10,15 +10,15 @@ import os
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
-import argparse  # noqa: E402
-import importlib.util  # noqa: E402
-import time  # noqa: E402
-import warnings  # noqa: E402
+import argparse
+import importlib.util
+import time
+import warnings
 
-import torch  # noqa: E402
-from timing import interleave, save  # noqa: E402
+import torch
+from timing import interleave, save
 
-import gibbsian as gb  # noqa: E402
+import gibbsian as gb
 
 warnings.simplefilter("ignore")
 PRECISION = torch.linspace(0.5, 2.0, 100)
@@ -43,7 +43,9 @@ class ConvNet(torch.nn.Module):
 
 
 def run_ours(energy, kernel, start, steps, compile):
-    return gb.sample(energy, kernel, start, steps=steps, keep=False, generator=generator(), compile=compile, progress=False)
+    return gb.sample(
+        energy, kernel, start, steps=steps, keep=False, generator=generator(), compile=compile, progress=False
+    )
 
 
 def hmc(rounds: int) -> list[dict]:
@@ -142,7 +144,12 @@ def plain_langevin(energy, x, steps):
 def agreement() -> None:
     """Captured and eager chains on the same seed agree to rounding."""
     energy = gb.energies.Gaussian(torch.zeros(5, device="cuda"), torch.eye(5, device="cuda"))
-    for kernel in (gb.kernels.RandomWalk(0.5), gb.kernels.MALA(0.7), gb.kernels.HMC(0.5, 5, jitter=0.2), gb.kernels.Langevin(0.3)):
+    for kernel in (
+        gb.kernels.RandomWalk(0.5),
+        gb.kernels.MALA(0.7),
+        gb.kernels.HMC(0.5, 5, jitter=0.2),
+        gb.kernels.Langevin(0.3),
+    ):
         a, b = (run_kept(energy, kernel, c) for c in (False, True))
         gap = float((a.samples - b.samples).abs().max())
         print(f"{type(kernel).__name__:12s} captured={b.compiled}: largest gap to eager over 103 steps {gap:.2e}")
@@ -156,7 +163,13 @@ def agreement() -> None:
 
 def run_kept(energy, kernel, compile):
     return gb.sample(
-        energy, kernel, torch.zeros(64, 5, device="cuda"), steps=103, generator=generator(), compile=compile, progress=False
+        energy,
+        kernel,
+        torch.zeros(64, 5, device="cuda"),
+        steps=103,
+        generator=generator(),
+        compile=compile,
+        progress=False,
     )
 
 

@@ -12,16 +12,16 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1")
 
-import argparse  # noqa: E402
-import importlib.util  # noqa: E402
-import resource  # noqa: E402
-import time  # noqa: E402
-import warnings  # noqa: E402
+import argparse
+import importlib.util
+import resource
+import time
+import warnings
 
-import torch  # noqa: E402
-from timing import Contender, interleave, save  # noqa: E402
+import torch
+from timing import Contender, interleave, save
 
-import gibbsian as gb  # noqa: E402
+import gibbsian as gb
 
 torch.set_num_threads(1)
 warnings.simplefilter("ignore")
@@ -36,7 +36,11 @@ class Net(torch.nn.Module):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             self.layers = torch.nn.Sequential(
-                torch.nn.Linear(2, 128), torch.nn.SiLU(), torch.nn.Linear(128, 128), torch.nn.SiLU(), torch.nn.Linear(128, 1)
+                torch.nn.Linear(2, 128),
+                torch.nn.SiLU(),
+                torch.nn.Linear(128, 128),
+                torch.nn.SiLU(),
+                torch.nn.Linear(128, 1),
             )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -181,7 +185,9 @@ def ours(function, kernel, shape) -> list[Contender]:
     energy = gb.as_energy(function, gb.domains.Real(shape[1]))
 
     def run(steps, compile):
-        return gb.sample(energy, kernel, torch.zeros(shape), steps=steps, keep=False, generator=generator(), compile=compile)
+        return gb.sample(
+            energy, kernel, torch.zeros(shape), steps=steps, keep=False, generator=generator(), compile=compile
+        )
 
     start = time.perf_counter()
     run(kernel.unroll, True)
@@ -301,7 +307,9 @@ def scaling() -> dict:
     for chains in (1000, 4000, 16000, 64000):
         seconds, memory = cost(100, chains)
         out["chains"][chains] = {"ns_a_chain_step": seconds / chains / 100 * 1e9, "peak_mb": memory}
-        print(f"{chains:6d} chains, 100 steps: {seconds / chains / 100 * 1e9:8.1f} ns a chain and step, peak memory {memory:.0f} MB")
+        print(
+            f"{chains:6d} chains, 100 steps: {seconds / chains / 100 * 1e9:8.1f} ns a chain and step, peak memory {memory:.0f} MB"
+        )
     return out
 
 

@@ -13,14 +13,21 @@ from pathlib import Path
 Contender = tuple[str, Callable[[int], object], int]  # name, run(steps), steps per round
 
 
-def interleave(title: str, contenders: list[Contender], *, base: str, rounds: int = 9, sync: Callable[[], object] | None = None,
-               clock: Callable[[], float] = time.perf_counter) -> dict:
+def interleave(
+    title: str,
+    contenders: list[Contender],
+    *,
+    base: str,
+    rounds: int = 9,
+    sync: Callable[[], object] | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict:
     """Time all contenders; print microseconds a step and the ratio to `base`, median with quartiles.
 
     With `clock=time.process_time` the work of one thread is counted and not what it waited for others.
     """
     times: dict[str, list[float]] = {name: [] for name, _, _ in contenders}
-    for name, run, steps in contenders:  # warm-up: compilation, caches
+    for _, run, steps in contenders:  # warm-up: compilation, caches
         run(steps)
     for _ in range(rounds):
         for name, run, steps in contenders:

@@ -30,9 +30,7 @@ def gradient(energy, objective, batch, seed: int = 0, state=None) -> Tensor:
 
 def gradient_of(value: Tensor, energy) -> Tensor:
     parameters = [p for p in energy.parameters() if p.requires_grad]
-    return flat(
-        torch.autograd.grad(value, parameters, allow_unused=True, materialize_grads=True, retain_graph=True)
-    )
+    return flat(torch.autograd.grad(value, parameters, allow_unused=True, materialize_grads=True, retain_graph=True))
 
 
 def z_scores(energy, objective, batch, truth: Tensor, repeats: int = 200, first: int = 0) -> Tensor:

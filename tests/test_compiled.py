@@ -34,7 +34,10 @@ CASES = [
     (kernels.RandomWalk(0.8), domains.Real(3)),
     (kernels.Langevin(0.4), domains.Box(3, low=-1.0, high=1.5)),
     (kernels.MALA(0.9, mass=torch.tensor([1.0, 2.0, 0.5])), domains.NonNegative(3)),
-    (kernels.HMC(0.5, 3, jitter=0.3, mass=torch.tensor([[2.0, 0.5, 0.0], [0.5, 1.0, 0.0], [0.0, 0.0, 1.0]])), domains.Real(3)),
+    (
+        kernels.HMC(0.5, 3, jitter=0.3, mass=torch.tensor([[2.0, 0.5, 0.0], [0.5, 1.0, 0.0], [0.0, 0.0, 1.0]])),
+        domains.Real(3),
+    ),
 ]
 
 

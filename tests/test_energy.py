@@ -365,9 +365,7 @@ def test_products_of_gaussians_are_gaussian():
     cov_a, cov_b = tensor([2.0, 0.3], [0.3, 1.0]), tensor([0.7, -0.2], [-0.2, 0.5])
     a, b = energies.Gaussian(tensor(1.0, 0.0), cov_a), energies.Gaussian(tensor(-1.0, 2.0), cov_b)
     precision = torch.linalg.inv(cov_a) + torch.linalg.inv(cov_b)
-    mean = torch.linalg.solve(
-        precision, torch.linalg.solve(cov_a, a.mean) + torch.linalg.solve(cov_b, b.mean)
-    )
+    mean = torch.linalg.solve(precision, torch.linalg.solve(cov_a, a.mean) + torch.linalg.solve(cov_b, b.mean))
     exact = energies.Gaussian(mean, torch.linalg.inv(precision))
     x = torch.randn(9, 2, generator=gen(), dtype=F64)
     gap = (a + b)(x) - exact(x)

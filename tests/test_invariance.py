@@ -254,9 +254,7 @@ class LeakyWalk(kernels.RandomWalk):
     def step(self, energy, state, inputs):
         u = inputs.threshold.exp()
         slip = (u * 9973) % 1 < 0.01  # a hundredth of the chains, whatever the ratio
-        return super().step(
-            energy, state, inputs._replace(threshold=torch.where(slip, -torch.inf, inputs.threshold))
-        )
+        return super().step(energy, state, inputs._replace(threshold=torch.where(slip, -torch.inf, inputs.threshold)))
 
 
 @dataclass(frozen=True)
@@ -283,9 +281,7 @@ class UlaAsMala(kernels.MALA):
     """Every proposal is accepted."""
 
     def step(self, energy, state, inputs):
-        return super().step(
-            energy, state, inputs._replace(threshold=torch.full_like(inputs.threshold, -700.0))
-        )
+        return super().step(energy, state, inputs._replace(threshold=torch.full_like(inputs.threshold, -700.0)))
 
 
 @dataclass(frozen=True)
@@ -294,9 +290,7 @@ class HmcWithoutKinetic(kernels.HMC):
 
     def step(self, energy, state, inputs):
         x, e, s, free = state
-        end = leapfrog(
-            energy, Point(x, inputs.z, e, s), inputs.step_size, self.metric, free, self.leapfrog_steps
-        )
+        end = leapfrog(energy, Point(x, inputs.z, e, s), inputs.step_size, self.metric, free, self.leapfrog_steps)
         accepted = inputs.threshold < e - end.energy
         state = ChainState(
             where_chain(accepted, end.x, x),
@@ -446,9 +440,7 @@ def test_leapfrog_preserves_volume(target, mass):
 
     z = torch.cat([point.x[0], point.v[0]])
     expected = leapfrog(energy, point, tensor(0.35)[0], metric, None, 5)
-    assert torch.allclose(
-        flow(z.clone().requires_grad_(True)), torch.cat([expected.x[0], expected.v[0]]), atol=1e-12
-    )
+    assert torch.allclose(flow(z.clone().requires_grad_(True)), torch.cat([expected.x[0], expected.v[0]]), atol=1e-12)
     jacobian = torch.autograd.functional.jacobian(flow, z)
     assert abs(abs(float(torch.linalg.det(jacobian))) - 1) < 1e-10
 

@@ -103,9 +103,7 @@ def test_confinement_adds_half_the_square(name):
 def test_confinement_makes_the_partition_function_finite():
     """The energy of a network grows at most linearly, so far away the quadratic term rules."""
     for activation in ("silu", "softplus", "gelu", "elu", "mish", "tanh"):
-        energy = energies.MLPEnergy(
-            1, (16, 16), activation=activation, confine=0.5, generator=gen(5)
-        ).double()
+        energy = energies.MLPEnergy(1, (16, 16), activation=activation, confine=0.5, generator=gen(5)).double()
         far = torch.tensor([[-200.0], [200.0]], dtype=F64)
         assert (energy(far) > 0.2 * far[:, 0].square()).all()
 
@@ -280,9 +278,7 @@ def test_energies_are_rebuilt_from_a_run_folder(name, tmp_path):
     make, shape = CASES[name]
     energy = make(confine=0.1, generator=gen(9))
     x = some(shape, 12).float()
-    run = gb.fit(
-        energy, objectives.DenoisingScoreMatching(0.5), x, steps=3, batch_size=6, run_dir=tmp_path / "run"
-    )
+    run = gb.fit(energy, objectives.DenoisingScoreMatching(0.5), x, steps=3, batch_size=6, run_dir=tmp_path / "run")
     again = gb.load(tmp_path / "run")
     assert type(again) is type(energy)
     assert torch.equal(again(x), run.energy(x))

@@ -26,9 +26,7 @@ def test_exact_start_stays_exact(name, step_size):
     """False-alarm rate 1e-6 for each case."""
     make, draw = TARGETS[name]
     g = gen(1)
-    report = check_invariance(
-        make(), kernels.NUTS(step_size=step_size), draws=draw(20000, g), steps=3, generator=g
-    )
+    report = check_invariance(make(), kernels.NUTS(step_size=step_size), draws=draw(20000, g), steps=3, generator=g)
     assert report.moved > 0.5
 
 
@@ -53,9 +51,7 @@ def test_diagonal_mass_in_a_box_is_exact():
 
 def test_depth_limit_and_step_sizes_per_chain_are_exact():
     sizes = torch.linspace(0.05, 0.9, 20000, dtype=D)[None]
-    check_invariance(
-        two_modes(), kernels.NUTS(step_size=sizes, max_depth=3), chains=20000, steps=3, generator=gen(5)
-    )
+    check_invariance(two_modes(), kernels.NUTS(step_size=sizes, max_depth=3), chains=20000, steps=3, generator=gen(5))
 
 
 @pytest.mark.parametrize("mass", [None, "dense"])
@@ -63,9 +59,7 @@ def test_clamped_entries_stay_and_the_rest_follows_its_conditional_law(mass):
     target = energies.Gaussian(torch.zeros(3, dtype=D), torch.eye(3, dtype=D) + 0.8)
     dense = torch.eye(3) + 0.5
     kernel = kernels.NUTS(step_size=0.6, mass=None if mass is None else dense)
-    check_invariance(
-        target, kernel, clamp=torch.tensor([False, True, False]), chains=20000, steps=3, generator=gen(6)
-    )
+    check_invariance(target, kernel, clamp=torch.tensor([False, True, False]), chains=20000, steps=3, generator=gen(6))
     per_chain = torch.rand(20000, 3, generator=gen(7)) < 0.4
     per_chain[:, 0] &= ~per_chain[:, 1:].all(1)
     x = target.sample(20000, generator=gen(8))
@@ -199,9 +193,7 @@ def test_single_precision_and_image_events():
     )
     assert trace.samples.dtype == torch.float32
     assert trace.samples.shape == (20, 500, 2, 3)
-    assert (
-        abs(float(trace.samples.var()) - 1) < 0.05
-    )  # more than ten standard errors of 60000 nearly independent draws
+    assert abs(float(trace.samples.var()) - 1) < 0.05  # more than ten standard errors of 60000 nearly independent draws
 
 
 def test_bad_regions_are_reported_and_do_not_spoil_the_neighbours():

@@ -14,17 +14,13 @@ from gibbsian.objectives.flows import Flow
 def players(loss, energy, state):
     """Gradients of the sampler, and of the energy."""
     own = list(state.sampler.parameters())
-    theirs = torch.autograd.grad(
-        loss.other, own, retain_graph=True, allow_unused=True, materialize_grads=True
-    )
+    theirs = torch.autograd.grad(loss.other, own, retain_graph=True, allow_unused=True, materialize_grads=True)
     return flat(theirs), gradient_of(loss.value, energy)
 
 
 @pytest.mark.parametrize("fast", ["density", "sample"])
 def test_a_flow_knows_its_density(fast):
-    flow = Flow(
-        (2,), fast, torch.tensor([0.5, -1.0], dtype=F64), torch.tensor([1.0, 2.0], dtype=F64), generator=gen()
-    )
+    flow = Flow((2,), fast, torch.tensor([0.5, -1.0], dtype=F64), torch.tensor([1.0, 2.0], dtype=F64), generator=gen())
     x, log_q = flow.draw(50, generator=gen(1))
     torch.testing.assert_close(flow.log_prob(x), log_q, rtol=1e-6, atol=1e-6)
     a, b = torch.linspace(-5, 6, 221, dtype=F64), torch.linspace(-12, 10, 221, dtype=F64)
@@ -46,9 +42,7 @@ def test_the_players_do_not_touch_each_other():
         loss = objective(energy, x, state, gen(1))
         own = list(state.sampler.parameters())
         assert all(g is None for g in torch.autograd.grad(loss.value, own, allow_unused=True))
-        unused = torch.autograd.grad(
-            loss.other, list(energy.parameters()), retain_graph=True, allow_unused=True
-        )
+        unused = torch.autograd.grad(loss.other, list(energy.parameters()), retain_graph=True, allow_unused=True)
         assert all(g is None for g in unused)
         assert all(p.requires_grad for p in energy.parameters())
 
@@ -154,9 +148,7 @@ def test_the_entropy_gradient_of_an_implicit_generator(how):
 def entropy_part():
     """∇H in A."""
     a = A.clone().requires_grad_(True)
-    return torch.autograd.grad(0.5 * torch.logdet(a @ a.T + SIGMA**2 * torch.eye(2, dtype=F64)), a)[
-        0
-    ].flatten()
+    return torch.autograd.grad(0.5 * torch.logdet(a @ a.T + SIGMA**2 * torch.eye(2, dtype=F64)), a)[0].flatten()
 
 
 def test_the_score_network_is_fitted_by_denoising():
@@ -205,9 +197,7 @@ def test_training_brings_the_sampler_to_the_model_and_the_model_to_the_data():
         loss.other.backward(inputs=list(state.sampler.parameters()))
         ours.step()
         theirs.step()
-    after = float(
-        (energy(x).mean() - target(x).mean()).detach()
-    )  # both normalised: a difference of likelihoods
+    after = float((energy(x).mean() - target(x).mean()).detach())  # both normalised: a difference of likelihoods
     assert before > 0.1
     assert after < 0.35 * before
     draws = state.sampler.sample(4000, generator=gen(2))

@@ -72,9 +72,7 @@ def test_gradient_on_the_plane_against_quadrature(make, ratio):
 @pytest.mark.parametrize("domain", [BINARY, SPIN, CATEGORICAL])
 def test_gradient_on_an_enumerable_machine(domain, ratio):
     machine = Machine(domain)
-    x = machine.states()[
-        torch.multinomial(machine.log_probabilities().exp().detach(), 40, True, generator=gen())
-    ]
+    x = machine.states()[torch.multinomial(machine.log_probabilities().exp().detach(), 40, True, generator=gen())]
     states = machine.states()
     for kind in ("uniform", "marginals"):
         objective = NoiseContrastive(kind, ratio)
@@ -124,9 +122,7 @@ def test_the_population_optimum_is_the_normalised_law(ratio):
             draws.append(p * loss.value)
         total = torch.stack(draws).sum()
         torch.testing.assert_close(total.detach(), population(torch.tensor(c, dtype=F64)).detach())
-        grads = torch.cat(
-            [gradient_of(total, machine), torch.autograd.grad(total, state.normaliser.log_z)[0][None]]
-        )
+        grads = torch.cat([gradient_of(total, machine), torch.autograd.grad(total, state.normaliser.log_z)[0][None]])
         if bound is not None:
             assert grads.abs().max() < bound
         else:

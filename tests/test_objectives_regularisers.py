@@ -258,9 +258,7 @@ REAL = {
     "monte-carlo": objectives.MonteCarloLikelihood(kernels.MALA(0.5), steps=3, chains=8),
     "cd": ContrastiveDivergence(kernels.MALA(0.5), steps=2),
     "improved cd": ContrastiveDivergence(kernels.Langevin(0.5), steps=2, entropy=True),
-    "pcd": PersistentContrastiveDivergence(
-        kernels.HMC(0.3, 2), chains=5, buffer=12, reinit=0.1, fast_weights=0.01
-    ),
+    "pcd": PersistentContrastiveDivergence(kernels.HMC(0.3, 2), chains=5, buffer=12, reinit=0.1, fast_weights=0.01),
     "explicit": objectives.ExplicitScoreMatching(gaussian(False)),
     "implicit": objectives.ImplicitScoreMatching(),
     "implicit chunked": objectives.ImplicitScoreMatching(chunk=1),

@@ -82,9 +82,7 @@ def test_directions_have_unit_covariance_in_many_dimensions():
     x = torch.zeros(400, d, dtype=F64)  # the score vanishes, the trace is left
     for kind in ("gaussian", "rademacher", "sphere"):
         value = SlicedScoreMatching(20, kind, False)(energy, x, (), gen()).value
-        spread = (
-            2 * h.square().sum() / 8000
-        ) ** 0.5  # of a mean of 8000 Gaussian quadratic forms, the widest
+        spread = (2 * h.square().sum() / 8000) ** 0.5  # of a mean of 8000 Gaussian quadratic forms, the widest
         assert abs(value + h.trace()) < 5 * spread
 
 
@@ -130,12 +128,9 @@ def test_explicit_and_implicit_differ_by_a_constant():
     """½E‖s - s*‖² = E[tr ∇s + ½‖s‖²] + const over draws of the target: equal gradients in expectation."""
     target, energy = mixture_of_three(False), gaussian()
     x = target.sample(40000, generator=gen())
-    explicit, implicit = (
-        gradient(energy, o, x) for o in (ExplicitScoreMatching(target), ImplicitScoreMatching())
-    )
+    explicit, implicit = (gradient(energy, o, x) for o in (ExplicitScoreMatching(target), ImplicitScoreMatching()))
     halves = [
-        gradient(energy, ExplicitScoreMatching(target), part)
-        - gradient(energy, ImplicitScoreMatching(), part)
+        gradient(energy, ExplicitScoreMatching(target), part) - gradient(energy, ImplicitScoreMatching(), part)
         for part in x.split(1000)
     ]
     error = torch.stack(halves).std(0) / len(halves) ** 0.5
@@ -351,9 +346,7 @@ def test_wrong_domains_and_options_are_refused():
 
 def test_layers_whose_third_derivative_torch_gets_wrong_are_refused():
     for layer in (torch.nn.LayerNorm(4), torch.nn.BatchNorm1d(4)):
-        net = torch.nn.Sequential(
-            gb.energies.MLP(2, (4,), 4), layer, torch.nn.SiLU(), gb.energies.MLP(4, (4,))
-        )
+        net = torch.nn.Sequential(gb.energies.MLP(2, (4,), 4), layer, torch.nn.SiLU(), gb.energies.MLP(4, (4,)))
         energy = gb.energies.NeuralEnergy(net, domains.Real(2)).double()
         for objective in (ImplicitScoreMatching(), SlicedScoreMatching()):
             with pytest.raises(errors.CapabilityError, match="three times"):

@@ -128,9 +128,7 @@ def test_clamped_annealing_sums_over_hidden_units(spin):
     w = torch.randn(9, 9, generator=gen(), dtype=F64).triu(1)
     machine.set_parameters(weight=w + w.T, bias=torch.randn(9, generator=gen(1), dtype=F64))
     v = machine.domain.states(dtype=F64)
-    few = partition.clamped_ais(
-        machine, v, chains=4000, betas=torch.tensor([0.0, 0.3, 1.0]), generator=gen(2)
-    )
+    few = partition.clamped_ais(machine, v, chains=4000, betas=torch.tensor([0.0, 0.3, 1.0]), generator=gen(2))
     ratio = torch.exp(few.value + machine(v).detach())  # unbiased: 1 on average
     assert bool(((ratio - 1).abs() < 4.5 * few.stderr * ratio).all())
     x = v[torch.randint(16, (50,), generator=gen(3))]
@@ -156,9 +154,7 @@ def test_what_cannot_be_done_is_refused():
     with pytest.raises(ArgumentError, match="finite number"):
         gb.log_likelihood(models.RBM(3, 2), torch.zeros(2, 3), math.nan)
     with pytest.raises(DivergenceError, match="NaN"):
-        gb.log_likelihood(
-            gb.as_energy(lambda x: math.nan * x.sum(-1), domains.Real(1)), torch.zeros(2, 1), 0.0
-        )
+        gb.log_likelihood(gb.as_energy(lambda x: math.nan * x.sum(-1), domains.Real(1)), torch.zeros(2, 1), 0.0)
     with pytest.raises(CapabilityError, match="exact"):
         partition.clamped_ais(models.RBM(3, 2), torch.zeros(2, 3), generator=gen())
     out = gb.log_likelihood(models.RBM(3, 2), torch.zeros(1, 3))

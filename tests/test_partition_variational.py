@@ -48,10 +48,7 @@ def brute(energy: gb.Energy) -> float:
 GRAPHS = [
     (seed, spin, kind, scale)
     for seed, (spin, kind, scale) in enumerate(
-        (spin, kind, scale)
-        for spin in (False, True)
-        for kind in ("mixed", "attractive")
-        for scale in (0.3, 1.0, 3.0)
+        (spin, kind, scale) for spin in (False, True) for kind in ("mixed", "attractive") for scale in (0.3, 1.0, 3.0)
     )
 ]
 
@@ -84,14 +81,10 @@ def test_rbm_is_a_bipartite_machine(visible, hidden):
 @pytest.mark.parametrize("periodic", [True, False, (True, False)])
 def test_lattice_is_a_sparse_machine(periodic):
     field = torch.randn(3, 4, generator=gen(), dtype=F64)
-    lattice = models.Ising(
-        (3, 4), coupling=torch.tensor([0.4, -0.3]), field=field, periodic=periodic
-    ).double()
+    lattice = models.Ising((3, 4), coupling=torch.tensor([0.4, -0.3]), field=field, periodic=periodic).double()
     graph = pairwise(lattice)
     bits = lattice.domain.sample(50, generator=gen(1), dtype=F64)
-    assert torch.allclose(
-        graph.log_density((bits.flatten(1) + 1) / 2), -lattice(bits), atol=1e-6
-    )  # J in float32
+    assert torch.allclose(graph.log_density((bits.flatten(1) + 1) / 2), -lattice(bits), atol=1e-6)  # J in float32
     assert len(graph.weight) == int(lattice.bonds.sum())
 
 
@@ -179,9 +172,7 @@ def test_bethe_is_close_and_low_for_attractive_machines(seed):
 
 def test_bethe_keeps_the_best_of_several_fixed_points():
     w = 0.6 * (torch.ones(8, 8, dtype=F64) - torch.eye(8, dtype=F64))
-    machine = machine_of(
-        w, torch.full((8,), 0.2, dtype=F64), spin=True
-    )  # two magnetised phases, one favoured
+    machine = machine_of(w, torch.full((8,), 0.2, dtype=F64), spin=True)  # two magnetised phases, one favoured
     out = partition.bethe(machine)
     assert float(out.diagnostics["fixed_points"].max() - out.diagnostics["fixed_points"].min()) > 1
     assert abs(float(out.value) - brute(machine)) < 0.05
@@ -229,14 +220,10 @@ def test_shares_of_trees_are_those_of_a_count_over_all_spanning_trees():
     assert abs(float(rho.sum()) - 3) < 1e-12
     source, *_ = graph.directed()
     into_parents = torch.zeros(4, dtype=F64).index_add_(0, source, shares)
-    assert torch.allclose(
-        into_parents, torch.full((4,), 3 / 4, dtype=F64)
-    )  # every unit but the root has a parent
+    assert torch.allclose(into_parents, torch.full((4,), 3 / 4, dtype=F64))  # every unit but the root has a parent
     tree = best_tree(graph, torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0], dtype=F64))
     assert abs(float(tree.sum()) - 3) < 1e-12
-    assert torch.allclose(
-        torch.zeros(4, dtype=F64).index_add_(0, source, tree), torch.full((4,), 3 / 4, dtype=F64)
-    )
+    assert torch.allclose(torch.zeros(4, dtype=F64).index_add_(0, source, tree), torch.full((4,), 3 / 4, dtype=F64))
 
 
 def test_variational_estimators_refuse_other_models():
@@ -262,13 +249,9 @@ def test_variational_estimators_refuse_other_models():
 def test_minimum_cuts_are_the_exact_maxima(seed):
     g = gen(seed)
     n = 2 + seed % 9
-    machine = random_machine(
-        n, seed, spin=bool(seed % 2), kind="attractive", scale=10.0 ** (seed % 4 - 1), density=0.6
-    )
+    machine = random_machine(n, seed, spin=bool(seed % 2), kind="attractive", scale=10.0 ** (seed % 4 - 1), density=0.6)
     flip = torch.where(torch.rand(n, generator=g) < 0.5, -1.0, 1.0).double()
-    machine.set_parameters(
-        weight=machine.weight.detach() * flip[:, None] * flip
-    )  # balanced, with negative weights
+    machine.set_parameters(weight=machine.weight.detach() * flip[:, None] * flip)  # balanced, with negative weights
     graph = pairwise(machine)
     flips = attractive_flips(graph)
     fields = 3 * torch.randn(20, n, generator=g, dtype=F64)
@@ -323,9 +306,7 @@ def test_low_order_perturbations_bound_from_both_sides(kind, scale):
 
 def test_both_solvers_agree_to_the_last_perturbation():
     lattice = models.Ising((3, 4), coupling=0.5, field=0.1).double()
-    runs = [
-        partition.perturb_and_map(lattice, 50, solver=s, generator=gen(3)) for s in ("enumerate", "max_flow")
-    ]
+    runs = [partition.perturb_and_map(lattice, 50, solver=s, generator=gen(3)) for s in ("enumerate", "max_flow")]
     for name in ("maxima", "scaled_maxima"):
         assert torch.allclose(runs[0].diagnostics[name], runs[1].diagnostics[name], atol=1e-6)
 

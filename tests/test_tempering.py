@@ -25,8 +25,7 @@ def far_apart():
 def near():
     """Two overlapping modes, one of them narrow."""
     parts = [
-        energies.Gaussian(torch.tensor([m], dtype=D), s * torch.eye(1, dtype=D))
-        for m, s in ((-1.5, 0.3), (1.0, 1.0))
+        energies.Gaussian(torch.tensor([m], dtype=D), s * torch.eye(1, dtype=D)) for m, s in ((-1.5, 0.3), (1.0, 1.0))
     ]
     return gb.mixture(parts, weights=[0.4, 0.6])
 
@@ -82,9 +81,7 @@ INNER = {
     "HMC": kernels.HMC(step_size=0.8, leapfrog_steps=3),
     "NUTS": kernels.NUTS(step_size=0.9),
     "guided": kernels.UnderdampedLangevin(step_size=1.0, friction=0.2, adjusted=True),
-    "independence": kernels.Independence(
-        energies.Gaussian(torch.zeros(1, dtype=D), 16 * torch.eye(1, dtype=D))
-    ),
+    "independence": kernels.Independence(energies.Gaussian(torch.zeros(1, dtype=D), 16 * torch.eye(1, dtype=D))),
     "a step size per temperature": kernels.MALA(step_size=(0.9 / BETAS.sqrt())[None]),
 }
 
@@ -173,15 +170,11 @@ def test_the_cold_chain_crosses_where_the_inner_kernel_cannot():
     """Weights of two modes twelve standard deviations apart. 400 independent chains started in one mode: the
     share of the last positions there is 0.3 ± 5 standard errors."""
     x = torch.full((400, 1), -6.0, dtype=D)
-    alone = gb.sample(
-        far_apart(), kernels.HMC(step_size=0.7, leapfrog_steps=5), x, steps=300, generator=gen(7)
-    )
+    alone = gb.sample(far_apart(), kernels.HMC(step_size=0.7, leapfrog_steps=5), x, steps=300, generator=gen(7))
     assert (alone.samples < 0).all()
     betas = gb.schedules.geometric(1.0, 0.02, 7)
     inner = kernels.HMC(step_size=(0.7 / betas.sqrt().clamp(min=0.3))[None].double(), leapfrog_steps=5)
-    trace = gb.sample(
-        far_apart(), kernels.ParallelTempering(inner, betas), x, steps=400, burn_in=200, generator=gen(8)
-    )
+    trace = gb.sample(far_apart(), kernels.ParallelTempering(inner, betas), x, steps=400, burn_in=200, generator=gen(8))
     assert trace.samples.shape == (200, 400, 1)
     share = float((trace.last < 0).double().mean())
     assert abs(share - 0.3) < 5 * math.sqrt(0.3 * 0.7 / 400)

@@ -467,11 +467,7 @@ class Contrast(Objective):
 
     def __call__(self, energy, batch, state, generator):
         running, scale = state
-        value = (
-            energy(batch).mean()
-            - energy(batch + self.noise(batch, generator)).mean()
-            + scale.weight.square().sum()
-        )
+        value = energy(batch).mean() - energy(batch + self.noise(batch, generator)).mean() + scale.weight.square().sum()
         return Loss(value, (0.9 * running + value.detach(), scale), {"loss": value.detach()})
 
 

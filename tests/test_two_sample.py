@@ -26,9 +26,7 @@ def normal(n, d, seed=0, dtype=F64):
 def within(values, expected, standard_errors=5.0):
     """The mean of independent values lies within so many of its standard errors (5: false alarm 6e-7)."""
     values = torch.as_tensor(values, dtype=F64)
-    return abs(float(values.mean()) - expected) < standard_errors * float(values.std()) / math.sqrt(
-        len(values)
-    )
+    return abs(float(values.mean()) - expected) < standard_errors * float(values.std()) / math.sqrt(len(values))
 
 
 # --- MMD ------------------------------------------------------------------------------------------
@@ -73,17 +71,13 @@ def test_mmd_of_gaussians_averages_to_the_closed_form():
     p, q = energies.Gaussian(torch.zeros(2, dtype=F64), torch.eye(2, dtype=F64)), energies.Gaussian(mean, cov)
     exact = gaussian_mmd(mean, torch.eye(2, dtype=F64), cov, 1.3)
     runs = [
-        float(
-            metrics.mmd(p.sample(300, generator=gen(s)), q.sample(200, generator=gen(s + 999)), bandwidth=1.3)
-        )
+        float(metrics.mmd(p.sample(300, generator=gen(s)), q.sample(200, generator=gen(s + 999)), bandwidth=1.3))
         for s in range(200)
     ]
     assert within(runs, exact)
     assert not within(runs, 1.2 * exact)  # a fifth off would be seen
     same = [
-        float(
-            metrics.mmd(p.sample(300, generator=gen(s)), p.sample(200, generator=gen(s + 999)), bandwidth=1.3)
-        )
+        float(metrics.mmd(p.sample(300, generator=gen(s)), p.sample(200, generator=gen(s + 999)), bandwidth=1.3))
         for s in range(200)
     ]
     assert within(same, 0.0)
@@ -107,9 +101,7 @@ def test_permutation_p_values_are_valid_and_have_power():
     # under one law p is uniform on {1/40, ..., 1}: Kolmogorov-Smirnov against that at 1e-6
     assert stats.kstest(np.array(p_values) - 1 / 80, "uniform").pvalue > 1e-6
     for method in ("mmd", "energy"):
-        test = metrics.two_sample_test(
-            normal(150, 2), normal(150, 2, 1) * 1.6, method=method, generator=gen()
-        )
+        test = metrics.two_sample_test(normal(150, 2), normal(150, 2, 1) * 1.6, method=method, generator=gen())
         assert test.p_value < 0.01
         assert test.permuted.shape == (500,)
         statistic = metrics.mmd if method == "mmd" else metrics.energy_distance
@@ -177,14 +169,9 @@ def test_sliced_wasserstein_of_a_shift_and_a_stretch():
     """W₂ of a projected shift is │θ·δ│, so SW₂² tends to ‖δ‖²/d; of a stretch by c it is (c-1)²·Var."""
     x = normal(300, 5)
     delta = torch.tensor([1.0, -2.0, 0.5, 0.0, 1.0], dtype=F64)
-    runs = [
-        float(metrics.sliced_wasserstein(x, x + delta, projections=200, generator=gen(s))) ** 2
-        for s in range(50)
-    ]
+    runs = [float(metrics.sliced_wasserstein(x, x + delta, projections=200, generator=gen(s))) ** 2 for s in range(50)]
     assert within(runs, float(delta.square().sum()) / 5)
-    runs = [
-        float(metrics.sliced_wasserstein(x, 3 * x, projections=200, generator=gen(s))) ** 2 for s in range(50)
-    ]
+    runs = [float(metrics.sliced_wasserstein(x, 3 * x, projections=200, generator=gen(s))) ** 2 for s in range(50)]
     assert within(runs, 4 * float(x.square().sum(1).mean()) / 5)
 
 
@@ -249,10 +236,7 @@ def test_stein_discrepancy_of_a_shifted_gaussian_is_closed():
 
 def test_scores_may_be_given_in_three_ways():
     energy, x = energies.Banana().double(), normal(20, 2)
-    values = [
-        metrics.kernel_stein_discrepancy(x, how)
-        for how in (energy, energy.score(x), lambda y: energy.score(y))
-    ]
+    values = [metrics.kernel_stein_discrepancy(x, how) for how in (energy, energy.score(x), lambda y: energy.score(y))]
     assert torch.equal(values[0], values[1])
     assert torch.equal(values[0], values[2])
 
@@ -324,9 +308,7 @@ X = torch.zeros(4, 2)
         lambda: metrics.kernel_stein_discrepancy(X, X, bandwidth=-1.0),
         lambda: metrics.kernel_stein_discrepancy(X, X, kernel="cubic", bandwidth=1.0),
         lambda: metrics.kernel_stein_discrepancy(X, X, beta=0.5, bandwidth=1.0),
-        lambda: metrics.kernel_stein_discrepancy(
-            X, gb.as_energy(lambda x: x.sum(1), domains.Box(2)), bandwidth=1.0
-        ),
+        lambda: metrics.kernel_stein_discrepancy(X, gb.as_energy(lambda x: x.sum(1), domains.Box(2)), bandwidth=1.0),
         lambda: metrics.kernel_stein_discrepancy(X, energies.Banana(3), bandwidth=1.0),
     ],
 )

@@ -167,9 +167,7 @@ def test_bad_chains_are_reported_and_stay_alone():
     hole = gb.as_energy(lambda x: torch.where(x[:, 0] > 1, torch.nan, 0.5 * x[:, 0] ** 2), domains.Real(1))
     x = torch.linspace(-1, 0.9, 50, dtype=D)[:, None]
     with pytest.warns(DivergenceWarning):
-        trace = gb.sample(
-            hole, kernels.UnderdampedLangevin(step_size=0.5, adjusted=True), x, steps=50, generator=gen()
-        )
+        trace = gb.sample(hole, kernels.UnderdampedLangevin(step_size=0.5, adjusted=True), x, steps=50, generator=gen())
     assert bool((trace.samples <= 1).all())
     assert int(trace.divergences.sum()) > 0
 
@@ -184,9 +182,7 @@ def test_bad_options_are_refused():
             kernels.UnderdampedLangevin(**options)
     x = ramp_draws(3, gen())
     with pytest.raises(DomainError, match="dense"):
-        gb.sample(
-            ramp(), kernels.UnderdampedLangevin(step_size=0.1, mass=torch.eye(2)), x, steps=1, generator=gen()
-        )
+        gb.sample(ramp(), kernels.UnderdampedLangevin(step_size=0.1, mass=torch.eye(2)), x, steps=1, generator=gen())
     plain = gb.sample(correlated(), kernels.UnderdampedLangevin(step_size=0.1), x, steps=1, generator=gen())
     with pytest.raises(CapabilityError, match="without energies"):
         gb.sample(

@@ -25,21 +25,34 @@ _HOME = {
 }
 _MODULES = [
     "data", "domains", "energies", "errors", "kernels", "metrics", "models", "objectives", "partition",
-    "plots", "random", "schedules", "sklearn", "testing", "training", "units",
+    "plots", "random", "schedules", "testing", "training", "units",
 ]  # fmt: skip
 
 __all__ = [*_HOME, *_MODULES]
 
 if TYPE_CHECKING:
     from gibbsian import (
+        data,
         domains,
         energies,
         errors,
         kernels,
+        metrics,
+        models,
+        objectives,
+        partition,
+        plots,
         random,
         schedules,
+        testing,
+        training,
+        units,
     )
     from gibbsian.energy import Energy, ScoreField, as_energy, mixture, unconstrained
+    from gibbsian.kernels.adaptation import warm_up
+    from gibbsian.partition.likelihood import log_likelihood
+    from gibbsian.sampling import Trace, sample
+    from gibbsian.training.fit import fit, load, resume
 
 
 def __getattr__(name: str) -> Any:

@@ -74,7 +74,11 @@ def _backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Any:
 def _fresh(function: Any) -> Any:
     """A copy of a function with its own code object: the compiler's cache and its limit belong to the code."""
     copy = types.FunctionType(
-        function.__code__.replace(), function.__globals__, function.__name__, function.__defaults__, function.__closure__
+        function.__code__.replace(),
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
     )
     return torch.compile(copy, fullgraph=True, dynamic=False, backend=_backend)
 
@@ -147,7 +151,11 @@ class Chunk:
         if self.reason or not self.seconds or self.saves * calls >= self.seconds:
             self.seconds = 0.0
             return
-        worth = f"it pays from about {int(self.seconds / self.saves) * size} steps" if self.saves > 0 else "eager is as fast here"
+        worth = (
+            f"it pays from about {int(self.seconds / self.saves) * size} steps"
+            if self.saves > 0
+            else "eager is as fast here"
+        )
         warnings.warn(
             f"compiling took {self.seconds:.1f} s and {calls * size} steps saved {max(self.saves, 0.0) * calls:.1f} s: {worth}; "
             "further runs with this energy and shape reuse the graph",
@@ -193,7 +201,7 @@ class _Captured:
         self.graph.replay()  # type: ignore[union-attr]
         static = iter(self.state)
         state = pytree.tree_unflatten([next(static) if isinstance(t, Tensor) else t for t in leaves], spec)
-        return state, *self.out  # type: ignore[return-value]
+        return state, *self.out
 
     def _capture(self, energy: Any, kernel: Any, leaves: list[Any], spec: Any, inputs: Any) -> None:
         leaves = [t.clone() if isinstance(t, Tensor) else t for t in leaves]

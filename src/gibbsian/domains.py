@@ -65,9 +65,7 @@ class Domain(ABC):
         """Element-wise: does this entry lie in the support? Same shape as x."""
 
     @abstractmethod
-    def sample(
-        self, n: int, *, generator: torch.Generator, dtype: torch.dtype | None = None
-    ) -> Tensor:
+    def sample(self, n: int, *, generator: torch.Generator, dtype: torch.dtype | None = None) -> Tensor:
         """Reference draws `(n, *shape)`: uniform where that is a law, else a unit-scale one."""
 
     def check_shape(self, x: Tensor, name: str = "x") -> None:
@@ -96,8 +94,7 @@ class Domain(ABC):
         what = "is not finite" if not math.isfinite(value) else f"lies outside {self}"
         hint = "remove or replace such rows" if not math.isfinite(value) else self.hint
         raise DomainError(
-            f"{name}[{', '.join(map(str, position))}] = {value:g} {what} "
-            f"({count} of {x.numel()} entries do); {hint}"
+            f"{name}[{', '.join(map(str, position))}] = {value:g} {what} ({count} of {x.numel()} entries do); {hint}"
         )
 
     def __str__(self) -> str:
@@ -194,9 +191,7 @@ class NonNegative(Bounded):
     hint: ClassVar[str] = "shift the data, take its exponential, or declare Real"
 
     def bounds(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return torch.zeros((), dtype=x.dtype, device=x.device), torch.full(
-            (), math.inf, dtype=x.dtype, device=x.device
-        )
+        return torch.zeros((), dtype=x.dtype, device=x.device), torch.full((), math.inf, dtype=x.dtype, device=x.device)
 
     def contains(self, x: Tensor) -> Tensor:
         return (x >= 0) & torch.isfinite(x)

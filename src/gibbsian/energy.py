@@ -303,7 +303,11 @@ class Sum(Energy):
         flat: list[Energy] = []
         weights: list[float] = []
         for part, c in zip(parts, coefficients, strict=True):
-            inner = list(zip(part.parts, part.coefficients.tolist(), strict=True)) if isinstance(part, Sum) else [(part, 1.0)]
+            inner = (
+                list(zip(part.parts, part.coefficients.tolist(), strict=True))
+                if isinstance(part, Sum)
+                else [(part, 1.0)]
+            )
             for leaf, w in inner:
                 flat.append(leaf)  # type: ignore[arg-type]
                 weights.append(c * w)
@@ -374,7 +378,9 @@ class Mixture(Energy):
         """Exact draws where every part can draw exactly."""
         for part in self.parts:
             if not isinstance(part, Sampleable):
-                raise CapabilityError(f"{type(part).__name__} cannot be drawn from exactly; use gibbsian.sample on the mixture")
+                raise CapabilityError(
+                    f"{type(part).__name__} cannot be drawn from exactly; use gibbsian.sample on the mixture"
+                )
         require_generator(generator, self.weights.device)
         which = torch.multinomial(self.weights, n, replacement=True, generator=generator)
         draws = torch.stack([part.sample(n, generator=generator) for part in self.parts])  # type: ignore[operator]

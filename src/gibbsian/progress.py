@@ -36,6 +36,9 @@ def progress_bar(total: int, description: str, enabled: bool | None = None) -> I
 
         def advance(n: int = 1, **shown: float) -> None:
             text = " ".join(f"{name} {value:.4g}" for name, value in shown.items())
-            bar.update(task, advance=n, **({"shown": text} if shown else {}))
+            if shown:
+                bar.update(task, advance=n, shown=text)
+            else:
+                bar.advance(task, n)
 
         yield advance

@@ -32,9 +32,7 @@ def stream(seed: int, name: str, device: torch.device | str = "cpu") -> torch.Ge
     return torch.Generator(device=device).manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
 
-def require_generator(
-    generator: torch.Generator | None, device: torch.device | None = None
-) -> torch.Generator:
+def require_generator(generator: torch.Generator | None, device: torch.device | None = None) -> torch.Generator:
     """Check that a generator was given and that it lives where the numbers are needed, if that matters."""
     if generator is None:
         raise RandomnessError(
@@ -81,9 +79,7 @@ def _rows(steps: int, count: int) -> tuple[int, int]:
     return steps, math.ceil(count / _LANE) * _LANE
 
 
-def normals(
-    steps: int, count: int, generator: torch.Generator, *, dtype: torch.dtype, device: torch.device
-) -> Tensor:
+def normals(steps: int, count: int, generator: torch.Generator, *, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Standard normals of shape (steps, count): on the CPU any cut along `steps` gives the same numbers.
 
     >>> g = torch.Generator().manual_seed(0)
@@ -96,16 +92,12 @@ def normals(
     return torch.randn(_rows(steps, count), generator=generator, dtype=dtype, device=device)[:, :count]
 
 
-def uniforms(
-    steps: int, count: int, generator: torch.Generator, *, dtype: torch.dtype, device: torch.device
-) -> Tensor:
+def uniforms(steps: int, count: int, generator: torch.Generator, *, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Uniforms on [0, 1) of shape (steps, count): on the CPU any cut along `steps` gives the same numbers."""
     return torch.rand(_rows(steps, count), generator=generator, dtype=dtype, device=device)[:, :count]
 
 
-def quick_uniforms(
-    count: int, generator: torch.Generator, *, dtype: torch.dtype, device: torch.device
-) -> Tensor:
+def quick_uniforms(count: int, generator: torch.Generator, *, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Uniforms on [0, 1), `(count,)`; in single precision on the CPU half the cost of `torch.rand`, in steps of 2⁻²³.
 
     There the generator gives the seed of a small fast one (SFC64), whose bits become mantissas. For the throw-away

@@ -180,7 +180,9 @@ def free_mask(clamp: Tensor | None, x: Tensor, domain: Domain) -> Tensor | None:
     if isinstance(domain, Categorical) and clamp.shape in {event[:-1], whole[:-1]}:
         clamp = clamp.unsqueeze(-1).expand(*clamp.shape, domain.classes)
     if tuple(clamp.shape) not in {event, whole}:
-        raise ShapeError(f"clamp has shape {tuple(clamp.shape)}, expected {event} (all chains alike) or {whole} (per chain)")
+        raise ShapeError(
+            f"clamp has shape {tuple(clamp.shape)}, expected {event} (all chains alike) or {whole} (per chain)"
+        )
     if bool(clamp.all()):
         raise ArgumentError("clamp holds every entry, so nothing is left to sample; set some entries to False")
     return (~clamp).to(x)
@@ -241,7 +243,9 @@ def sample(
     >>> more = gb.sample(target, gb.kernels.MALA(step_size=0.9), trace, steps=10, generator=g)
     """
     if not isinstance(kernel, Kernel):
-        raise ArgumentError(f"kernel is a {type(kernel).__name__}, expected one of gibbsian.kernels, such as kernels.MALA(step_size=0.1)")
+        raise ArgumentError(
+            f"kernel is a {type(kernel).__name__}, expected one of gibbsian.kernels, such as kernels.MALA(step_size=0.1)"
+        )
     kernel.check(energy)
     steps = kernel.total_steps(energy) if steps is None else steps
     _check_counts(steps, burn_in, thin)
@@ -444,7 +448,9 @@ def _report(diverged: Tensor, position: Tensor, kernel: Kernel) -> None:
     lost = ~torch.isfinite(position).flatten(1).all(1)
     name = type(kernel).__name__
     if bool(lost.all()):
-        raise DivergenceError(f"all {len(lost)} chains of {name} became non-finite; use a smaller step size, or check the energy")
+        raise DivergenceError(
+            f"all {len(lost)} chains of {name} became non-finite; use a smaller step size, or check the energy"
+        )
     if bool(lost.any()):
         warnings.warn(
             f"{int(lost.sum())} of {len(lost)} chains of {name} became non-finite (the first is chain {int(lost.nonzero()[0])}); "

@@ -38,9 +38,7 @@ class DoubleWell(Energy):
 
     def __init__(self, dim: int = 2, *, barrier: float = 2.0, distance: float = 1.0) -> None:
         if not 0 < barrier < math.inf or not 0 < distance < math.inf:
-            raise ArgumentError(
-                f"DoubleWell(barrier={barrier}, distance={distance}): both must be positive and finite"
-            )
+            raise ArgumentError(f"DoubleWell(barrier={barrier}, distance={distance}): both must be positive and finite")
         super().__init__(Real(dim))
         self.register_buffer("barrier", torch.tensor(float(barrier)))
         self.register_buffer("distance", torch.tensor(float(distance)))

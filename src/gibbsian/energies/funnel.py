@@ -35,9 +35,7 @@ class Funnel(Energy):
 
     def __init__(self, dim: int = 2, *, scale: float = 3.0) -> None:
         if dim < 2:
-            raise ArgumentError(
-                f"Funnel(dim={dim}): a scale and at least one scaled entry, so dim must be 2 or more"
-            )
+            raise ArgumentError(f"Funnel(dim={dim}): a scale and at least one scaled entry, so dim must be 2 or more")
         if not 0 < scale < math.inf:
             raise ArgumentError(f"Funnel(scale={scale}): the scale must be positive and finite")
         super().__init__(Real(dim))

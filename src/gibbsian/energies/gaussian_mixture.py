@@ -56,8 +56,7 @@ class GaussianMixture(Energy):
             covariance = covariance * torch.eye(d, dtype=means.dtype, device=means.device)
         if tuple(covariance.shape) not in {(d, d), (k, d, d)}:
             raise ShapeError(
-                f"the covariances have shape {tuple(covariance.shape)}, expected a number, {(d, d)} or "
-                f"{(k, d, d)}"
+                f"the covariances have shape {tuple(covariance.shape)}, expected a number, {(d, d)} or {(k, d, d)}"
             )
         if not torch.allclose(covariance, covariance.mT):
             raise ArgumentError("a covariance is not symmetric; symmetrise it with (S + S.mT) / 2")
@@ -103,9 +102,7 @@ class GaussianMixture(Energy):
         """log wᵢN(x; μᵢ, Σᵢ) of shape (batch, k), and Lᵢᵀ(x - μᵢ) of shape (batch, k, d)."""
         white = torch.einsum("nkd,kde->nke", x[:, None] - self.means, self.factors)
         constant = (
-            torch.log_softmax(self.logits, 0)
-            + self.log_diagonals.sum(1)
-            - 0.5 * x.shape[1] * math.log(2 * math.pi)
+            torch.log_softmax(self.logits, 0) + self.log_diagonals.sum(1) - 0.5 * x.shape[1] * math.log(2 * math.pi)
         )
         return constant - 0.5 * white.square().sum(2), white
 
@@ -135,9 +132,7 @@ class GaussianMixture(Energy):
             z = torch.randn(
                 n, self.means.shape[1], generator=generator, dtype=self.means.dtype, device=self.means.device
             )
-            spread = torch.linalg.solve_triangular(
-                self.factors.mT, torch.eye(z.shape[1]).to(z), upper=True
-            )  # L⁻ᵀ
+            spread = torch.linalg.solve_triangular(self.factors.mT, torch.eye(z.shape[1]).to(z), upper=True)  # L⁻ᵀ
             return self.means[which] + torch.einsum("nde,ne->nd", spread[which], z)
 
 

@@ -36,9 +36,7 @@ def activation_of(name: str) -> nn.Module:
     """A smooth activation by name."""
     if name not in ACTIVATIONS:
         why = ": it has no second derivative" if name in ("relu", "leaky_relu") else ""
-        raise ArgumentError(
-            f"activation {name!r} is not among {', '.join(ACTIVATIONS)}{why}; use one of those"
-        )
+        raise ArgumentError(f"activation {name!r} is not among {', '.join(ACTIVATIONS)}{why}; use one of those")
     return ACTIVATIONS[name]()
 
 
@@ -80,9 +78,7 @@ class NeuralEnergy(Energy):
     def __init__(self, net: nn.Module, domain: Domain, *, confine: float = 0.0) -> None:
         super().__init__(domain)
         if not (math.isfinite(confine) and confine >= 0):
-            raise ArgumentError(
-                f"confine={confine}: the quadratic confinement must be zero or more, such as 0.01"
-            )
+            raise ArgumentError(f"confine={confine}: the quadratic confinement must be zero or more, such as 0.01")
         self.net, self.confine = net, float(confine)
 
     def confinement(self, x: Tensor) -> Tensor:
@@ -162,9 +158,7 @@ def domain_of(domain: Domain | int | tuple[int, ...]) -> Domain:
 def need_axes(domain: Domain, axes: int, what: str) -> tuple[int, ...]:
     """The event shape, refused where it does not have that many axes."""
     if len(domain.shape) != axes:
-        raise ShapeError(
-            f"{what} needs events with {axes} axes, but {domain} has shape {tuple(domain.shape)}"
-        )
+        raise ShapeError(f"{what} needs events with {axes} axes, but {domain} has shape {tuple(domain.shape)}")
     return domain.shape
 
 
@@ -195,7 +189,5 @@ class MLPEnergy(NeuralEnergy):
         generator: torch.Generator | None = None,
     ) -> None:
         domain = domain_of(domain)
-        net = MLP(
-            domain.numel, hidden, activation=activation, spectral_norm=spectral_norm, generator=generator
-        )
+        net = MLP(domain.numel, hidden, activation=activation, spectral_norm=spectral_norm, generator=generator)
         super().__init__(net, domain, confine=confine)

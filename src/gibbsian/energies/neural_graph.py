@@ -89,9 +89,7 @@ class GraphNet(Recorded):
         super().__init__()
         sizes_of("features, width, rounds, outputs", (features, width, rounds, outputs), 4)
         generator = seeded(generator)
-        dense = partial(
-            MLP, hidden=(width,), activation=activation, spectral_norm=spectral_norm, generator=generator
-        )
+        dense = partial(MLP, hidden=(width,), activation=activation, spectral_norm=spectral_norm, generator=generator)
         with isolated(generator):
             self.embed = layer(nn.Linear(features, width), spectral_norm)
         self.messages = nn.ModuleList(dense(2 * width, outputs=width) for _ in range(rounds))
@@ -162,8 +160,7 @@ class GraphEnergy(NeuralEnergy):
     def forward(self, x: Tensor) -> Tensor:
         if self.edge_index is None:
             raise CapabilityError(
-                "this GraphEnergy has no graph; construct it with edge_index=, or use "
-                "given(Graphs(edge_index, batch))"
+                "this GraphEnergy has no graph; construct it with edge_index=, or use given(Graphs(edge_index, batch))"
             )
         n, nodes, features = x.shape
         first = nodes * torch.arange(n, device=x.device)
@@ -190,14 +187,11 @@ class OnGraphs(Energy):
         sizes = torch.bincount(graphs.batch)
         if int(sizes.max()) > base.domain.shape[0] or int(sizes.min()) < 1:
             raise ShapeError(
-                f"graphs have {int(sizes.min())} to {int(sizes.max())} nodes, expected 1 to "
-                f"{base.domain.shape[0]}"
+                f"graphs have {int(sizes.min())} to {int(sizes.max())} nodes, expected 1 to {base.domain.shape[0]}"
             )
         source, target = graphs.edge_index
         if not bool((graphs.batch[source] == graphs.batch[target]).all()):
-            raise ArgumentError(
-                "an edge joins two graphs of the batch; edge_index counts nodes over all graphs"
-            )
+            raise ArgumentError("an edge joins two graphs of the batch; edge_index counts nodes over all graphs")
         self.base, self.graphs, self.count = base, graphs, len(sizes)
         self.register_buffer("places", graphs.places, persistent=False)
 
@@ -217,11 +211,9 @@ def check_edges(edge_index: Tensor, nodes: int) -> None:
     """Refuse an edge index that is not `(2, edges)` of whole numbers below `nodes`."""
     if edge_index.dim() != 2 or len(edge_index) != 2 or edge_index.is_floating_point():
         raise ShapeError(
-            f"edge_index is {edge_index.dtype} of shape {tuple(edge_index.shape)}, expected whole numbers "
-            "(2, edges)"
+            f"edge_index is {edge_index.dtype} of shape {tuple(edge_index.shape)}, expected whole numbers (2, edges)"
         )
     if edge_index.numel() and (int(edge_index.min()) < 0 or int(edge_index.max()) >= nodes):
         raise ArgumentError(
-            f"edge_index runs from {int(edge_index.min())} to {int(edge_index.max())}, but nodes are 0 to "
-            f"{nodes - 1}"
+            f"edge_index runs from {int(edge_index.min())} to {int(edge_index.max())}, but nodes are 0 to {nodes - 1}"
         )

@@ -40,9 +40,7 @@ def mask_of(index: Tensor, length: int) -> Tensor:
         mask = index
     else:
         if index.dim() != 1 or index.is_floating_point():
-            raise ShapeError(
-                f"lengths are {index.dtype} of shape {tuple(index.shape)}, expected whole (batch,)"
-            )
+            raise ShapeError(f"lengths are {index.dtype} of shape {tuple(index.shape)}, expected whole (batch,)")
         if int(index.max()) > length:
             raise ArgumentError(f"a sequence of length {int(index.max())} does not fit into {length} places")
         mask = torch.arange(length, device=index.device) < index[:, None]
@@ -83,9 +81,7 @@ class RecurrentNet(Recorded):
         with isolated(generator):
             inputs = [features] + [width] * (layers - 1)
             self.inputs = nn.ModuleList(layer(nn.Linear(a, 3 * width), spectral_norm) for a in inputs)
-            self.recurrences = nn.ModuleList(
-                layer(nn.Linear(width, 3 * width), spectral_norm) for _ in range(layers)
-            )
+            self.recurrences = nn.ModuleList(layer(nn.Linear(width, 3 * width), spectral_norm) for _ in range(layers))
             self.head = nn.Sequential(
                 layer(nn.Linear(width, width), spectral_norm),
                 activation_of(activation),
@@ -172,9 +168,7 @@ class AttentionNet(Recorded):
         with isolated(generator):
             self.embed = layer(nn.Linear(features, width), spectral_norm)
             self.positions = None if length is None else nn.Parameter(0.02 * torch.randn(length, width))
-            self.blocks = nn.ModuleList(
-                AttentionBlock(width, heads, activation, spectral_norm) for _ in range(depth)
-            )
+            self.blocks = nn.ModuleList(AttentionBlock(width, heads, activation, spectral_norm) for _ in range(depth))
         self.norm = LayerNorm(width)
         self.head = MLP(
             width, (width,), outputs, activation=activation, spectral_norm=spectral_norm, generator=generator

@@ -44,9 +44,7 @@ class StudentT(Energy):
         trainable: bool = False,
     ) -> None:
         if not 0 < df < math.inf:
-            raise ArgumentError(
-                f"StudentT(df={df}): df must be positive and finite; its limit is energies.Gaussian"
-            )
+            raise ArgumentError(f"StudentT(df={df}): df must be positive and finite; its limit is energies.Gaussian")
         if mean is None:
             mean = torch.zeros(2) if scale is None else torch.zeros(len(scale)).to(scale)
         if scale is None:
@@ -62,9 +60,7 @@ class StudentT(Energy):
         with torch.no_grad():
             half, score = self.gaussian.energy_and_score(x)
             power = self.df + x.shape[1]
-            return 0.5 * power * torch.log1p(2 * half / self.df), (power / (self.df + 2 * half))[
-                :, None
-            ] * score
+            return 0.5 * power * torch.log1p(2 * half / self.df), (power / (self.df + 2 * half))[:, None] * score
 
     def log_z(self) -> Tensor:
         """log Γ(ν/2) - log Γ((ν+d)/2) + (d/2) log νπ + ½ log det Σ."""

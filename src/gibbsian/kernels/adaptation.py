@@ -1,7 +1,7 @@
 """Warm-up: find a step size and a mass, hand back a new kernel, leave the old one alone.
 
-    log ε ← μ - (√k/γ)·H̄,   H̄ ← (1 - 1/(k+t₀))·H̄ + (δ - α)/(k+t₀)      (dual averaging towards acceptance δ)
-    M ← Cov(x)⁻¹, or its diagonal, from the draws of all chains in windows that double
+log ε ← μ - (√k/γ)·H̄,   H̄ ← (1 - 1/(k+t₀))·H̄ + (δ - α)/(k+t₀)      (dual averaging towards acceptance δ)
+M ← Cov(x)⁻¹, or its diagonal, from the draws of all chains in windows that double
 """
 
 import math

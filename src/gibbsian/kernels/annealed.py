@@ -1,6 +1,6 @@
 """Annealed Langevin dynamics: down a ladder of noise levels.
 
-    αᵢ = ε σᵢ²/σ_L²;   x ← x + (αᵢ/2) s(x, σᵢ) + √αᵢ z
+αᵢ = ε σᵢ²/σ_L²;   x ← x + (αᵢ/2) s(x, σᵢ) + √αᵢ z
 """
 
 from dataclasses import dataclass
@@ -96,9 +96,7 @@ class AnnealedLangevin(Kernel):
     def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> AnnealedInputs:
         raise CapabilityError("the noise levels belong to the model; call draw(energy, x, ...)")
 
-    def draw(
-        self, energy: Any, x: Tensor, steps: int, generator: torch.Generator, start: int = 0
-    ) -> AnnealedInputs:
+    def draw(self, energy: Any, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> AnnealedInputs:
         ladder = energy.sigmas.to(x)
         step = torch.arange(start, start + steps, device=x.device)
         sigma = ladder[(step // self.steps_per_level).clamp(max=len(ladder) - 1)]

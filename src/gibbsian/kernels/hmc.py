@@ -1,6 +1,6 @@
 """Hamiltonian Monte Carlo, and MALA as its one-step case.
 
-    H(x, v) = E(x) + ½ vᵀM⁻¹v;   L leapfrog steps;   accept with probability min(1, exp(H - H'))
+H(x, v) = E(x) + ½ vᵀM⁻¹v;   L leapfrog steps;   accept with probability min(1, exp(H - H'))
 """
 
 from dataclasses import dataclass, field, replace
@@ -65,7 +65,9 @@ class HMC(Kernel):
         name = type(self).__name__
         positive("step_size", self.step_size, name)
         if int(self.leapfrog_steps) != self.leapfrog_steps or self.leapfrog_steps < 1:
-            raise ArgumentError(f"{name}(leapfrog_steps={self.leapfrog_steps}): leapfrog_steps must be a whole number from 1 on")
+            raise ArgumentError(
+                f"{name}(leapfrog_steps={self.leapfrog_steps}): leapfrog_steps must be a whole number from 1 on"
+            )
         if not 0 <= self.jitter < 1:
             raise ArgumentError(f"{name}(jitter={self.jitter}): jitter must lie in [0, 1)")
         object.__setattr__(self, "metric", Metric.of(self.mass))

@@ -1,6 +1,6 @@
 """Building blocks of Hamiltonian kernels: mass matrices, leapfrog steps, walls.
 
-    H(x, v) = E(x) + ½ vᵀM⁻¹v,   v the momentum,   ẋ = M⁻¹v,   v̇ = -∇E = s(x)
+H(x, v) = E(x) + ½ vᵀM⁻¹v,   v the momentum,   ẋ = M⁻¹v,   v̇ = -∇E = s(x)
 """
 
 from typing import NamedTuple
@@ -157,9 +157,7 @@ def reflect(x: Tensor, v: Tensor, domain: Bounded) -> tuple[Tensor, Tensor]:
     return torch.where(inside, x, folded), torch.where(inside | ~falling, v, -v)
 
 
-def leapfrog(
-    energy: Energy, p: Point, step_size: Tensor, metric: Metric, free: Tensor | None, steps: int = 1
-) -> Point:
+def leapfrog(energy: Energy, p: Point, step_size: Tensor, metric: Metric, free: Tensor | None, steps: int = 1) -> Point:
     """`steps` leapfrog steps: half a kick, then drifts and kicks in turn, the last kick a half. One gradient each."""
     x, v, e, s = p
     v = torch.addcmul(v, step_size, s, value=0.5)

@@ -1,6 +1,6 @@
 """Langevin dynamics: unadjusted, and the cold short-run form that trains image models.
 
-    x ← x + (ε²/2) s(x) + ε z,   z ~ N(0, I)
+x ← x + (ε²/2) s(x) + ε z,   z ~ N(0, I)
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """Metropolis-Hastings: random walk, independence, and any proposal of the user's.
 
-    accept x' with probability min(1, exp(-E(x') + E(x)) · q(x|x') / q(x'|x))
+accept x' with probability min(1, exp(-E(x') + E(x)) · q(x|x') / q(x'|x))
 """
 
 from collections.abc import Callable
@@ -137,7 +137,9 @@ class Independence(Kernel):
     def check(self, energy: Any) -> None:
         super().check(energy)
         if self.proposal.domain.shape != energy.domain.shape:
-            raise ShapeError(f"the proposal lives on {self.proposal.domain}, the target on {energy.domain}; shapes must agree")
+            raise ShapeError(
+                f"the proposal lives on {self.proposal.domain}, the target on {energy.domain}; shapes must agree"
+            )
 
     def init(self, energy: Energy, x: Tensor, free: Tensor | None = None) -> IndependenceState:
         if free is not None and not hasattr(self.proposal, "sample_conditional"):
@@ -151,7 +153,9 @@ class Independence(Kernel):
     def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> DrawInputs:
         return DrawInputs([generator] * steps, _thresholds(x, steps, generator))
 
-    def step(self, energy: Energy, state: IndependenceState, inputs: DrawInputs) -> tuple[IndependenceState, MetropolisInfo]:
+    def step(
+        self, energy: Energy, state: IndependenceState, inputs: DrawInputs
+    ) -> tuple[IndependenceState, MetropolisInfo]:
         x, e, q, free = state
         if free is None:
             new = self.proposal.sample(len(x), generator=inputs.draw).to(x)  # type: ignore[operator]
@@ -199,7 +203,9 @@ class Metropolis(Kernel):
 
     def __post_init__(self) -> None:
         if not callable(self.propose):
-            raise ArgumentError(f"Metropolis(propose={self.propose!r}): propose must be a function (x, generator) -> x'")
+            raise ArgumentError(
+                f"Metropolis(propose={self.propose!r}): propose must be a function (x, generator) -> x'"
+            )
         if self.log_density is None and not self.symmetric:
             raise ArgumentError(
                 "Metropolis needs log_density(to, origin) for the Hastings correction; "
@@ -217,7 +223,9 @@ class Metropolis(Kernel):
         x, e, free = state
         new = self.propose(x, inputs.draw)
         if new.shape != x.shape:
-            raise ShapeError(f"propose returned shape {tuple(new.shape)} for chains of shape {tuple(x.shape)}; they must agree")
+            raise ShapeError(
+                f"propose returned shape {tuple(new.shape)} for chains of shape {tuple(x.shape)}; they must agree"
+            )
         if free is not None and not bool(((new == x) | (free != 0)).all()):
             raise ArgumentError("propose moved a clamped entry; return x unchanged there")
         inside = energy.domain.contains(new).flatten(1).all(1)
@@ -226,7 +234,9 @@ class Metropolis(Kernel):
         if self.log_density is not None:
             correction = self.log_density(x, new) - self.log_density(new, x)
             if correction.shape != e.shape:
-                raise ShapeError(f"log_density returned shape {tuple(correction.shape)}, expected ({len(x)},): one number a chain")
+                raise ShapeError(
+                    f"log_density returned shape {tuple(correction.shape)}, expected ({len(x)},): one number a chain"
+                )
             log_ratio = torch.where(inside, log_ratio + correction, -torch.inf)
         accepted = metropolis_test(log_ratio, inputs.threshold)
         state = WalkState(where_chain(accepted, new, x), torch.where(accepted, e_new, e), free)

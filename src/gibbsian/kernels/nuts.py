@@ -164,9 +164,7 @@ class Tree(NamedTuple):
     growing: Tensor
 
 
-def grow(
-    ground: Ground, level: int, p: Point, eps: Tensor, growing: Tensor, tally: Tally
-) -> tuple[Tree | None, Tally]:
+def grow(ground: Ground, level: int, p: Point, eps: Tensor, growing: Tensor, tally: Tally) -> tuple[Tree | None, Tally]:
     """2^level more leaves from p on; no tree when every chain stopped half-way."""
     energy, metric, free, start, ones, _ = ground
     stack: list[Branch] = []

@@ -201,9 +201,7 @@ class ParallelTempering(Kernel):
     def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> Any:
         return self._drawn(self.kernel.inputs, self._rows(x), steps, generator, start)
 
-    def draw(
-        self, energy: Replicas, x: Tensor, steps: int, generator: torch.Generator, start: int = 0
-    ) -> Any:
+    def draw(self, energy: Replicas, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> Any:
         rows = self._rows(x)
         energy.fit(rows)
         return self._drawn(lambda *rest: self.kernel.draw(energy.model, *rest), rows, steps, generator, start)

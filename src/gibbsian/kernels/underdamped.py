@@ -1,6 +1,6 @@
 """Underdamped (kinetic) Langevin dynamics: momenta that forget slowly.
 
-    dx = M⁻¹v dt,   dv = s(x) dt - γv dt + √(2γM) dW
+dx = M⁻¹v dt,   dv = s(x) dt - γv dt + √(2γM) dW
 """
 
 from dataclasses import dataclass, field, replace

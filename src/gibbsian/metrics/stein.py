@@ -46,16 +46,12 @@ def _scores(x: Tensor, model: Any) -> Tensor:
     elif callable(model):
         score = model(x)
     else:
-        raise ArgumentError(
-            f"expected an energy, a score function or scores at x, not a {type(model).__name__}"
-        )
+        raise ArgumentError(f"expected an energy, a score function or scores at x, not a {type(model).__name__}")
     if score.shape != x.shape:
         raise ShapeError(f"the scores have shape {tuple(score.shape)}, expected that of x, {tuple(x.shape)}")
     if not bool(torch.isfinite(score).all()):
         bad = int((~torch.isfinite(score)).flatten(1).any(1).sum())
-        raise DataError(
-            f"the scores of {bad} of {len(x)} rows are not finite; check the energy at these rows"
-        )
+        raise DataError(f"the scores of {bad} of {len(x)} rows are not finite; check the energy at these rows")
     return score.detach().flatten(1).double()
 
 
@@ -97,15 +93,11 @@ def kernel_stein_discrepancy(
     if kernel not in _KERNELS:
         raise ArgumentError(f"kernel={kernel!r}: expected one of {sorted(_KERNELS)}")
     if not -1 < beta < 0:
-        raise ArgumentError(
-            f"beta={beta}: the exponent of the inverse multiquadric must lie between -1 and 0"
-        )
+        raise ArgumentError(f"beta={beta}: the exponent of the inverse multiquadric must lie between -1 and 0")
     points = as_rows(x, "x")
     c = median_distance(x) if bandwidth is None else float(bandwidth)
     if not 0 < c < math.inf:
-        raise ArgumentError(
-            f"bandwidth={bandwidth}: it must be positive and finite; leave it out for the median"
-        )
+        raise ArgumentError(f"bandwidth={bandwidth}: it must be positive and finite; leave it out for the median")
     s = _scores(x, energy)
     points = points - points.mean(0)
     n, d = points.shape

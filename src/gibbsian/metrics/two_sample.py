@@ -41,9 +41,7 @@ def as_rows(x: Tensor, name: str) -> Tensor:
     """Rows of numbers in double precision, checked."""
     if not isinstance(x, Tensor) or x.dim() < 2 or len(x) < 2:
         what = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
-        raise ShapeError(
-            f"{name} is {what}, expected a tensor (n, *event), n at least 2; for numbers use x[:, None]"
-        )
+        raise ShapeError(f"{name} is {what}, expected a tensor (n, *event), n at least 2; for numbers use x[:, None]")
     if not bool(torch.isfinite(x).all()):
         bad = int((~torch.isfinite(x)).flatten(1).any(1).sum())
         raise DataError(f"{bad} of {len(x)} rows of {name} are not finite; remove them first and say so")
@@ -53,9 +51,7 @@ def as_rows(x: Tensor, name: str) -> Tensor:
 def _pair(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     a, b = as_rows(x, "x"), as_rows(y, "y")
     if x.shape[1:] != y.shape[1:]:
-        raise ShapeError(
-            f"x has events of shape {tuple(x.shape[1:])}, y of {tuple(y.shape[1:])}; they must agree"
-        )
+        raise ShapeError(f"x has events of shape {tuple(x.shape[1:])}, y of {tuple(y.shape[1:])}; they must agree")
     if x.device != y.device:
         raise ArgumentError(f"x is on {x.device} and y on {y.device}; move one of them")
     centre = a.mean(0)  # distances do not change, cancellation does
@@ -69,9 +65,7 @@ def squared_distances(a: Tensor, b: Tensor) -> Tensor:
         for i in range(1, a.shape[1]):
             q += (a[:, i : i + 1] - b[:, i]).square_()
         return q
-    return (
-        torch.addmm(b.square().sum(1), a, b.T, alpha=-2).add_(a.square().sum(1, keepdim=True)).clamp_(min=0)
-    )
+    return torch.addmm(b.square().sum(1), a, b.T, alpha=-2).add_(a.square().sum(1, keepdim=True)).clamp_(min=0)
 
 
 def tiles(n: int) -> Iterator[tuple[slice, slice]]:
@@ -91,9 +85,7 @@ def median_distance(x: Tensor) -> float:
     rows = as_rows(x, "x")[:: math.ceil(len(x) / _MEDIAN_ROWS)]
     middle = float(torch.pdist(rows).median())
     if middle == 0:
-        raise ArgumentError(
-            "more than half of the rows are equal, so there is no median distance; give a bandwidth"
-        )
+        raise ArgumentError("more than half of the rows are equal, so there is no median distance; give a bandwidth")
     return middle
 
 
@@ -122,9 +114,7 @@ def _negative_distance(q: Tensor) -> Tensor:
     return -q.sqrt()
 
 
-def _contrast(
-    pool: Tensor, member: Tensor, similarity: Similarity, diagonal: float, unbiased: bool
-) -> Tensor:
+def _contrast(pool: Tensor, member: Tensor, similarity: Similarity, diagonal: float, unbiased: bool) -> Tensor:
     """E k(x, x') + E k(y, y') - 2 E k(x, y) for each column of `member` `(n + m, columns)`, 1 for x, 0 for y.
 
     One pass over the kernel matrix K serves all columns: with a the indicator of x, aᵀKa, 1ᵀKa and 1ᵀK1 give
@@ -154,9 +144,7 @@ def _membership(n: int, m: int, device: torch.device) -> Tensor:
     return member
 
 
-def mmd(
-    x: Tensor, y: Tensor, *, bandwidth: float | Sequence[float] | None = None, unbiased: bool = True
-) -> Tensor:
+def mmd(x: Tensor, y: Tensor, *, bandwidth: float | Sequence[float] | None = None, unbiased: bool = True) -> Tensor:
     """Squared maximum mean discrepancy with Gaussian kernels.
 
         MMD² = E k(x, x') + E k(y, y') - 2 E k(x, y),   k(x, y) = Σ_b exp(-‖x - y‖²/2b²)
@@ -231,9 +219,7 @@ def two_sample_test(
     """
     require_generator(generator, x.device)
     if permutations < 1:
-        raise ArgumentError(
-            f"permutations={permutations}: at least one is needed; 500 can show p-values down to 0.002"
-        )
+        raise ArgumentError(f"permutations={permutations}: at least one is needed; 500 can show p-values down to 0.002")
     if method not in {"mmd", "energy"}:
         raise ArgumentError(f"method={method!r}: expected 'mmd' or 'energy'")
     a, b = _pair(x, y)

@@ -55,11 +55,7 @@ class Adversarial(Objective):
     gradient_penalty: float = 0.0
 
     def __post_init__(self) -> None:
-        if (
-            self.sampler not in NAMED
-            if isinstance(self.sampler, str)
-            else not isinstance(self.sampler, SamplerKind)
-        ):
+        if self.sampler not in NAMED if isinstance(self.sampler, str) else not isinstance(self.sampler, SamplerKind):
             raise ArgumentError(
                 f"Adversarial(sampler={self.sampler!r}): use 'flow', 'implicit', FlowSampler(...) or "
                 "ImplicitSampler(...)"
@@ -70,9 +66,7 @@ class Adversarial(Objective):
     def check(self, energy: Any, batch: Batch) -> None:
         super().check(energy, batch)
         need_energy(self, energy)
-        need_domain(
-            self, energy, WHOLE_SPACE, "samplers here live on R^d; train gibbsian.unconstrained(energy)"
-        )
+        need_domain(self, energy, WHOLE_SPACE, "samplers here live on R^d; train gibbsian.unconstrained(energy)")
 
     def init(self, energy: Any, batch: Batch, generator: torch.Generator) -> AdversarialState:
         self.check(energy, batch)
@@ -81,9 +75,7 @@ class Adversarial(Objective):
         kind = NAMED[self.sampler] if isinstance(self.sampler, str) else self.sampler
         return AdversarialState(kind.build(energy.domain, x, generator))
 
-    def __call__(
-        self, energy: Any, batch: Batch, state: AdversarialState, generator: torch.Generator
-    ) -> Loss:
+    def __call__(self, energy: Any, batch: Batch, state: AdversarialState, generator: torch.Generator) -> Loss:
         x = observed(batch)
         require_generator(generator, x.device)
         samples, negative_entropy, sampler_metrics = state.sampler.draw(len(x), generator)  # type: ignore[operator]

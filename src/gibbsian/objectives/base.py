@@ -57,9 +57,7 @@ def observed(batch: Batch) -> Tensor:
         return batch
     if isinstance(batch, Sequence) and len(batch) > 0 and isinstance(batch[0], Tensor):
         return batch[0]
-    raise DataError(
-        f"a batch is a tensor (batch, *event) or a pair of it and labels, got a {type(batch).__name__}"
-    )
+    raise DataError(f"a batch is a tensor (batch, *event) or a pair of it and labels, got a {type(batch).__name__}")
 
 
 def labels(batch: Batch, objective: str) -> Tensor:

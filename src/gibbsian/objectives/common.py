@@ -55,9 +55,7 @@ def number(
     fine = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if not fine or value > high or value < low or (open_low and value == low):
         bound = f"in {'(' if open_low else '['}{low:g}, {high:g}{')' if high == math.inf else ']'}"
-        raise ArgumentError(
-            f"{type(objective).__name__}({name}={value!r}): {name} must be a finite number {bound}"
-        )
+        raise ArgumentError(f"{type(objective).__name__}({name}={value!r}): {name} must be a finite number {bound}")
 
 
 def one_of(objective: Objective, name: str, value: Any, allowed: Sequence[str]) -> None:

@@ -107,9 +107,7 @@ class ContrastiveDivergence(Objective):
         if self.entropy and self.entropy_steps > 1:
             need_third_derivative(self, energy)
         if self.entropy and isinstance(energy.domain, Discrete):
-            raise CapabilityError(
-                f"the entropy term needs continuous states, and this energy lives on {energy.domain}"
-            )
+            raise CapabilityError(f"the entropy term needs continuous states, and this energy lives on {energy.domain}")
 
     def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
         x = observed(batch)

@@ -92,9 +92,7 @@ def need_third_derivative(objective: Objective, energy: Any) -> None:
     if isinstance(energy, ScoreField):
         return
     for name, module in energy.named_modules():
-        if isinstance(
-            module, nn.LayerNorm | nn.modules.instancenorm._InstanceNorm | nn.modules.batchnorm._BatchNorm
-        ):
+        if isinstance(module, nn.LayerNorm | nn.modules.instancenorm._InstanceNorm | nn.modules.batchnorm._BatchNorm):
             raise CapabilityError(
                 f"{type(objective).__name__} differentiates the energy three times, which torch does wrongly "
                 f"through {type(module).__name__} ({name}); use gibbsian.energies.LayerNorm, or torch's "

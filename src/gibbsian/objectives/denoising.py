@@ -98,9 +98,7 @@ class MultiScaleDenoising(Objective):
     def __post_init__(self) -> None:
         if self.sigmas is not None:
             ladder = torch.as_tensor(self.sigmas, dtype=torch.float64)
-            fine = (
-                ladder.dim() == 1 and len(ladder) > 0 and bool(((ladder > 0) & torch.isfinite(ladder)).all())
-            )
+            fine = ladder.dim() == 1 and len(ladder) > 0 and bool(((ladder > 0) & torch.isfinite(ladder)).all())
             if not fine:
                 raise ArgumentError(
                     f"MultiScaleDenoising(sigmas={self.sigmas}): give positive finite noise levels in one "
@@ -124,9 +122,7 @@ class MultiScaleDenoising(Objective):
 
     def ladder(self, energy: Any, x: Tensor) -> Tensor:
         """The noise levels, where x lives."""
-        return torch.as_tensor(
-            energy.sigmas if self.sigmas is None else self.sigmas, dtype=x.dtype, device=x.device
-        )
+        return torch.as_tensor(energy.sigmas if self.sigmas is None else self.sigmas, dtype=x.dtype, device=x.device)
 
     def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
         x = observed(batch)

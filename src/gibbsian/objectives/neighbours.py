@@ -72,9 +72,7 @@ class NeighbourObjective(Objective):
             )
         units = unit_count(energy.domain)
         if self.sites is not None and self.sites > units:
-            raise ArgumentError(
-                f"{type(self).__name__}(sites={self.sites}): {energy.domain} has {units} units"
-            )
+            raise ArgumentError(f"{type(self).__name__}(sites={self.sites}): {energy.domain} has {units} units")
 
     def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
         x = observed(batch)

@@ -179,9 +179,7 @@ class FlowNoise(FittedNoise):
 
     def __post_init__(self) -> None:
         if self.steps < 0 or self.batch < 1 or not self.lr > 0 or self.transforms < 1 or self.bins < 2:
-            raise ArgumentError(
-                f"{self}: steps may be 0, everything else must be positive (two bins at least)"
-            )
+            raise ArgumentError(f"{self}: steps may be 0, everything else must be positive (two bins at least)")
 
     def fit(self, domain: Domain, x: Tensor, generator: torch.Generator) -> nn.Module:
         _need(self, domain, (Real,))

@@ -93,8 +93,7 @@ class Sparsity(Objective):
         super().check(energy, batch)
         if not isinstance(getattr(energy, "hidden", None), units.Bernoulli):
             raise CapabilityError(
-                "Sparsity needs a model with Bernoulli hidden units, such as models.RBM; "
-                f"got {type(energy).__name__}"
+                f"Sparsity needs a model with Bernoulli hidden units, such as models.RBM; got {type(energy).__name__}"
             )
 
     def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:

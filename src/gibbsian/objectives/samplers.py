@@ -216,8 +216,7 @@ class ImplicitSampler(SamplerKind):
     def __post_init__(self) -> None:
         if self.latent < 1 or not (self.sigma > 0 and math.isfinite(self.sigma)) or self.steps < 1:
             raise ArgumentError(
-                f"ImplicitSampler(latent={self.latent}, sigma={self.sigma}, steps={self.steps}): all must be "
-                "positive"
+                f"ImplicitSampler(latent={self.latent}, sigma={self.sigma}, steps={self.steps}): all must be positive"
             )
         if self.entropy not in ("score", "posterior"):
             raise ArgumentError(f"ImplicitSampler(entropy={self.entropy!r}): use 'score' or 'posterior'")
@@ -235,7 +234,5 @@ class ImplicitSampler(SamplerKind):
         sampler = ImplicitNetwork(*parts).to(x)
         shape = tuple(sampler.sample(2, generator=generator).shape)
         if shape != (2, *domain.shape):
-            raise ShapeError(
-                f"the generator network makes {shape} from 2 latents, expected {(2, *domain.shape)}"
-            )
+            raise ShapeError(f"the generator network makes {shape} from 2 latents, expected {(2, *domain.shape)}")
         return sampler

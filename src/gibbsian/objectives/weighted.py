@@ -42,9 +42,7 @@ class Weighted(Objective):
             raise ArgumentError(f"Weighted needs a list of objectives, got {self.objectives!r}")
         weights = (1.0,) * len(parts) if self.weights is None else tuple(self.weights)
         if len(weights) != len(parts):
-            raise ArgumentError(
-                f"Weighted got {len(parts)} objectives and {len(weights)} weights; give as many"
-            )
+            raise ArgumentError(f"Weighted got {len(parts)} objectives and {len(weights)} weights; give as many")
         for i, weight in enumerate(weights):
             number(self, f"weights[{i}]", weight)
         object.__setattr__(self, "objectives", parts)

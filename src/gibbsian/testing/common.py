@@ -44,9 +44,7 @@ def leaves(state: Any) -> Iterator[Any]:
 
 
 def _global_states() -> list[Any]:
-    cuda = (
-        [s.numpy().tobytes() for s in torch.cuda.get_rng_state_all()] if torch.cuda.is_initialized() else []
-    )
+    cuda = [s.numpy().tobytes() for s in torch.cuda.get_rng_state_all()] if torch.cuda.is_initialized() else []
     legacy = pickle.dumps(np.random.get_state())  # noqa: NPY002 - the state that must not move
     return [torch.get_rng_state().numpy().tobytes(), cuda, random.getstate(), legacy]
 
@@ -70,6 +68,4 @@ def untouched(what: str, module: nn.Module | None = None, **tensors: Tensor) -> 
         require(same(t.detach(), copy), f"{what} changed {name} of the model; only an optimiser may")
     for name, p, gradient in gradients:
         unmoved = p.grad is None if gradient is None else p.grad is not None and same(p.grad, gradient)
-        require(
-            unmoved, f"{what} left a gradient in {name} of the model; use torch.autograd.grad for the score"
-        )
+        require(unmoved, f"{what} left a gradient in {name} of the model; use torch.autograd.grad for the score")

@@ -155,9 +155,7 @@ def _check_score(energy: Energy | ScoreField, x: Tensor, generator: torch.Genera
         return
     value, pair = model.energy_and_score(points)
     require(not value.requires_grad and not pair.requires_grad, f"{name}.energy_and_score is not detached")
-    require(
-        _close(value, model(points).detach()), f"the energy of {name}.energy_and_score is not that of forward"
-    )
+    require(_close(value, model(points).detach()), f"the energy of {name}.energy_and_score is not that of forward")
     require(_close(pair, score), f"the score of {name}.energy_and_score is not that of score(x)")
     if isinstance(model.domain, Discrete):
         with torch.enable_grad():
@@ -199,9 +197,7 @@ def _check_log_z(energy: Energy, x: Tensor) -> bool:
         if domain.size > _ENUMERABLE:
             return False
         with torch.no_grad():
-            parts = [
-                torch.logsumexp(-model(s), 0) for s in domain.chunks(dtype=torch.float64, device=x.device)
-            ]
+            parts = [torch.logsumexp(-model(s), 0) for s in domain.chunks(dtype=torch.float64, device=x.device)]
         total, error = float(torch.logsumexp(torch.stack(parts), 0)), 0.0
     elif domain.numel <= 2:
         with warnings.catch_warnings():

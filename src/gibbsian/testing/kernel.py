@@ -76,9 +76,7 @@ def check_kernel(kernel: Kernel, energy: Any, x: Tensor, *, generator: torch.Gen
     ['seed', 'shapes', 'pieces', 'clamp', 'neighbours']
     """
     if not isinstance(kernel, Kernel):
-        raise ArgumentError(
-            f"kernel is a {type(kernel).__name__}, expected an instance of gibbsian.kernels.Kernel"
-        )
+        raise ArgumentError(f"kernel is a {type(kernel).__name__}, expected an instance of gibbsian.kernels.Kernel")
     energy.domain.check(x)
     if len(x) < 2:
         raise ArgumentError("check_kernel needs at least two chains: it looks at how they disturb each other")
@@ -95,9 +93,7 @@ def check_kernel(kernel: Kernel, energy: Any, x: Tensor, *, generator: torch.Gen
     return done
 
 
-def _run(
-    kernel: Kernel, energy: Any, x: Tensor | Trace, steps: int, generator: torch.Generator, **how: Any
-) -> Trace:
+def _run(kernel: Kernel, energy: Any, x: Tensor | Trace, steps: int, generator: torch.Generator, **how: Any) -> Trace:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DivergenceWarning)
         return sample(energy, kernel, x, steps, generator=generator, progress=False, **how)
@@ -132,9 +128,7 @@ def _check_shapes(kernel: Kernel, energy: Any, x: Tensor, trace: Trace, generato
         draws.shape == (_STEPS, *x.shape),
         f"{name}: positions have shape {tuple(draws.shape[1:])}, not {tuple(x.shape)}",
     )
-    require(
-        draws.dtype == x.dtype and draws.device == x.device, f"{name} changed dtype or device of the chains"
-    )
+    require(draws.dtype == x.dtype and draws.device == x.device, f"{name} changed dtype or device of the chains")
     for leaf in leaves(trace.state):
         known = leaf is None or isinstance(leaf, Tensor | int | float | bool)
         require(
@@ -142,9 +136,7 @@ def _check_shapes(kernel: Kernel, energy: Any, x: Tensor, trace: Trace, generato
             f"{name}: the state holds a {type(leaf).__name__}; only tensors, numbers and None are saved",
         )
         detached = not isinstance(leaf, Tensor) or not leaf.requires_grad
-        require(
-            detached, f"{name}: a tensor of the state requires a gradient, so memory grows with the chain"
-        )
+        require(detached, f"{name}: a tensor of the state requires a gradient, so memory grows with the chain")
     with torch.no_grad():
         target = kernel.target(energy)
         state = kernel.init(target, x.detach().clone())
@@ -160,9 +152,7 @@ def _check_shapes(kernel: Kernel, energy: Any, x: Tensor, trace: Trace, generato
     require(diverged.dtype == torch.bool, f"{name}: info.diverged is {diverged.dtype}, expected bool")
     if kernel.adjusted:
         inside = (acceptance >= 0) & (acceptance <= 1)
-        require(
-            bool(inside.all()), f"{name}: acceptance is not a probability everywhere; report min(1, ratio)"
-        )
+        require(bool(inside.all()), f"{name}: acceptance is not a probability everywhere; report min(1, ratio)")
     else:
         require(bool(acceptance.isnan().all()), f"{name} is unadjusted, so its acceptance must be NaN")
 
@@ -194,9 +184,7 @@ def _check_clamp(kernel: Kernel, energy: Any, x: Tensor, generator: torch.Genera
         except (CapabilityError, DomainError, ArgumentError):
             return False
         mask = (clamp.unsqueeze(-1) if isinstance(domain, Categorical) else clamp).expand_as(x)
-        require(
-            bool(((draws == x) | ~mask).all()), f"{name} moved clamped entries; they must keep their bits"
-        )
+        require(bool(((draws == x) | ~mask).all()), f"{name} moved clamped entries; they must keep their bits")
         require(bool(((draws != x) & ~mask).any()), f"{name} with clamped entries never moved the others")
     return True
 

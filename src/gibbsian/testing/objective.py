@@ -14,9 +14,7 @@ from gibbsian.testing.common import leaves, replay, require, same, untouched
 __all__ = ["check_objective"]
 
 
-def check_objective(
-    objective: Objective, energy: Any, batch: Batch, *, generator: torch.Generator
-) -> list[str]:
+def check_objective(objective: Objective, energy: Any, batch: Batch, *, generator: torch.Generator) -> list[str]:
     """What `gibbsian.fit` relies on in an objective, apart from its gradient being the right one.
 
     The loss is one finite number that can be differentiated, in the energy's parameters (or those of the
@@ -127,9 +125,7 @@ def _gradients(name: str, loss: Loss, energy: nn.Module, state: Any) -> list[Ten
     for value, parameters in players:
         require(parameters, f"{name}: there is no parameter to train, neither in the energy nor in the state")
         some = [
-            g
-            for g in torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True)
-            if g is not None
+            g for g in torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True) if g is not None
         ]
         require(some, f"{name}: the loss does not depend on any parameter")
         require(all(bool(torch.isfinite(g).all()) for g in some), f"{name}: a gradient is not finite")
