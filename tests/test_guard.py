@@ -182,6 +182,13 @@ def test_softening_stays_within_its_bounds_and_reaches_nested_objectives():
     assert both.objectives[0].steps == 8
     assert both.weights == (1.0, 2.0)
     assert both.objectives[1] == objectives.WeightDecay(0.1)
+    watch = Watch(guard)
+    watch.keep(0, "state")
+    watch.roll_back(7, "the loss is nan", objectives.Weighted([CD, objectives.WeightDecay(0.1)]))
+    assert watch.trail == [
+        "step 7: the loss is nan; back to step 0 with new random numbers, learning rate times 0.5, "
+        "steps 4 → 8, penalty 0 → 0.2"
+    ]
     for wrong in ({"every": 0}, {"explosion": 1.0}, {"lr_factor": 1.5}, {"steps_factor": 0.5}, {"penalty": -1.0}):
         with pytest.raises(errors.ArgumentError):
             Guard(**wrong)

@@ -131,8 +131,9 @@ class Watch:
             if size > self.guard.explosion * scale or self.high[name] == _SUSTAINED:
                 return f"{name} is {numbers[name]:.4g}, {size / scale:.0f} times its usual size"
             # the first looks find the scale, later ones follow it slowly: a runaway cannot drag it along
+            first = min(max(scale, size), 2 * scale)
             later = min(0.98 * scale + 0.02 * size, 1.02 * scale)
-            self.scales[name] = max(scale, size) if self.looks < _BASELINE else later
+            self.scales[name] = first if self.looks < _BASELINE else later
         self.looks += 1
         return None
 
@@ -146,7 +147,7 @@ class Watch:
         if len(self.snapshots) > 1 + self.guard.snapshots:
             del self.snapshots[1]
 
-    def roll_back(self, step: int, reason: str) -> Any:
+    def roll_back(self, step: int, reason: str, objective: Objective) -> Any:
         """The state to go back to; one further back when the last rollback got no further than this."""
         self.tries += 1
         if self.failed_at is not None and step <= self.failed_at + self.guard.snapshot_every:
@@ -155,11 +156,9 @@ class Watch:
         self.gaps.clear()
         self.high.clear()
         target, snapshot = self.snapshots[-1]
-        lr, steps = self.guard.factors(self.tries)
-        self.trail.append(
-            f"step {step}: {reason}; back to step {target} with new random numbers, "
-            f"learning rate times {lr:.3g}, sampler steps times {steps:.3g}"
-        )
+        rate = f"learning rate times {self.guard.factors(self.tries)[0]:.3g}"
+        gentler = ", ".join([rate, *_changes(objective, self.guard.soften(objective, self.tries))])
+        self.trail.append(f"step {step}: {reason}; back to step {target} with new random numbers, {gentler}")
         return snapshot
 
     # --- early warnings ---------------------------------------------------------------------------
@@ -220,6 +219,20 @@ class Watch:
         """Go on from a checkpoint."""
         for name, value in state.items():
             setattr(self, name, deque(value, maxlen=40) if name == "gaps" else value)
+
+
+def _changes(before: Any, after: Any) -> list[str]:
+    """What differs between two objectives of one kind, in words."""
+    found = []
+    for field in dataclasses.fields(before):
+        a, b = getattr(before, field.name), getattr(after, field.name)
+        pairs = zip(a, b, strict=True) if isinstance(a, tuple) else [(a, b)]
+        for old, new in pairs:
+            if isinstance(old, Objective):
+                found += _changes(old, new)
+            elif old is not new and isinstance(old, int | float) and old != new:
+                found.append(f"{field.name} {old:g} → {new:g}")
+    return found
 
 
 def _oscillates(gaps: list[float]) -> bool:

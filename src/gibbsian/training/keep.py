@@ -104,7 +104,7 @@ def roll_back(job: Job, reason: str | None) -> None:
             f"({'; '.join(watch.trail)}); start with a much lower learning rate, more sampler steps, "
             "or a smaller step size"
         )
-    snapshot = watch.roll_back(failed, str(reason))
+    snapshot = watch.roll_back(failed, str(reason), job.given)
     restore(job, snapshot)
     run.objective = watch.guard.soften(job.given, watch.tries)
     job.generator = job.stream("chains", watch.tries)
