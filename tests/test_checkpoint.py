@@ -230,7 +230,7 @@ RUNS: dict[str, tuple[Any, Any, Any, dict[str, Any]]] = {
         {"optimiser": {"name": "sgd", "momentum": torch.linspace(0.5, 0.9, 12)}, "schedule": "cosine"},
     ),
     "learned log Z": (mlp, objectives.NoiseContrastive("gaussian"), reals(), {}),
-    "a flow along": (gaussian, objectives.Adversarial("flow"), reals(), {"optimiser": "rmsprop"}),
+    "a flow along": (gaussian, objectives.Adversarial("flow"), reals(), {"optimiser": "rmsprop", "lr": 1e-3}),
     "a sum": (
         rbm,
         objectives.Weighted([PCD(kernels.Gibbs(), chains=4), objectives.WeightDecay(0.01)]),

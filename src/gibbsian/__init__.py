@@ -49,7 +49,6 @@ if TYPE_CHECKING:
         units,
     )
     from gibbsian.energy import Energy, ScoreField, as_energy, mixture, unconstrained
-    from gibbsian.training.fit import fit, load, resume
     from gibbsian.kernels.adaptation import warm_up
     from gibbsian.partition.likelihood import log_likelihood
     from gibbsian.sampling import Trace, sample

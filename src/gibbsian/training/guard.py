@@ -30,7 +30,7 @@ class Guard:
     |x| > `explosion`·max(1, its scale), or is above a tenth of that three looks in a row. The scale is found in
     the first looks; from then on it follows |x| slowly and grows by two per cent a look at the most, so that a
     runaway cannot hide by dragging it along. A number that is not finite, or a `DivergenceError` of the
-    objective, counts as well.
+    objective, counts as well. Snapshots live in memory: a resumed run goes back no further than its checkpoint.
 
     Args:
         every: steps between two looks; a look waits once for the device.
