@@ -73,8 +73,16 @@ class TemperedRBM(Energy):
         if beta.dim() > 1:
             raise ArgumentError(f"beta has shape {tuple(beta.shape)}, expected a number or one per row")
         self.rbm = rbm
-        self.base = base
         self.register_buffer("beta", beta.to(rbm.weight), persistent=False)
+        parts = [None] * 4 if base is None else [part for natural in base for part in natural]
+        for i, part in enumerate(parts):  # buffers, so that they move along with the machine
+            self.register_buffer(f"base_{i}", part, persistent=False)
+
+    @property
+    def base(self) -> Base | None:
+        """The natural parameters of the base's visible and hidden layers, or None without a base."""
+        parts: list[Tensor] = [getattr(self, f"base_{i}") for i in range(4)]
+        return None if parts[0] is None else (Natural(parts[0], parts[1]), Natural(parts[2], parts[3]))
 
     def forward(self, x: Tensor) -> Tensor:
         self.rbm.check_proper()
