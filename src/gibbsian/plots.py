@@ -85,7 +85,10 @@ def image_grid(
         images = images / images.abs().amax((1, 2), keepdim=True).clamp(min=1e-12)
         ax.imshow(tile(images, columns).numpy(), cmap="RdBu_r", vmin=-1, vmax=1, interpolation="nearest")
     else:
-        ax.imshow(tile(images, columns).numpy(), cmap="gray", interpolation="nearest")
+        from matplotlib import colormaps
+
+        greys = colormaps["gray"].with_extremes(bad="0.55")  # gaps that differ from white pixels
+        ax.imshow(tile(images, columns).numpy(), cmap=greys, interpolation="nearest")
     ax.set_axis_off()
     if title:
         ax.set_title(title)

@@ -69,7 +69,7 @@ def bernoulli_contrast(
         data_mean, data_logits = up.mean_and_logits(batch)
         if not half:
             g_weight = torch.addmm(batch.new_empty(()), batch.T, data_mean, beta=0, alpha=-1 / n)
-        v_mean, h_mean = batch.mean(0), data_mean.mean(0)
+        g_b, g_c = batch.mean(0), data_mean.mean(0)
         v, p = (batch, data_mean) if chains is None else (chains, up.mean(chains))
         logits = None
         for _ in range(steps):
@@ -77,13 +77,14 @@ def bernoulli_contrast(
             h, w = u[: p.numel()].view_as(p), u[p.numel() :].view(m, -1)
             q = down.mean(torch.lt(h, p, out=h))
             v = torch.lt(w, q, out=q)
+            v_mean = v.mean(0)  # here v is still in the cache
             p, logits = up.mean_and_logits(v)
+        g_b, g_c = v_mean.sub_(g_b), p.mean(0).sub_(g_c)
         if half:  # one product, so that the difference is rounded and not its terms
             pair = torch.cat([data_mean.mul(-1 / n).bfloat16(), p.mul(1 / m).bfloat16()])
             g_weight = torch.mm(torch.cat([batch.bfloat16(), v.bfloat16()]).T, pair).to(master.dtype)
         else:
             g_weight.addmm_(v.T, p, alpha=1 / m)
-        g_b, g_c = v.mean(0).sub_(v_mean), p.mean(0).sub_(h_mean)
         if data_logits is not None and logits is not None:
             gap = F.softplus(logits).sum() / m - F.softplus(data_logits).sum() / n
             value = torch.dot(g_b, b).add_(gap)
@@ -99,8 +100,9 @@ def _value(up: _Layer, down: _Layer, batch: Tensor, data_mean: Tensor, v: Tensor
     so it comes from the difference `gap` of the means of v. Few operations: between products each starts cold."""
     n, m = len(batch), len(v)
     linear = torch.dot(gap, up.weight.sum(1).add_(down.bias))
-    if n == m:
-        value = linear.add_(data_mean.div(p).log_().sum(), alpha=1 / n)
+    if n == m and n % 2 == 0:  # one logarithm for four numbers
+        ratio = data_mean.div(p)
+        value = linear.add_(ratio[: n // 2].mul_(ratio[n // 2 :]).log_().sum(), alpha=1 / n)
     else:
         value = linear + data_mean.log().sum() / n - p.log().sum() / m
     if math.isfinite(float(value)):

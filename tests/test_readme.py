@@ -1,0 +1,34 @@
+"""The README's Python blocks run as printed, in order, and its links lead somewhere."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def test_code_blocks_of_the_readme_run(capsys):
+    scope: dict = {}
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    assert len(blocks) >= 5
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), scope)
+    printed = capsys.readouterr().out
+    assert "LogLikelihood(" in printed
+    assert "LogZ(" in printed
+
+
+def test_links_lead_somewhere():
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_methods_page_names_what_exists():
+    import gibbsian as gb
+
+    names = re.findall(r"`(?:gb\.)?((?:energies|kernels|models|objectives|partition|metrics|units|testing|plots)\.\w+)", (ROOT / "docs" / "methods.md").read_text())
+    assert len(names) > 60
+    for name in names:
+        module, attribute = name.split(".")
+        assert hasattr(getattr(gb, module), attribute), name
