@@ -8,6 +8,7 @@ import torch
 
 from gibbsian import domains, units
 from gibbsian.errors import ArgumentError, ShapeError
+from gibbsian.random import quick_uniforms
 
 F64 = torch.float64
 
@@ -194,3 +195,25 @@ def test_bad_units_are_refused(bad):
     with pytest.raises((ArgumentError, ShapeError)) as caught:
         bad()
     assert len(str(caught.value)) > 25
+
+
+def test_quick_uniforms_are_fair_coins():
+    """Against probabilities that differ in the shared last bits, over many calls; 4.5 standard errors."""
+    before, g = torch.get_rng_state(), gen()
+    p = torch.tensor([0.0, 2.0**-20, 0.3, 0.5 + 2.0**-17, 1 - 2.0**-10, 1.0])
+    calls, each = 2000, 200
+    u = torch.cat([
+        quick_uniforms(each * len(p), g, dtype=torch.float32, device=torch.device("cpu")).reshape(each, -1)
+        for _ in range(calls)
+    ])  # fmt: skip
+    assert bool((u >= 0).all())
+    assert bool((u < 1).all())
+    share = (u < p).double().mean(0)
+    error = (p.double() * (1 - p.double()) / len(u)).sqrt()
+    assert ((share - p).abs() <= 4.5 * error).all()
+    assert torch.equal(u * 2**24, (u * 2**24).round())  # the grid of torch.rand
+    last = (u[::each, 0] * 2**24).long() % 256  # drawn once a call, and uniform over calls
+    counts = torch.bincount(last, minlength=256).double()
+    assert float(((counts - calls / 256) ** 2 / (calls / 256)).sum()) < 255 + 5 * math.sqrt(2 * 255)
+    assert abs(float(torch.corrcoef(u[:, :2].T)[0, 1])) < 4.5 / math.sqrt(len(u))
+    assert torch.equal(before, torch.get_rng_state())
