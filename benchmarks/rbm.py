@@ -126,14 +126,14 @@ def through_objective(persistent: bool):
 def scikit_learn(dtype: type):
     from sklearn.neural_network import BernoulliRBM
 
-    model = BernoulliRBM(HIDDEN, learning_rate=RATE, random_state=0)
-    data = DATA.numpy().astype(dtype)
-    model.partial_fit(data[:BATCH])
+    data, rng = DATA.numpy().astype(dtype), np.random.RandomState(0)
+    model = BernoulliRBM(HIDDEN, learning_rate=RATE, batch_size=BATCH, n_iter=1, random_state=rng)
+    model.fit(data[:BATCH])
 
     def run(steps: int) -> None:
-        for i in range(steps):
+        for i in range(steps):  # the body of its fit; its partial_fit works in double precision
             start = i * BATCH % len(data)
-            model.partial_fit(data[start : start + BATCH])
+            model._fit(data[start : start + BATCH], rng)
 
     return run
 
