@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 BENCH := .bench-venv
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint types tests figures bench-samplers bench-rbm clean
+.PHONY: demo test lint types tests figures bench-samplers bench-rbm bench-objectives clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
@@ -47,6 +47,9 @@ bench-samplers: $(BENCH)/.installed
 
 bench-rbm: $(BENCH)/.installed
 	cd benchmarks && ../$(BENCH)/bin/python rbm.py --save results/rbm.json
+
+bench-objectives: $(BENCH)/.installed
+	cd benchmarks && ../$(BENCH)/bin/python objectives.py --save results/objectives.json
 
 clean:
 	rm -rf $(VENV) $(BENCH) out runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

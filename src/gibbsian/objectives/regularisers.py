@@ -18,6 +18,32 @@ from gibbsian.objectives.common import finish, linear_loss, number, one_of, trai
 __all__ = ["Centred", "Sparsity", "WeightDecay"]
 
 
+class _HalfSquare(torch.autograd.Function):
+    """½Σw², with one temporary of the size of w: for the weights of an RBM those cost more than arithmetic."""
+
+    @staticmethod
+    def forward(ctx: Any, w: Tensor) -> Tensor:
+        ctx.save_for_backward(w)
+        return 0.5 * torch.linalg.vector_norm(w).square()
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> Tensor:
+        return outer[0] * ctx.saved_tensors[0]
+
+
+class _AbsoluteSum(torch.autograd.Function):
+    """Σ|w|, the same way."""
+
+    @staticmethod
+    def forward(ctx: Any, w: Tensor) -> Tensor:
+        ctx.save_for_backward(w)
+        return torch.linalg.vector_norm(w, 1)
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> Tensor:
+        return outer[0] * ctx.saved_tensors[0].sign()
+
+
 @dataclass(frozen=True)
 class WeightDecay(Objective):
     """rate·½Σw² or rate·Σ|w| over weights, not over biases.
@@ -60,7 +86,8 @@ class WeightDecay(Objective):
 
     def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
         weights = self.weights(energy)
-        sizes = [w.abs().sum() if self.norm == 1 else 0.5 * w.square().sum() for w in weights]
+        size = _AbsoluteSum if self.norm == 1 else _HalfSquare
+        sizes = [size.apply(w) for w in weights]
         return finish(self, self.rate * torch.stack(sizes).sum(), state, {})
 
 
@@ -173,7 +200,7 @@ class Centred(Objective):
             visible, hidden = visible + 0.5 * b, hidden + 0.5 * c
         mu = torch.lerp(state.visible, visible, self.rate)
         nu = torch.lerp(state.hidden, hidden, self.rate)
-        dw = w - torch.outer(mu, c) - torch.outer(b, nu)
+        dw = torch.addr(w, mu, c, alpha=-1).addr_(b, nu, alpha=-1)  # one large temporary, not four
         gradient[id(energy.weight)] = dw
         gradient[id(energy.visible_bias)] = b - dw @ nu
         gradient[id(energy.hidden_bias)] = c - mu @ dw
