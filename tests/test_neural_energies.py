@@ -10,6 +10,7 @@ from objective_oracles import F64, gen
 import gibbsian as gb
 from gibbsian import domains, energies, errors, kernels, objectives
 from gibbsian.energies import Graphs
+from gibbsian.objectives import taylor
 from gibbsian.testing import check_energy
 
 RING = torch.tensor([[0, 1, 2, 3, 4], [1, 2, 3, 4, 0]])
@@ -67,6 +68,55 @@ def test_two_derivatives_against_finite_differences(name, activation):
 
     slope = (at(1e-5) - at(-1e-5)) / 2e-5
     torch.testing.assert_close(gradient.flatten()[index], slope, rtol=1e-4, atol=1e-6)
+
+
+PLAIN = {
+    "mlp": lambda: energies.MLPEnergy(4, (8, 8), confine=0.3),
+    "mlp of an image": lambda: energies.MLPEnergy((2, 2), (8,), activation="gelu", spectral_norm=True),
+    "conv": lambda: energies.ConvEnergy((1, 5, 6), (4, 4), 8, activation="mish", confine=0.1),
+    "linear": lambda: energies.MLPEnergy(4, (), confine=0.2),
+    "neural": lambda: energies.NeuralEnergy(energies.MLP(4, (8,), activation="tanh"), domains.Real(4)),
+    "sequential": lambda: gb.as_energy(
+        torch.nn.Sequential(energies.MLP(4, (8,), 6), torch.nn.ELU(), energies.MLP(6, (4,)), torch.nn.Flatten(0)),
+        domains.Real(4),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_pushing_derivatives_forward_is_the_same_as_two_backward_passes(name, monkeypatch):
+    energy = PLAIN[name]().double().eval()
+    assert taylor.understood(energy)
+    x = some(energy.domain.shape, 3)
+    found = []
+    for fast in (True, False):
+        if not fast:
+            monkeypatch.setattr(objectives.curvature, "understood", lambda module: False)
+        for objective in (
+            objectives.SlicedScoreMatching(3, "gaussian"),
+            objectives.SlicedScoreMatching(2, "gaussian", variance_reduced=False),
+            objectives.ImplicitScoreMatching(),
+            objectives.ImplicitScoreMatching(chunk=3),
+            objectives.ImplicitScoreMatching("hutchinson", probes=2),
+        ):
+            value = objective(energy, x, (), gen()).value
+            parts = torch.autograd.grad(value, list(energy.parameters()), allow_unused=True, materialize_grads=True)
+            found.append(torch.cat([value.detach().reshape(1), *(p.flatten() for p in parts)]))
+    for a, b in zip(found[:5], found[5:], strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
+
+
+def test_what_is_not_known_takes_the_general_way():
+    class Own(energies.MLPEnergy):
+        def forward(self, x):
+            return super().forward(x).square()
+
+    hooked = energies.MLPEnergy(4)
+    hooked.net.layers[0].register_forward_hook(lambda module, inputs, output: 2 * output)
+    dropout = torch.nn.Sequential(energies.MLP(4), torch.nn.Dropout(0.5))
+    recurrent = energies.RecurrentEnergy((5, 3), 8)
+    for energy in (Own(4), hooked, energies.NeuralEnergy(dropout, domains.Real(4)), recurrent):
+        assert not taylor.understood(energy)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -1,11 +1,11 @@
 """Second derivatives along directions: what score matching needs of ∇s(x), without ever forming it.
 
-Directions share one forward pass and one gradient; only the product (∇s)ᵀv is done for each, all of them in
-one batched backward pass.
+Plain networks push Taylor coefficients forward (`taylor.py`). For everything else directions share one forward
+pass and one gradient; only the product (∇s)ᵀv is done for each, all of them in one batched backward pass.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from gibbsian.domains import Domain, Real
 from gibbsian.energy import ScoreField
 from gibbsian.errors import CapabilityError, DomainError
 from gibbsian.objectives.base import Objective
+from gibbsian.objectives.taylor import along, understood
 
 KINDS = ("rademacher", "gaussian", "sphere")
 BLOCK = 1 << 24  # numbers in one block of directions: 128 MiB in double precision
@@ -57,6 +58,42 @@ def products(x: Tensor, s: Tensor, v: Tensor) -> Tensor:
 def curvature(x: Tensor, s: Tensor, v: Tensor) -> Tensor:
     """vᵀ(∇s)v for directions `(count, batch, *event)`, shape `(count, batch)`."""
     return (products(x, s, v) * v).flatten(2).sum(2)
+
+
+class Bend(NamedTuple):
+    """Σ_v vᵀ(∇s)v over the directions, averaged over the batch; the mean of ‖s‖², and that of (vᵀs)²."""
+
+    trace: Tensor
+    norm: Tensor | None
+    projected: Tensor | None
+
+
+def bend(energy: Any, data: Tensor, v: Tensor, *, norm: bool = True, projected: bool = False) -> Bend:
+    """What score matching needs along the directions v `(count, batch, *event)`."""
+    n = len(data)
+    if understood(energy):
+        x = data.detach().requires_grad_(norm)
+        value, slope, second = along(energy, x, v)
+        square = None
+        if norm:
+            (gradient,) = torch.autograd.grad(value.sum(), x, create_graph=True)
+            square = gradient.square().sum() / n
+        return Bend(-second.sum() / n, square, slope.square().mean() if projected else None)
+    x, s = score_with_graph(energy, data)
+    trace = (products(x, s, v) * v).sum() / n
+    along_v = (v * s).flatten(2).sum(2).square().mean() if projected else None
+    return Bend(trace, s.square().sum() / n if norm else None, along_v)
+
+
+def trace_block(energy: Any, data: Tensor, first: int, last: int, *, norm: bool) -> Bend:
+    """The part first..last-1 of the exact trace of ∇s, averaged over the batch, with the mean of ‖s‖²."""
+    if understood(energy):
+        d = data[0].numel()
+        basis = torch.eye(d, dtype=data.dtype, device=data.device)[first:last]
+        return bend(energy, data, basis.reshape(-1, 1, *data.shape[1:]), norm=norm)
+    x, s = score_with_graph(energy, data)
+    trace = diagonal(x, s, first, last).sum() / len(data)
+    return Bend(trace, s.square().sum() / len(data) if norm else None, None)
 
 
 def diagonal(x: Tensor, s: Tensor, first: int, last: int) -> Tensor:

@@ -19,13 +19,13 @@ from gibbsian.objectives.common import accumulated, finish, one_of, whole
 from gibbsian.objectives.curvature import (
     ADVICE,
     WHOLE_SPACE,
+    bend,
     blocks,
-    curvature,
-    diagonal,
     directions,
     need_domain,
     need_third_derivative,
     score_with_graph,
+    trace_block,
 )
 from gibbsian.random import require_generator
 
@@ -121,21 +121,17 @@ class ImplicitScoreMatching(Objective):
         data = observed(batch)
         if self.trace == "hutchinson":
             require_generator(generator, data.device)
-            x, s = score_with_graph(energy, data)
-            trace = curvature(x, s, directions("rademacher", self.probes, x, generator)).mean()
-            square = 0.5 * s.square().flatten(1).sum(1).mean()
-            return finish(self, trace + square, state, {"trace": trace, "score_norm": 2 * square})
-        cuts = blocks(data, self.chunk)
+            found = bend(energy, data, directions("rademacher", self.probes, data, generator))
+            trace, norm = found.trace / self.probes, found.norm
+            return finish(self, trace + 0.5 * norm, state, {"trace": trace, "score_norm": norm})  # type: ignore[operator,dict-item]
         norms: list[Tensor] = []
 
         def part(first: int, last: int) -> Tensor:
-            x, s = score_with_graph(energy, data)
-            trace = diagonal(x, s, first, last).sum(1).mean()
-            if first > 0:
-                return trace
-            square = 0.5 * s.square().flatten(1).sum(1).mean()
-            norms.append(2 * square.detach())
-            return trace + square
+            found = trace_block(energy, data, first, last, norm=first == 0)
+            if found.norm is None:
+                return found.trace
+            norms.append(found.norm.detach())
+            return found.trace + 0.5 * found.norm
 
-        value = accumulated([partial(part, *cut) for cut in cuts], energy)
+        value = accumulated([partial(part, *cut) for cut in blocks(data, self.chunk)], energy)
         return finish(self, value, state, {"trace": value - norms[0] / 2, "score_norm": norms[0]})

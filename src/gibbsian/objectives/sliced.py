@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from gibbsian.objectives.base import Batch, Loss, Objective, observed
 from gibbsian.objectives.common import finish, one_of, whole
@@ -12,20 +11,14 @@ from gibbsian.objectives.curvature import (
     ADVICE,
     KINDS,
     WHOLE_SPACE,
+    bend,
     directions,
     need_domain,
     need_third_derivative,
-    products,
-    score_with_graph,
 )
 from gibbsian.random import require_generator
 
 __all__ = ["SlicedScoreMatching"]
-
-
-def _projected(s: Tensor, v: Tensor) -> Tensor:
-    """vᵀs, `(count, batch)`."""
-    return (v * s).flatten(2).sum(2)
 
 
 @dataclass(frozen=True)
@@ -34,7 +27,8 @@ class SlicedScoreMatching(Objective):
 
     Its mean over v is implicit score matching for every kind of direction, because E[vvᵀ] = I for all of them
     (the sphere has radius √d). One second derivative a direction, whatever the dimension, and no noise added
-    to the data, unlike `DenoisingScoreMatching`, which is cheaper still.
+    to the data, unlike `DenoisingScoreMatching`, which is cheaper still. Perceptrons and convolutional networks
+    of known layers push all directions forward at once, about twice as fast as two backward passes.
 
     Reference: Song, Garg, Shi & Ermon 2019.
 
@@ -67,7 +61,7 @@ class SlicedScoreMatching(Objective):
         data = observed(batch)
         require_generator(generator, data.device)
         v = directions(self.kind, self.projections, data, generator)
-        x, s = score_with_graph(energy, data)
-        trace = (products(x, s, v) * v).sum() / (len(v) * len(x))
-        along = s.square().sum() / len(x) if self.variance_reduced else _projected(s, v).square().mean()
-        return finish(self, trace + 0.5 * along, state, {"trace": trace, "score_norm": along})
+        reduced = self.variance_reduced
+        found = bend(energy, data, v, norm=reduced, projected=not reduced)
+        trace, square = found.trace / self.projections, found.norm if reduced else found.projected
+        return finish(self, trace + 0.5 * square, state, {"trace": trace, "score_norm": square})  # type: ignore[operator,dict-item]
