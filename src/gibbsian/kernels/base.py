@@ -133,7 +133,8 @@ def gaussian_inputs(
     chains, event = len(x), x[0].numel()
     block = normals(steps, chains * (event + 2) + 2, generator, dtype=x.dtype, device=x.device)
     z = block[:, : chains * event].reshape(steps, *x.shape)
-    log_u = block[:, chains * event :].reshape(steps, chains + 1, 2).square().sum(2).mul_(-0.5)
+    a, b = block[:, chains * event :].split(chains + 1, dim=1)
+    log_u = torch.addcmul(a * a, b, b).mul_(-0.5)
     sizes = schedule_values(step_size, steps, start, x, name)
     if jitter:
         factor = 1 + jitter * (2 * log_u[:, -1].exp() - 1)
