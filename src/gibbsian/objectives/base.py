@@ -33,7 +33,7 @@ class Loss(NamedTuple):
 
     `value` is minimised over the parameters of the energy and of the modules in the state. A two-player
     objective also returns `other`, a second loss minimised over the parameters of the state's modules alone;
-    `value` is then minimised over the energy's parameters alone.
+    `value` is then minimised over the energy's parameters alone. The two may share a graph.
     """
 
     value: Tensor
