@@ -27,7 +27,10 @@ def test_links_lead_somewhere():
 def test_methods_page_names_what_exists():
     import gibbsian as gb
 
-    names = re.findall(r"`(?:gb\.)?((?:energies|kernels|models|objectives|partition|metrics|units|testing|plots)\.\w+)", (ROOT / "docs" / "methods.md").read_text())
+    names = re.findall(
+        r"`(?:gb\.)?((?:energies|kernels|models|objectives|partition|metrics|units|testing|plots)\.\w+)",
+        (ROOT / "docs" / "methods.md").read_text(),
+    )
     assert len(names) > 60
     for name in names:
         module, attribute = name.split(".")
