@@ -96,7 +96,7 @@ def main() -> None:
     begun = time.perf_counter()
     log_z = partition.ais(rbm, data=train, chains=options.ais_chains, betas=options.betas, generator=g)
     # from the other side: long chains started at data are close to the model's law
-    samples = gb.sample(rbm, kernels.Gibbs(), train[:1000], steps=5000, keep=False, generator=g).last
+    samples = gb.sample(rbm, kernels.Gibbs(), train[: options.ais_chains], steps=5000, keep=False, generator=g).last
     reverse = partition.reverse_ais(rbm, samples, data=train, betas=options.betas, generator=g)
     held_out, seen = (gb.log_likelihood(rbm, x, log_z) for x in (test, train))
     result = {

@@ -141,6 +141,9 @@ def test_reverse_weights_of_a_continuous_energy_are_unbiased():
     assert abs(float(w.mean()) - 1) < 4 * float(w.std()) / math.sqrt(len(w))
 
 
+@pytest.mark.filterwarnings(
+    "ignore::gibbsian.errors.EstimateWarning"
+)  # three temperatures on purpose: few weights matter
 @pytest.mark.parametrize("name", ["RBM", "machine", "Gaussian", "any binary energy", "Gaussian RBM"])
 @pytest.mark.parametrize("options", [{"threshold": 0.9}, {"every": 1}, {"threshold": 0.0}])
 def test_resampled_estimates_are_unbiased(name, options):
