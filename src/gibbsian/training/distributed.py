@@ -6,6 +6,7 @@ processes take the same decisions. Only rank 0 writes.
 """
 
 import atexit
+import gc
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -137,5 +138,9 @@ def join(device: torch.device | str | None = None) -> tuple[World, torch.device 
 
 
 def _leave() -> None:
+    """Close the connections while nothing refers to them: a group that outlives the interpreter, held by some
+    forgotten frame, still has running threads and aborts the process."""
     if dist.is_initialized():
+        gc.collect()
         dist.destroy_process_group()
+        gc.collect()
