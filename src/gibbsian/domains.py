@@ -119,9 +119,9 @@ class Real(Domain):
 class Bounded(Domain):
     """Continuous with walls: kernels reflect at them exactly."""
 
+    @abstractmethod
     def bounds(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Lower and upper walls as tensors that broadcast against x; the upper may be infinite."""
-        raise NotImplementedError
 
 
 def _bound(value: object, shape: tuple[int, ...], name: str) -> Bound:
@@ -208,18 +208,18 @@ class Discrete(Domain):
     discrete: ClassVar[bool] = True
 
     @property
+    @abstractmethod
     def log_size(self) -> float:
         """log of the number of states."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def size(self) -> int:
         """The number of states, exactly."""
-        raise NotImplementedError
 
+    @abstractmethod
     def decode(self, index: Tensor, dtype: torch.dtype) -> Tensor:
         """The states at these positions of the enumeration, `(len(index), *shape)`."""
-        raise NotImplementedError
 
     def chunks(
         self, rows: int = 1 << 16, *, dtype: torch.dtype | None = None, device: torch.device | str = "cpu"
@@ -238,9 +238,6 @@ class Discrete(Domain):
                 f"{self} has 2^{self.log_size / math.log(2):.0f} states, too many for one tensor; stream them with chunks()"
             )
         return torch.cat(list(self.chunks(1 << 20, dtype=dtype, device=device)))
-
-    def sample(self, n: int, *, generator: torch.Generator, dtype: torch.dtype | None = None) -> Tensor:
-        raise NotImplementedError
 
 
 class _TwoValued(Discrete):
