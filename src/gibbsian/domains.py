@@ -94,7 +94,7 @@ class Domain(ABC):
         what = "is not finite" if not math.isfinite(value) else f"lies outside {self}"
         hint = "remove or replace such rows" if not math.isfinite(value) else self.hint
         raise DomainError(
-            f"{name}[{', '.join(map(str, position))}] = {value:g} {what} ({count} of {x.numel()} entries do); {hint}"
+            f"{name}[{', '.join(map(str, position))}] = {value:g} {what} ({count} of {x.numel()} entries); {hint}"
         )
 
     def __str__(self) -> str:
