@@ -89,8 +89,8 @@ class StreamingMoments:
             batch = (self.seen + done) * self.batches // self.total
             end = min(len(x), -(-(batch + 1) * self.total // self.batches) - self.seen)
             part = centred[done:end]
-            self.sums[batch] += part.sum(0, dtype=torch.float64)
-            self.squares[batch * 2 // self.batches] += torch.linalg.vector_norm(part, dim=0, dtype=torch.float64) ** 2
+            self.sums[batch] += part.sum(0)  # few terms: their own precision is enough until they are added up
+            self.squares[batch * 2 // self.batches] += part.square().sum(0)
             done = end
         self.seen += len(x)
 
