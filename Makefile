@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 BENCH := .bench-venv
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint types tests figures bench-samplers bench-rbm bench-objectives clean
+.PHONY: demo test lint types tests bench-samplers bench-rbm bench-objectives clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py

@@ -321,5 +321,5 @@ if __name__ == "__main__":
     for name, here in HAVE.items():
         if not here:
             print(f"{name} is not installed: left out")
-    growth = {}
+    growth = scaling()
     save([*samplers(options.rounds), growth], options.save)
