@@ -1,5 +1,6 @@
-"""Data: transforms to what energies take."""
+"""Data: toy sets, and transforms to what energies take."""
 
+from gibbsian.data.toy import TOYS, toy
 from gibbsian.data.transforms import binarise
 
-__all__ = ["binarise"]
+__all__ = ["TOYS", "binarise", "toy"]
