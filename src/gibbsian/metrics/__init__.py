@@ -1,5 +1,9 @@
 """How good samples and models are."""
 
+from gibbsian.metrics.calibration import Reliability, expected_calibration_error, reliability_curve
+from gibbsian.metrics.images import FeatureDistance, FeatureMoments, feature_moments, fid, frechet_distance, kid
+from gibbsian.metrics.ood import RocCurve, aupr, auroc, fpr95, roc_curve
+from gibbsian.metrics.ood_scores import ood_scores
 from gibbsian.metrics.stein import kernel_stein_discrepancy
 from gibbsian.metrics.two_sample import (
     TwoSampleTest,
@@ -11,11 +15,26 @@ from gibbsian.metrics.two_sample import (
 )
 
 __all__ = [
+    "FeatureDistance",
+    "FeatureMoments",
+    "Reliability",
+    "RocCurve",
     "TwoSampleTest",
+    "aupr",
+    "auroc",
     "energy_distance",
+    "expected_calibration_error",
+    "feature_moments",
+    "fid",
+    "fpr95",
+    "frechet_distance",
     "kernel_stein_discrepancy",
+    "kid",
     "median_distance",
     "mmd",
+    "ood_scores",
+    "reliability_curve",
+    "roc_curve",
     "sliced_wasserstein",
     "two_sample_test",
 ]

@@ -5,6 +5,7 @@ from gibbsian.objectives.base import Loss, Objective
 from gibbsian.objectives.classification import ClassificationLikelihood
 from gibbsian.objectives.contrastive import ContrastiveDivergence
 from gibbsian.objectives.denoising import DenoisingScoreMatching, MultiScaleDenoising
+from gibbsian.objectives.energy_margin import EnergyMargin
 from gibbsian.objectives.joint import CrossEntropy
 from gibbsian.objectives.likelihood import ExactLikelihood, MonteCarloLikelihood
 from gibbsian.objectives.noise import FlowNoise, GaussianNoise, MarginalNoise, MixtureNoise, UniformNoise
@@ -28,6 +29,7 @@ __all__ = [
     "ContrastiveDivergence",
     "CrossEntropy",
     "DenoisingScoreMatching",
+    "EnergyMargin",
     "ExactLikelihood",
     "ExplicitScoreMatching",
     "FlowNoise",

@@ -1,0 +1,78 @@
+"""Whether a classifier that says 80 % is right in 80 % of cases."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gibbsian.errors import ArgumentError, DataError, ShapeError
+
+__all__ = ["Reliability", "expected_calibration_error", "reliability_curve"]
+
+
+class Reliability(NamedTuple):
+    """Mean confidence, accuracy and number of rows of each bin of confidence; NaN where a bin is empty."""
+
+    confidence: Tensor
+    accuracy: Tensor
+    count: Tensor
+
+
+def _check(probabilities: Tensor, labels: Tensor, bins: int) -> tuple[Tensor, Tensor]:
+    if not isinstance(probabilities, Tensor) or probabilities.dim() != 2 or not len(probabilities):
+        what = tuple(probabilities.shape) if isinstance(probabilities, Tensor) else type(probabilities).__name__
+        raise ShapeError(f"probabilities are {what}, expected a tensor (rows, classes)")
+    if not isinstance(labels, Tensor) or labels.shape != probabilities.shape[:1] or labels.is_floating_point():
+        raise ShapeError(f"labels must be whole numbers ({len(probabilities)},), one a row")
+    p = probabilities.detach().double()
+    if not bool((p >= 0).all()) or not bool(((p.sum(1) - 1).abs() < 1e-3).all()):
+        raise DataError("rows of probabilities must be at least 0 and sum to 1; give softmax(logits), not logits")
+    if int(labels.min()) < 0 or int(labels.max()) >= p.shape[1]:
+        raise DataError(f"labels run from {int(labels.min())} to {int(labels.max())}, expected 0 to {p.shape[1] - 1}")
+    if bins < 1:
+        raise ArgumentError(f"bins={bins}: at least one bin of confidence is needed")
+    return p, labels.to(p.device)
+
+
+def reliability_curve(probabilities: Tensor, labels: Tensor, bins: int = 15) -> Reliability:
+    """Mean confidence max_y p(y|x) and share of right answers in bins (0, 1/b], (1/b, 2/b], ... of confidence.
+
+    Args:
+        probabilities: p(y|x), `(rows, classes)`.
+        labels: whole numbers `(rows,)`.
+        bins: b, equally wide.
+
+    >>> p = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.4, 0.6], [0.3, 0.7]])
+    >>> reliability_curve(p, torch.tensor([0, 1, 1, 1]), bins=2).accuracy
+    tensor([  nan, 0.7500], dtype=torch.float64)
+    """
+    p, y = _check(probabilities, labels, bins)
+    confidence, guess = p.max(1)
+    edges = torch.arange(1, bins, dtype=p.dtype, device=p.device) / bins
+    where = torch.bucketize(confidence, edges)  # right edges belong to their bin
+    count = torch.bincount(where, minlength=bins)
+    sums = [torch.zeros(bins, dtype=p.dtype, device=p.device) for _ in range(2)]
+    sums[0].index_add_(0, where, confidence)
+    sums[1].index_add_(0, where, (guess == y).to(p.dtype))
+    return Reliability(sums[0] / count, sums[1] / count, count)
+
+
+def expected_calibration_error(probabilities: Tensor, labels: Tensor, bins: int = 15) -> Tensor:
+    """ECE = Σ_b (n_b/n)·|accuracy_b - confidence_b| over equally wide bins of confidence.
+
+    0 is perfect. It is biased upwards by about √(bins/n): compare models on the same rows and bins.
+
+    Reference: Naeini, Cooper & Hauskrecht 2015; Guo et al. 2017.
+
+    Args:
+        probabilities: p(y|x), `(rows, classes)`.
+        labels: whole numbers `(rows,)`.
+        bins: equally wide bins of confidence.
+
+    >>> p = torch.tensor([[0.9, 0.1], [0.9, 0.1], [0.4, 0.6], [0.4, 0.6]])
+    >>> expected_calibration_error(p, torch.tensor([0, 0, 1, 0]))
+    tensor(0.1000, dtype=torch.float64)
+    """
+    confidence, accuracy, count = reliability_curve(probabilities, labels, bins)
+    seen = count > 0
+    return ((accuracy - confidence).abs()[seen] * count[seen]).sum() / count.sum()
