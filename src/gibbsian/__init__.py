@@ -19,6 +19,7 @@ _HOME = {
     "Trace": "sampling",
     "warm_up": "kernels.adaptation",
     "fit": "training.fit",
+    "pretrain": "training.pretrain",
     "resume": "training.fit",
     "load": "training.fit",
     "log_likelihood": "partition.likelihood",
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from gibbsian.partition.likelihood import log_likelihood
     from gibbsian.sampling import Trace, sample
     from gibbsian.training.fit import fit, load, resume
+    from gibbsian.training.pretrain import pretrain
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,176 @@
+"""Layer-wise training: `pretrain` trains a deep model one machine at a time, each on what those below make of the data.
+
+A model takes part by five methods (the protocol `Layered`); `pretrain` itself knows no model:
+
+    stages()                        how many machines are trained, one after the other
+    check_stage(stage, batch)       refuse a batch of data (x, or (x, y)) that this stage cannot use
+    encode(stage, batch, generator) what the machine of this stage sees of a batch of data: drawn through the stages
+                                    below from the generator, or their means where that is None; without a graph
+    begin_stage(stage, batch)       the machine of this stage, an `Energy` such as an RBM, set to where it starts; `batch`
+                                    are encoded rows, for biases. Its parameters may be the model's own or new ones
+    end_stage(stage, machine)       take over what the machine has learned
+
+Stages are counted from 0. Batches are encoded on the fly, inside the step of the optimiser: the data set is held once,
+and every epoch sees new draws of the layers below, which is what the variational bound asks for.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from gibbsian.domains import Domain
+from gibbsian.energy import Energy
+from gibbsian.errors import ArgumentError, CapabilityError
+from gibbsian.objectives.base import Batch, Loss, Objective
+from gibbsian.random import stream
+from gibbsian.training.fit import fit
+from gibbsian.training.loader import make_feed
+from gibbsian.training.run import Run
+
+__all__ = ["Encoded", "Layered", "pretrain"]
+
+
+@runtime_checkable
+class Layered(Protocol):
+    """A model that is trained one machine at a time; see the head of this module."""
+
+    domain: Domain
+
+    def stages(self) -> int:
+        """How many machines there are to train."""
+
+    def check_stage(self, stage: int, batch: Batch) -> None:
+        """Refuse data that this stage cannot use."""
+
+    def encode(self, stage: int, batch: Batch, generator: torch.Generator | None) -> Batch:
+        """What the machine of this stage sees of a batch: draws, or means without a generator."""
+
+    def begin_stage(self, stage: int, batch: Batch) -> Energy:
+        """The machine of this stage where its training starts; `batch` are encoded rows."""
+
+    def end_stage(self, stage: int, machine: Any) -> None:
+        """Take over what the machine has learned."""
+
+
+@dataclass(frozen=True)
+class Encoded(Objective):
+    """An objective on what the layers below make of a batch: `pretrain` gives it to `fit`.
+
+    Args:
+        objective: what trains the machine of the stage.
+        model: whose layers below encode the batch.
+        stage: which.
+        draw: states drawn layer by layer, or their means.
+    """
+
+    objective: Objective
+    model: Any
+    stage: int
+    draw: bool = True
+
+    def encode(self, batch: Batch, generator: torch.Generator) -> Batch:
+        """What the machine sees."""
+        with torch.no_grad():
+            return self.model.encode(self.stage, batch, generator if self.draw else None)
+
+    def check(self, energy: Any, batch: Batch) -> None:
+        self.model.check_stage(self.stage, batch)
+
+    def init(self, energy: Any, batch: Batch, generator: torch.Generator) -> Any:
+        self.check(energy, batch)
+        with torch.no_grad():  # drawn, not averaged: grey values would be refused
+            seen = self.model.encode(self.stage, batch, generator)
+        return self.objective.init(energy, seen, generator)
+
+    def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
+        return self.objective(energy, self.encode(batch, generator), state, generator)
+
+    def log_z(self, state: Any) -> Tensor | None:
+        return self.objective.log_z(state)
+
+
+def pretrain(
+    model: Any,
+    objective: Objective | Sequence[Objective],
+    data: Any,
+    *,
+    draw: bool = True,
+    run_dir: str | Path | None = None,
+    seed: int = 0,
+    device: torch.device | str | None = None,
+    **options: Any,
+) -> list[Run]:
+    """Train a deep model greedily, layer by layer, in place.
+
+    Every layer is a machine of its own while it is trained, by any objective that suits it, on the states of the
+    layers below given the data. The order of arguments and the options are those of `gibbsian.fit`; an option given
+    as a list has one value for every stage.
+
+    Args:
+        model: `models.DBN` or `models.DBM`, or anything with the methods of `Layered`.
+        objective: one for all stages, or a list with one for each.
+        data: as in `fit`; pairs (x, y) where the top layer has labels.
+        draw: give the next machine states drawn layer by layer (what the variational bound is about), or means,
+            which are less noisy.
+        run_dir: a folder for the stages' run folders "stage-1", "stage-2", ...
+        seed: everything random follows from it; every stage has its own.
+        device: where to train; by default where the model is.
+        options: `steps` or `epochs`, `batch_size`, `lr`, `optimiser`, `schedule`, `compile`, ... of `fit`.
+
+    Returns:
+        The runs of the stages; `run.energy` is the machine of a stage.
+
+    Reference: Hinton, Osindero & Teh 2006; Bengio, Lamblin, Popovici & Larochelle 2007.
+    """
+    if not isinstance(model, Layered):
+        raise CapabilityError(
+            f"{type(model).__name__} is not trained layer by layer; use gibbsian.fit, or give a model with the methods "
+            "of gibbsian.training.pretrain.Layered, such as models.DBN"
+        )
+    count = model.stages()
+    given = {"objective": list(objective) if isinstance(objective, Sequence) else objective, **options}
+    for name, value in given.items():
+        if isinstance(value, list) and len(value) != count:
+            raise ArgumentError(f"{name} has {len(value)} values, expected one, or one for each of {count} stages")
+    if device is not None:
+        model.to(device)  # type: ignore[attr-defined]
+    where = next(model.parameters()).device  # type: ignore[attr-defined]
+    runs = []
+    for stage in range(count):
+        chosen = {name: value[stage] if isinstance(value, list) else value for name, value in given.items()}
+        own = chosen.pop("objective")
+        if not isinstance(own, Objective):
+            raise ArgumentError(
+                f"the objective of stage {stage + 1} is a {type(own).__name__}; see gibbsian.objectives"
+            )
+        stage_seed = stream(seed, f"stage/{stage}").initial_seed()
+        machine = model.begin_stage(stage, _first_rows(model, stage, data, stage_seed, where, chosen))
+        folder = None if run_dir is None else Path(run_dir) / f"stage-{stage + 1}"
+        wrapped = Encoded(own, model, stage, draw)
+        runs.append(fit(machine, wrapped, data, seed=stage_seed, run_dir=folder, device=where, **chosen))
+        model.end_stage(stage, machine)
+    return runs
+
+
+def _first_rows(
+    model: Layered, stage: int, data: Any, seed: int, device: torch.device, options: dict[str, Any]
+) -> Batch:
+    """Some encoded rows, for the biases that a machine starts from."""
+
+    def check(batch: Any) -> None:
+        model.check_stage(stage, batch)
+
+    feed = make_feed(
+        data,
+        options.get("batch_size", 128),
+        seed=seed,
+        device=device,
+        check=check,
+        transform=options.get("transform"),
+    )
+    with torch.no_grad():
+        return model.encode(stage, feed.first(), stream(seed, "first", device))
