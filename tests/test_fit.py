@@ -255,6 +255,89 @@ def test_captured_steps_train_what_eager_ones_do(tmp_path):
     assert torch.allclose(weights(resumed.energy), weights(straight.energy), atol=0.05)
 
 
+def count_calls(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> list[str]:
+    """One entry for every call of a method from here on."""
+    calls: list[str] = []
+    real = getattr(owner, name)
+
+    def counted(self):
+        calls.append(name)
+        return real(self)
+
+    monkeypatch.setattr(owner, name, counted)
+    return calls
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("optimiser", ["sgd", {"name": "sgd", "momentum": 0.5}, "adam"])
+def test_many_steps_in_one_graph_train_what_single_ones_do(optimiser, monkeypatch):
+    """Leaps over epochs, with a transform that draws, an average, clipping, chains and a rate that changes."""
+    from gibbsian.training import captured as module
+
+    data = torch.rand(200, 6, generator=gen(), device="cpu").double().cuda()
+    pcd = objectives.PersistentContrastiveDivergence(kernels.Gibbs(), chains=20)
+    runs = {}
+    for name, longest in (("leaps", 50), ("single", 1)):
+        monkeypatch.setattr(module, "_LEAP", longest)
+        leaps = count_calls(monkeypatch, module.CapturedStep, "differentiate_ahead")
+        runs[name] = gb.fit(
+            models.RBM(6, 3).double().cuda(),
+            pcd,
+            data,
+            steps=203,
+            batch_size=20,
+            lr=0.02,
+            schedule="cosine",
+            optimiser=optimiser,
+            ema=0.9,
+            clip=1.0,
+            transform=lambda x, g: (torch.rand(x.shape, generator=g, device=x.device) < x).double(),
+            compile=True,
+        )
+        monkeypatch.undo()
+        assert (len(leaps) > 15) == (name == "leaps")
+    a, b = runs["leaps"], runs["single"]
+    assert a.step == b.step == 203
+    assert torch.allclose(weights(a.energy), weights(b.energy), atol=1e-6)
+    assert torch.allclose(weights(a.ema), weights(b.ema), atol=1e-6)
+    losses = [[r["loss"] for r in run.history if "loss" in r] for run in (a, b)]
+    assert len(losses[0]) == len(losses[1]) == 5
+    assert losses[0] == pytest.approx(losses[1], abs=1e-6)
+
+
+def test_rows_ahead_are_those_that_come():
+    def feed(rows):
+        return make_feed(
+            torch.arange(rows)[:, None].float(), 10, seed=3, device=torch.device("cpu"), check=lambda x: None,
+            transform=None, rank=0, world=1,
+        )  # fmt: skip
+
+    one, two = feed(40), feed(40)
+    for _ in range(3):
+        one.next(), two.next()
+    ahead = one.ahead(6)  # over the end of the epoch
+    one.skip(6)
+    assert torch.equal(ahead, torch.stack([two.next()[:, 0].long() for _ in range(6)]))
+    assert (one.epoch, one.index) == (two.epoch, two.index)
+    assert torch.equal(one.next(), two.next())
+    assert feed(45).ahead(4) is not None  # the fifth batch holds five rows
+    assert feed(45).ahead(5) is None
+
+
+def test_a_pair_of_rates_is_one_for_the_energy_and_one_for_what_the_objective_learns():
+    noise = energies.Gaussian(torch.zeros(2), 4 * torch.eye(2)).double()
+    nce = objectives.NoiseContrastive(noise, ratio=2)
+    slow = gb.fit(gaussian(), nce, cloud(), steps=20, lr=(1e-6, 0.1), optimiser="sgd")
+    fast = gb.fit(gaussian(), nce, cloud(), steps=20, lr=(0.1, 1e-6), optimiser="sgd")
+    start = weights(gaussian())
+    assert (weights(slow.energy) - start).abs().max() < 1e-3 < (weights(fast.energy) - start).abs().max()
+    c = [float(nce.log_z(run.state)) for run in (slow, fast)]
+    begin = float(nce.log_z(gb.fit(gaussian(), nce, cloud(), steps=1, lr=1e-9).state))
+    assert abs(c[0] - begin) > 1e-3 > abs(c[1] - begin)
+    with pytest.raises(errors.ArgumentError, match="pair"):
+        gb.fit(gaussian(), nce, cloud(), steps=2, lr=(0.1, -1.0))
+
+
 # --- data -----------------------------------------------------------------------------------------
 
 

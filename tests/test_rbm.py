@@ -371,6 +371,27 @@ def test_contrast_has_the_value_and_gradient_of_its_samples(steps, chains, dtype
         torch.testing.assert_close(p.grad, 0.25 * g, **close)
 
 
+@pytest.mark.parametrize("chains", [None, 5])
+def test_contrast_for_the_compiler_is_the_plain_one_to_rounding(chains):
+    from gibbsian.compiled import fused, fusing
+    from gibbsian.models.rbm_contrast import _whole_contrast
+
+    rbm, x = randomise(RBM(4, 3), scale=1.0).double(), (torch.rand(7, 4, generator=gen(1)) < 0.5).double()
+    start = None if chains is None else (torch.rand(chains, 4, generator=gen(2)) < 0.5).double()
+    plain, v = rbm.contrast(x, start, 2, gen(3))
+    g, m = gen(3), chains or 7
+    coins = [torch.rand(m * 7, generator=g, dtype=torch.float64) for _ in range(2)]
+    b, c = rbm.visible_bias.detach(), rbm.hidden_bias.detach()
+    value, samples, gradient = _whole_contrast(rbm.weight.detach(), b, c, x, start, coins)
+    assert torch.equal(samples, v)
+    assert torch.allclose(value, plain)
+    for a, p in zip(gradient, torch.autograd.grad(plain, list(rbm.parameters())), strict=True):
+        assert torch.allclose(a, p)
+    assert fused(_whole_contrast) is None  # compiling is asked for
+    with fusing():
+        assert fused(_whole_contrast, "key") is fused(_whole_contrast, "key")
+
+
 def test_contrast_draws_from_the_transition_law():
     """(v, v') of CD-1 from exact starts against π(v)P(v'|v), in single precision with fused products."""
     rbm = randomise(RBM(4, 3), scale=0.9)

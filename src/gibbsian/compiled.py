@@ -10,7 +10,8 @@ import time
 import types
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from torch.utils import _pytree as pytree
 
 from gibbsian.errors import CompileWarning
 
-__all__ = ["Chunk", "compiled_chunk"]
+__all__ = ["Chunk", "compiled_chunk", "fused", "fusing"]
 
 Runner = Callable[[Any, Any, Any, Any], tuple[Any, Tensor, Tensor, Tensor]]
 
@@ -81,6 +82,31 @@ def _fresh(function: Any) -> Any:
         function.__closure__,
     )
     return torch.compile(copy, fullgraph=True, dynamic=False, backend=_backend)
+
+
+_fusing = False
+_fused: dict[Any, Any] = {}
+
+
+@contextmanager
+def fusing() -> Iterator[None]:
+    """Inside, algorithms that offer it run their element-wise parts as compiled kernels; see `fused`."""
+    global _fusing
+    before, _fusing = _fusing, True
+    try:
+        yield
+    finally:
+        _fusing = before
+
+
+def fused(function: Any, *key: Any) -> Any | None:
+    """A compiled copy of a function of tensors, one for each key (what it compiles for); None where plain
+    PyTorch is to run it: compiling takes seconds, so only captured training asks for it."""
+    if not _fusing:
+        return None
+    if (function, *key) not in _fused:
+        _fused[(function, *key)] = _fresh(function)
+    return _fused[(function, *key)]
 
 
 def _compile_errors() -> tuple[type[BaseException], ...]:

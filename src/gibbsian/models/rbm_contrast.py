@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from gibbsian.compiled import fused
 from gibbsian.errors import CapabilityError
 from gibbsian.random import quick_uniforms
 
@@ -62,9 +63,15 @@ def bernoulli_contrast(
         master, b, c = rbm.weight.detach(), rbm.visible_bias.detach(), rbm.hidden_bias.detach()
         half = rbm.products == "bf16"
         weight = master.bfloat16() if half else master
-        fused = _FUSED is not None and not half and master.dtype == torch.float32 and master.device.type == "cpu"
-        up, down = _Layer(c, weight, fused), _Layer(b, weight.T, fused)
+        onednn = _FUSED is not None and not half and master.dtype == torch.float32 and master.device.type == "cpu"
+        up, down = _Layer(c, weight, onednn), _Layer(b, weight.T, onednn)
         n, m = len(batch), len(batch if chains is None else chains)
+        whole = fused(_whole_contrast, n, m, steps, *master.shape, half) if master.is_cuda else None
+        if whole is not None:
+            count = m * (len(b) + len(c))
+            coins = [quick_uniforms(count, generator, dtype=b.dtype, device=b.device) for _ in range(steps)]
+            value, v, gradient = whole(weight, b, c, batch, chains, coins)
+            return _HandOut.apply(rbm.weight, rbm.visible_bias, rbm.hidden_bias, value, gradient), v
 
         data_mean, data_logits = up.mean_and_logits(batch)
         if not half:
@@ -93,6 +100,27 @@ def bernoulli_contrast(
     gradient = [g_weight, g_b, g_c]
     loss = _HandOut.apply(rbm.weight, rbm.visible_bias, rbm.hidden_bias, value, gradient)
     return loss, v
+
+
+def _whole_contrast(
+    weight: Tensor, b: Tensor, c: Tensor, batch: Tensor, chains: Tensor | None, coins: list[Tensor]
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """The same for a compiler: data and chains share their products, everything else is fused around those."""
+    n = len(batch)
+    up, down = _Layer(c, weight, False), _Layer(b, weight.T, False)
+    a = up.logits(batch if chains is None else torch.cat([batch, chains]))
+    data_a, a = a[:n], a if chains is None else a[n:]
+    m = len(a)
+    for u in coins:
+        h = (u[: a.numel()].view_as(a) < torch.sigmoid(a)).to(a.dtype)
+        v = (u[a.numel() :].view(m, -1) < torch.sigmoid(down.logits(h))).to(a.dtype)
+        a = up.logits(v)
+    pair = torch.cat([torch.sigmoid(data_a) * (-1 / n), torch.sigmoid(a) * (1 / m)])
+    both = torch.cat([batch, v])
+    g_weight = torch.mm(both.T.to(weight.dtype), pair.to(weight.dtype)).to(b.dtype)
+    g_b = v.mean(0) - batch.mean(0)
+    value = (g_b * b).sum() + F.softplus(a).sum() / m - F.softplus(data_a).sum() / n
+    return value, v, [g_weight, g_b, pair.sum(0)]
 
 
 def _value(up: _Layer, down: _Layer, batch: Tensor, data_mean: Tensor, v: Tensor, p: Tensor, gap: Tensor) -> Tensor:
@@ -126,5 +154,5 @@ class _HandOut(torch.autograd.Function):
         weight, b, c = ctx.gradient
         ctx.gradient = ()  # nobody else holds them: they become the parameters' gradients without a copy
         if grad.is_cuda or float(grad) != 1:
-            weight.mul_(grad), b.mul_(grad), c.mul_(grad)
+            torch._foreach_mul_([weight, b, c], grad)
         return weight, b, c, None, None

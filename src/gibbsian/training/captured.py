@@ -1,8 +1,10 @@
 """Training steps as CUDA graphs: small models spend nearly all their time on launches, and a graph is one launch.
 
 Forward and backward pass (with every sampler step inside the objective) are one graph, the update another; between
-them the host can look, clip and share gradients as in the eager loop. A graph holds addresses, so batch and
-objective state live in fixed tensors, and random numbers go on through the registered generator.
+them the host can look, clip and share gradients as in the eager loop. Where nobody looks for a while, a leap puts many
+whole steps in front of the forward pass, in the same graph: row numbers and rates go in, and the host is needed once.
+A graph holds addresses, so batch and objective state live in fixed tensors, and random numbers go on through the
+registered generators.
 """
 
 import warnings
@@ -12,8 +14,10 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from gibbsian.compiled import fusing
 from gibbsian.errors import CompileWarning
 from gibbsian.objectives.base import Loss
+from gibbsian.training.rows import TensorRows
 
 if TYPE_CHECKING:
     from gibbsian.training.job import Job
@@ -21,10 +25,49 @@ if TYPE_CHECKING:
 __all__ = ["CapturedStep"]
 
 _WARM = 3  # eager steps first: they allocate the optimiser's state and what libraries set up lazily
+_LEAP = 50  # steps in one graph, at most
+_LONG = 10.0  # milliseconds that a leap may take: longer ones gain nothing, and their graphs grow
 
 
 def _tensors(leaves: list[Any]) -> list[Tensor]:
     return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+
+
+class _Changes(Exception):
+    """What would have to be captured is not the same at every step."""
+
+
+def _reason(error: BaseException) -> str:
+    while isinstance(error.__context__, RuntimeError):  # the first cause says most
+        error = error.__context__
+    return " ".join(str(error).split())[:200]
+
+
+class _Leap:
+    """The graph of many steps, and what goes into it: row numbers, learning rates, weights of the average."""
+
+    forward: torch.cuda.CUDAGraph
+    move: torch.cuda.CUDAGraph | None
+    gradients: list[tuple[Tensor, Tensor | None]]
+    loss: Loss
+
+    def __init__(self, job: "Job", length: int, batch: int) -> None:
+        self.length = length
+        self.rows = torch.zeros(length, batch, dtype=torch.long, device=job.device)
+        self.rates = torch.zeros(length, device=job.device)
+        self.ema_weights = torch.zeros(length, device=job.device)
+
+    def fill(self, job: "Job") -> None:
+        """Read off what the coming steps need, and move the data's position past them."""
+        feed, step = job.feed, job.run.step
+        assert isinstance(feed, TensorRows)
+        rows = feed.ahead(self.length)
+        assert rows is not None
+        self.rows.copy_(rows)
+        feed.skip(self.length)
+        self.rates.copy_(torch.tensor([job.rate(step + k) for k in range(self.length)]))
+        if job.ema is not None:
+            self.ema_weights.copy_(torch.tensor([job.ema.weight(step + k + 1) for k in range(self.length)]))
 
 
 class CapturedStep:
@@ -41,6 +84,8 @@ class CapturedStep:
         """Forget the graphs: parameters, optimiser or objective were replaced."""
         self.steps = 0
         self.loss: Loss | None = None
+        self.leap: _Leap | None = None
+        self.longest = _LEAP
 
     def differentiate(self, batch: Any) -> Loss | None:
         """The loss on a batch with its gradients in place, or None where the step must be eager."""
@@ -55,20 +100,112 @@ class CapturedStep:
             self.job.updates.drop_gradients()  # those of the graph would be added to
             return None
         torch._foreach_copy_(self.batch, leaves)
-        if self.held and self.job.run.state is not self.state:  # an eager step came between
-            torch._foreach_copy_(self.held, _tensors(pytree.tree_leaves(self.job.run.state)))
-        for parameter, gradient in self.gradients:
-            parameter.grad = gradient
+        self._enter(self.gradients)
         self.forward.replay()
         return self.loss
 
-    def update(self) -> Any:
+    def made(self, loss: Loss) -> bool:
+        """Does this loss come from a graph?"""
+        return loss is self.loss or (self.leap is not None and loss is self.leap.loss)
+
+    def update(self, loss: Loss) -> Any:
         """Move the parameters; the objective's state after the step."""
-        if self.move is not None:
-            self.move.replay()
-        if not self.with_optimiser:
+        move = self.move if loss is self.loss or self.leap is None else self.leap.move
+        if move is not None:
+            move.replay()
+        if not self.job.updates.capturable:
             self.job.updates.optimiser.step()
         return self.state
+
+    # --- many steps at once ---------------------------------------------------------------------------
+
+    def reach(self, quiet: int) -> int:
+        """How many of the next `quiet` steps can go in one graph: one, or the length of a leap."""
+        job, feed = self.job, self.job.feed
+        if self.refused or self.loss is None or self.longest == 1 or quiet == 1:
+            return 1
+        if not (isinstance(feed, TensorRows) and feed.verified and feed.home.type == "cuda"):
+            return 1
+        if self.leap is None:
+            length = self._length(quiet) if job.updates.capturable and job.world.size == 1 else 1
+            if length == 1 or not self._capture_leap(length):
+                self.longest = 1
+                return 1
+        assert self.leap is not None  # for the type checker
+        return self.leap.length if self.leap.length <= quiet and feed.ahead(self.leap.length) is not None else 1
+
+    def differentiate_ahead(self) -> Loss:
+        """All steps of a leap but the last update: the loss of its last step, with its gradients in place."""
+        assert self.leap is not None
+        leap, job = self.leap, self.job
+        leap.fill(job)
+        self._enter(leap.gradients)
+        leap.forward.replay()
+        return leap.loss
+
+    def _length(self, quiet: int) -> int:
+        """As long as pays and divides what is quiet, so that no step is left over."""
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda.synchronize()
+        saved = self.job.generator.get_state()
+        begin.record()
+        self.forward.replay()  # its gradients and new chains are not used
+        end.record()
+        torch.cuda.synchronize()
+        self.job.generator.set_state(saved)
+        most = min(quiet, _LEAP, int(_LONG / max(begin.elapsed_time(end), 1e-3)))
+        whole = [n for n in range(1, most + 1) if quiet % n == 0]
+        return max(whole[-1] if whole and 2 * whole[-1] > most else most, 1)
+
+    def _capture_leap(self, length: int) -> bool:
+        job, run, feed = self.job, self.job.run, self.job.feed
+        assert isinstance(feed, TensorRows)
+        leap = _Leap(job, length, feed.size)
+        generators = (job.generator, feed.noise)
+        before = [g.get_state() for g in generators]
+        try:
+            leap.forward = torch.cuda.CUDAGraph()
+            for g in generators:
+                leap.forward.register_generator_state(g)
+            with torch.cuda.graph(leap.forward):
+                state = self.state
+                for k in range(length):
+                    job.updates.copy_rates(leap.rates[k])
+                    loss = self._step(feed.prepare(feed.take(leap.rows[k])), state)
+                    state = loss.state
+                    if k < length - 1:
+                        job.clip_gradients(measure=False)
+                        job.updates.optimiser.step()
+                        job.loss_sum += loss.value.detach()
+                        if job.ema is not None:
+                            job.ema.follow(run.energy, leap.ema_weights[k])
+            leap.gradients = [(p, p.grad) for p in job.parameters]
+            leap.move = self._capture_move(loss, leap.forward)
+        except (RuntimeError, _Changes) as error:
+            self._recover(before)
+            warnings.warn(f"one step at a time is captured, because {_reason(error)}", CompileWarning, stacklevel=3)
+            return False
+        leap.loss = self._outputs(loss)
+        self.leap = leap
+        return True
+
+    # --- capture --------------------------------------------------------------------------------------
+
+    def _enter(self, gradients: list[tuple[Tensor, Tensor | None]]) -> None:
+        """Put the run's state and the graph's gradients where the graph expects them."""
+        if self.held and self.job.run.state is not self.state:  # an eager step came between
+            torch._foreach_copy_(self.held, _tensors(pytree.tree_leaves(self.job.run.state)))
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+
+    def _step(self, batch: Any, state: Any) -> Loss:
+        """Forward and backward pass."""
+        job, run = self.job, self.job.run
+        job.updates.drop_gradients()
+        with job.precision(cache=False), fusing():
+            loss = run.objective(run.energy, batch, state, job.generator)
+        job.backward(loss)
+        return loss
 
     def _capture(self, batch: Any) -> bool:
         job, run = self.job, self.job.run
@@ -76,56 +213,61 @@ class CapturedStep:
         fixed = [t.clone() if isinstance(t, Tensor) else t for t in leaves]
         self.batch = _tensors(fixed)
         held_batch = pytree.tree_unflatten(fixed, form)
-        leaves, form = pytree.tree_flatten(run.state)
-        fixed = [t.clone() if isinstance(t, Tensor) else t for t in leaves]
-        self.held = _tensors(fixed)
-        self.state = pytree.tree_unflatten(fixed, form)
-        before = job.generator.get_state()
-
-        def step() -> Loss:
-            job.updates.drop_gradients()
-            with job.precision(cache=False):
-                loss = run.objective(run.energy, held_batch, self.state, job.generator)
-            job.backward(loss)
-            return loss
-
+        self.leaves, self.form = pytree.tree_flatten(run.state)
+        self.leaves = [t.clone() if isinstance(t, Tensor) else t for t in self.leaves]
+        self.held = _tensors(self.leaves)
+        self.state = pytree.tree_unflatten(self.leaves, self.form)
+        before = [job.generator.get_state(), job.feed.noise.get_state()]
         try:
             side = torch.cuda.Stream()
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
-                step()
+                self._step(held_batch, self.state)
             torch.cuda.current_stream().wait_stream(side)
-            job.generator.set_state(before)
+            job.generator.set_state(before[0])
             self.forward = torch.cuda.CUDAGraph()
             self.forward.register_generator_state(job.generator)
             with torch.cuda.graph(self.forward):
-                loss = step()
-            after, other_form = pytree.tree_flatten(loss.state)
-            moved = [(a, b) for a, b in zip(self.held, _tensors(after), strict=False) if a is not b]
-            same = [a for a in fixed if not isinstance(a, Tensor)] == [b for b in after if not isinstance(b, Tensor)]
-            if form != other_form or not same or any(a.shape != b.shape for a, b in moved):
-                return self._refuse("the objective's state changes its form from step to step")
-            self.with_optimiser = bool(job.updates.optimiser.defaults.get("capturable"))
-            self.move = torch.cuda.CUDAGraph() if moved or self.with_optimiser else None
-            if self.move is not None:
-                with torch.cuda.graph(self.move, pool=self.forward.pool()):
-                    if self.with_optimiser:
-                        job.updates.optimiser.step()
-                    if moved:
-                        torch._foreach_copy_([a for a, _ in moved], [b for _, b in moved])
-        except RuntimeError as error:
-            while isinstance(error.__context__, RuntimeError):  # the first cause says most
-                error = error.__context__
-            job.generator = torch.Generator(job.device)  # a failed capture leaves the old one registered
-            job.generator.set_state(before)
-            return self._refuse(" ".join(str(error).split())[:200])
-        self.gradients = [(p, p.grad) for p in job.parameters]
-        self.loss = Loss(loss.value.detach(), self.state, {k: v.detach() for k, v in loss.metrics.items()})
+                loss = self._step(held_batch, self.state)
+            self.gradients = [(p, p.grad) for p in job.parameters]
+            self.move = self._capture_move(loss, self.forward)
+        except (RuntimeError, _Changes) as error:
+            self._recover(before)
+            return self._refuse(_reason(error))
+        self.loss = self._outputs(loss)
         return True
+
+    def _capture_move(self, loss: Loss, forward: torch.cuda.CUDAGraph) -> torch.cuda.CUDAGraph | None:
+        """A graph of what comes after the gradients: the update, and the objective's new state in its place."""
+        after, form = pytree.tree_flatten(loss.state)
+        moved = [(a, b) for a, b in zip(self.held, _tensors(after), strict=False) if a is not b]
+        same = [a for a in self.leaves if not isinstance(a, Tensor)] == [b for b in after if not isinstance(b, Tensor)]
+        if form != self.form or not same or any(a.shape != b.shape for a, b in moved):
+            raise _Changes("the objective's state changes its form from step to step")
+        updates = self.job.updates
+        if not moved and not updates.capturable:
+            return None
+        move = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(move, pool=forward.pool()):
+            if updates.capturable:
+                updates.optimiser.step()
+            if moved:
+                torch._foreach_copy_([a for a, _ in moved], [b for _, b in moved])
+        return move
+
+    def _outputs(self, loss: Loss) -> Loss:
+        return Loss(loss.value.detach(), self.state, {k: v.detach() for k, v in loss.metrics.items()})
+
+    def _recover(self, before: list[Tensor]) -> None:
+        """A failed capture leaves the generators registered: make them anew."""
+        job = self.job
+        job.generator, job.feed.noise = (torch.Generator(job.device) for _ in before)
+        job.generator.set_state(before[0])
+        job.feed.noise.set_state(before[1])
+        job.updates.drop_gradients()
 
     def _refuse(self, reason: str) -> bool:
         self.refused = True
-        self.job.updates.drop_gradients()
         self._warn(reason)
         return False
 

@@ -6,7 +6,7 @@
 import copy
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gibbsian.errors import ArgumentError
 
@@ -37,10 +37,17 @@ class Ema:
         self.decay = decay
         self.energy = copy.deepcopy(energy).requires_grad_(False)
 
-    @torch.no_grad()
     def update(self, energy: nn.Module, step: int) -> None:
         """Follow the energy after its `step`-th update."""
-        weight = 1 - min(self.decay, (1 + step) / (10 + step))
+        self.follow(energy, self.weight(step))
+
+    def weight(self, step: int) -> float:
+        """1 - d after the `step`-th update."""
+        return 1 - min(self.decay, (1 + step) / (10 + step))
+
+    @torch.no_grad()
+    def follow(self, energy: nn.Module, weight: float | Tensor) -> None:
+        """Go that share of the way to the energy."""
         for mine, theirs in zip(self.energy.parameters(), energy.parameters(), strict=True):
             mine.lerp_(theirs, weight)
         for copied, buffer in zip(self.energy.buffers(), energy.buffers(), strict=True):

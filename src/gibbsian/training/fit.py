@@ -30,7 +30,7 @@ def fit(
     steps: int | None = None,
     epochs: int | None = None,
     batch_size: int = 128,
-    lr: float = 1e-3,
+    lr: float | tuple[float, float] = 1e-3,
     optimiser: Any = None,
     schedule: Any = None,
     seed: int = 0,
@@ -62,7 +62,8 @@ def fit(
             batches.
         steps, epochs: how long; one of them.
         batch_size: rows a step, over all processes together.
-        lr: the learning rate.
+        lr: the learning rate; a pair is that of the energy and that of what the objective learns itself (a flow, a
+            generator, NCE's log Z).
         optimiser: None (Adam), a name such as "sgd", a dictionary of a name and options such as
             `{"name": "sgd", "momentum": 0.9}`, where a 1-D tensor is a schedule, or a callable
             params -> Optimizer.
@@ -73,8 +74,9 @@ def fit(
         ema: decay of the averaged copy `run.ema`, such as 0.999.
         clip: largest gradient norm.
         precision: "bf16" for half-precision products, "tf32" on CUDA.
-        compile: capture every step as CUDA graphs, where launches are what costs; needs batches of one size
-            (others go the eager way) and an objective that never waits for the device.
+        compile: capture steps as CUDA graphs, where launches are what costs; needs batches of one size (others go
+            the eager way) and an objective that never waits for the device. With the data on the device and no
+            hooks, all steps up to the next one that is logged or looked at by the guard are one graph.
         device: where to train; by default where the energy is.
         transform: `transform(batch, generator)`, applied to every batch on the device: dequantise, binarise.
         validation: held-out data, on which the objective's loss is logged; or a callable of the energy that

@@ -61,7 +61,7 @@ class Job:
                 f"{type(energy).__name__} has no trainable parameters and {type(objective).__name__} learns "
                 "nothing by itself; give an energy with some, for example gibbsian.as_energy(module, domain)"
             )
-        self.updates = Updates(settings, self.parameters)
+        self.updates = Updates(settings, self.parameters, self.split)
         self.generator = self.stream("chains")
         self.ema = None if settings.ema is None else Ema(energy, settings.ema)
         run.ema = self.ema.energy if self.ema else None
@@ -99,10 +99,17 @@ class Job:
 
     # --- one step -----------------------------------------------------------------------------------
 
-    def set_rate(self) -> float:
-        """Set the learning rate of the coming step, lower after rollbacks; returns it."""
-        soft = self.watch.guard.factors(self.watch.tries)[0] if self.watch else 1.0
-        return self.updates.set_rate(self.run.step, soft)
+    @property
+    def _softness(self) -> float:
+        return self.watch.guard.factors(self.watch.tries)[0] if self.watch else 1.0
+
+    def rate(self, step: int) -> float:
+        """The learning rate of the step after `step`, lower after rollbacks."""
+        return self.updates.rate(step) * self._softness
+
+    def reach(self, quiet: int) -> int:
+        """How many of the next steps, of which nobody looks at any but the last, can be taken at once."""
+        return 1 if self.captured is None else self.captured.reach(quiet)
 
     def precision(self, *, cache: bool = True) -> AbstractContextManager[Any]:
         """The context of the forward pass."""
@@ -110,9 +117,18 @@ class Job:
             return torch.autocast(self.device.type, dtype=torch.bfloat16, cache_enabled=cache)
         return nullcontext()
 
+    def differentiate_ahead(self, steps: int) -> Loss:
+        """The loss of the last of several captured steps, with its gradients in place; the others are done."""
+        assert self.captured is not None
+        loss = self.captured.differentiate_ahead()
+        self.run.step += steps - 1
+        self.summed += steps - 1
+        return loss
+
     def differentiate(self, batch: Any) -> tuple[Loss | None, str | None]:
         """The loss on a batch, with its gradients in place; or what diverged."""
         run = self.run
+        self.updates.set_rate(run.step, self._softness)
         captured = self.captured.differentiate(batch) if self.captured else None
         if captured is not None:
             return captured, None
@@ -169,8 +185,8 @@ class Job:
         """Move the parameters and the average, keep the objective's state, count the step."""
         run = self.run
         run.step += 1
-        if self.captured is not None and loss is self.captured.loss:
-            run.state = self.captured.update()
+        if self.captured is not None and self.captured.made(loss):
+            run.state = self.captured.update(loss)
         else:
             self.updates.optimiser.step()
             self.updates.drop_gradients()

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import torch
 
 from gibbsian.errors import ProcessError
+from gibbsian.objectives.base import Loss
 from gibbsian.progress import progress_bar
 from gibbsian.training import keep
 from gibbsian.training.feed import rows_of
@@ -36,12 +37,18 @@ def train(job: Job, held_out: Any, hooks: Sequence[Hook], progress: bool | None)
         keep.snapshot(job)
         stopping = False
         while run.step < settings.steps and not stopping:
-            step = run.step + 1
-            rate = job.set_rate()
-            batch = job.feed.next()
-            loss, problem = job.differentiate(batch)
+            ahead = 1 if hooks else job.reach(_quiet(job, validation is not None))
+            step = run.step + ahead
+            loss: Loss | None
+            problem: str | None = None
+            if ahead > 1:
+                loss, rows = job.differentiate_ahead(ahead), settings.batch_size
+            else:
+                batch = job.feed.next()
+                loss, problem = job.differentiate(batch)
+                rows = rows_of(batch)
             signals = (bool(caught), problem is not None)
-            stop, diverged = world.share_gradients(job.parameters, rows_of(batch), signals)
+            stop, diverged = world.share_gradients(job.parameters, rows, signals)
             stopping = stop > 0
             if diverged > 0 and problem is None:
                 problem = "another process diverged"
@@ -67,7 +74,9 @@ def train(job: Job, held_out: Any, hooks: Sequence[Hook], progress: bool | None)
                 keep.snapshot(job)
             if logging:
                 numbers["loss"] = job.mean_loss()
-                job.log.write({"step": step, "epoch": job.feed.epoch, "lr": rate, **numbers, **show.rates(step)})
+                job.log.write(
+                    {"step": step, "epoch": job.feed.epoch, "lr": job.rate(step - 1), **numbers, **show.rates(step)}
+                )
             if validation is not None and (step % settings.validate_every == 0 or step == settings.steps):
                 validation()
             if step % settings.checkpoint_every == 0:
@@ -79,6 +88,17 @@ def train(job: Job, held_out: Any, hooks: Sequence[Hook], progress: bool | None)
         if caught:
             _stop(job, caught[0])
     return run
+
+
+def _quiet(job: Job, validating: bool) -> int:
+    """How many steps until the next one that something is done after."""
+    settings, step = job.settings, job.run.step
+    periods = [settings.log_every, settings.checkpoint_every]
+    if validating:
+        periods.append(settings.validate_every)
+    if job.watch is not None:
+        periods.append(job.watch.guard.every)
+    return min(settings.steps - step, *(period - step % period for period in periods))
 
 
 class _Show:

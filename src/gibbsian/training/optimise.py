@@ -33,6 +33,7 @@ _FUSED = {
     "sgd",
     "adagrad",
 }  # one kernel over all parameters: several times faster, CPU and CUDA
+_CAPTURED = {"adam", "adamw", "sgd"}  # fit for CUDA graphs
 _SCHEDULES = ("constant", "cosine", "linear", "warm-up", "warm-up cosine", "warm-up linear")
 
 
@@ -41,7 +42,7 @@ def _is_schedule(value: Any) -> bool:
 
 
 def build_optimiser(
-    choice: Any, parameters: Iterable[nn.Parameter], lr: float, *, capturable: bool = False
+    choice: Any, parameters: Iterable[nn.Parameter], lr: Any, *, capturable: bool = False, split: int | None = None
 ) -> tuple[torch.optim.Optimizer, dict[str, Any]]:
     """The optimiser, and those of its options that follow a schedule.
 
@@ -49,7 +50,8 @@ def build_optimiser(
         choice: None (Adam); a name such as "sgd"; a dictionary of a name and options, where a 1-D tensor or a
             callable of the step is a schedule, such as `{"name": "sgd", "momentum": schedule}`; or a callable
             from parameters to a `torch.optim.Optimizer`.
-        capturable: make Adam fit for CUDA graphs.
+        lr: the learning rate, or one for the first `split` parameters and one for the others.
+        capturable: make Adam and SGD fit for CUDA graphs.
 
     >>> weight = torch.nn.Parameter(torch.zeros(2))
     >>> build_optimiser({"name": "sgd", "momentum": 0.9}, [weight], lr=0.1)[0].defaults["momentum"]
@@ -74,12 +76,15 @@ def build_optimiser(
     plain = all(p.is_floating_point() and p.device.type in {"cpu", "cuda"} for p in parameters)
     if name in _FUSED and plain and not {"fused", "foreach", "capturable", "differentiable"} & set(options):
         options["fused"] = True
-    rate: Any = lr
-    if capturable and name in {"adam", "adamw"} and not schedules:
-        options["capturable"] = True
-        rate = torch.tensor(lr, device=parameters[0].device)  # changed in place from step to step
+    rates: list[Any] = list(lr) if isinstance(lr, tuple) else [lr]
+    if capturable and name in _CAPTURED and not schedules and (name != "sgd" or options.get("fused")):
+        if name != "sgd":
+            options["capturable"] = True
+        rates = [torch.tensor(rate, device=parameters[0].device) for rate in rates]  # changed in place
+    parts = [parameters] if len(rates) == 1 else [parameters[:split], parameters[split:]]
+    groups = [{"params": part, "lr": rate} for part, rate in zip(parts, rates, strict=True) if part]
     try:
-        return _NAMES[name](parameters, lr=rate, **options), schedules
+        return _NAMES[name](groups, lr=rates[0], **options), schedules
     except (TypeError, ValueError) as error:
         raise ArgumentError(f"optimiser {name!r} refuses its options: {error}") from error
 
@@ -126,13 +131,15 @@ def rate_at(schedule: Any, lr: float, total: int) -> Callable[[int], float]:
 class Updates:
     """The optimiser of a run, with what follows a schedule."""
 
-    def __init__(self, settings: Settings, parameters: list[nn.Parameter]) -> None:
+    def __init__(self, settings: Settings, parameters: list[nn.Parameter], split: int) -> None:
         capturable = settings.compile and parameters[0].device.type == "cuda"
-        self.lr, self.parameters = settings.lr, parameters
-        self.rate = rate_at(settings.schedule, settings.lr, settings.steps)
+        self.lr = settings.lr[0] if isinstance(settings.lr, tuple) else settings.lr
+        self.parameters = parameters
+        self.rate = rate_at(settings.schedule, self.lr, settings.steps)
         self.optimiser, self.options = build_optimiser(
-            settings.optimiser, parameters, settings.lr, capturable=capturable
+            settings.optimiser, parameters, settings.lr, capturable=capturable, split=split
         )
+        self.capturable = capturable and all(isinstance(g["lr"], Tensor) for g in self.optimiser.param_groups)
         self.base_rates = [float(group["lr"]) for group in self.optimiser.param_groups]
 
     def set_rate(self, step: int, factor: float) -> float:
@@ -147,6 +154,11 @@ class Updates:
             for name, schedule in self.options.items():
                 group[name] = value_at(schedule, step)
         return rate
+
+    def copy_rates(self, rate: Tensor) -> None:
+        """Set the learning rate from a tensor, for steps inside a CUDA graph."""
+        for group, base in zip(self.optimiser.param_groups, self.base_rates, strict=True):
+            torch.mul(rate, base / self.lr, out=group["lr"])
 
     def drop_gradients(self) -> None:
         """Forget the gradients."""

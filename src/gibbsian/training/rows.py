@@ -38,6 +38,7 @@ class Rows(Feed):
         full, rest = divmod(rows, self.size)
         self.per_epoch = full + (rest >= self.world)  # a rest that cannot be shared is left out of the epoch
         self.order_of: tuple[int, int] | None = None
+        self.seen: tuple[tuple[int, int, int, int], Tensor | None] | None = None  # the last look ahead
 
     @abstractmethod
     def take(self, rows: Tensor) -> Any:
@@ -52,10 +53,35 @@ class Rows(Feed):
         return self.order
 
     def fetch(self) -> Any:
+        rows = self._numbers()
+        return self.take(rows[self.rank :: self.world] if self.world > 1 else rows)
+
+    def ahead(self, batches: int) -> Tensor | None:
+        """Row numbers of the next batches (batches, rows), where all are full ones; the position stays."""
+        if self.seen is None or self.seen[0] != (self.epoch, self.index, self.salt, batches):
+            here, found = (self.epoch, self.index, self.salt), []
+            for _ in range(batches):
+                found.append(self._numbers())
+                self.index += 1
+            self.seek(*here)
+            full = all(len(rows) == self.size for rows in found)
+            self.seen = (*here, batches), torch.stack(found) if full else None
+        return self.seen[1]
+
+    def skip(self, batches: int) -> None:
+        """Go past the next batches."""
+        for _ in range(batches):
+            self._turn()
+            self.index += 1
+
+    def _turn(self) -> None:
         if self.index >= self.per_epoch:
             self.epoch, self.index = self.epoch + 1, 0
-        rows = self.permuted()[self.index * self.size : (self.index + 1) * self.size]
-        return self.take(rows[self.rank :: self.world] if self.world > 1 else rows)
+
+    def _numbers(self) -> Tensor:
+        """Row numbers of the batch at the position, which may begin a new epoch."""
+        self._turn()
+        return self.permuted()[self.index * self.size : (self.index + 1) * self.size]
 
     def first(self) -> Any:
         return self.prepare(self.take(self.permuted()[self.rank :: self.world][:_AT_HAND]))

@@ -1,5 +1,6 @@
 """The settings of a training run, and what it returns."""
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ class Settings:
 
     steps: int
     batch_size: int
-    lr: float
+    lr: float | tuple[float, float]
     optimiser: Any
     schedule: Any
     seed: int
@@ -46,6 +47,12 @@ class Settings:
             raise ArgumentError(
                 f"precision={self.precision!r}: expected None, 'bf16' (half-precision products) or 'tf32' "
                 "(CUDA); 'fp16' is not offered, its range is too small for energies"
+            )
+        rates = self.lr if isinstance(self.lr, tuple) else (self.lr,)
+        if len(rates) > 2 or not all(math.isfinite(rate) and rate > 0 for rate in rates):
+            raise ArgumentError(
+                f"lr={self.lr}: the learning rate must be positive and finite, such as 1e-3, or a pair of such: "
+                "that of the energy and that of what the objective learns itself"
             )
         if self.clip is not None and not self.clip > 0:
             raise ArgumentError(f"clip={self.clip}: the largest gradient norm must be positive, or None")
