@@ -217,3 +217,35 @@ def test_quick_uniforms_are_fair_coins():
     assert float(((counts - calls / 256) ** 2 / (calls / 256)).sum()) < 255 + 5 * math.sqrt(2 * 255)
     assert abs(float(torch.corrcoef(u[:, :2].T)[0, 1])) < 4.5 / math.sqrt(len(u))
     assert torch.equal(before, torch.get_rng_state())
+
+
+def test_joined_units_are_their_parts_side_by_side():
+    unit = units.Joined(units.Softmax(1, classes=3), units.Bernoulli(2), units.Spin(1))
+    eta = 1.5 * torch.randn(unit.size, generator=gen(), dtype=F64)
+    natural, states = unit.natural(eta), unit.domain.states(dtype=F64)
+    assert len(states) == 24
+    assert bool(unit.domain.contains(states).all())
+    log_p, mean = moments_by_sum(unit, natural, states)
+    torch.testing.assert_close(-unit.energy(states, eta), log_p)
+    torch.testing.assert_close(unit.log_partition(natural), torch.logsumexp(log_p, 0))
+    torch.testing.assert_close(unit.mean(natural), mean)
+    noise = torch.rand(40000, unit.noise_size(), generator=gen(1), dtype=F64)
+    counts = (unit.sample(natural, noise)[:, None] == states).all(2).double().sum(0)
+    expected = 40000 * torch.softmax(log_p, 0)
+    assert scipy.stats.chisquare(counts.numpy(), expected.numpy()).pvalue > 1e-4
+    with pytest.raises(ArgumentError, match="other than Count"):
+        units.Joined(units.Count(3))
+
+
+def test_joined_units_of_two_kinds_of_noise_keep_their_laws():
+    unit = units.Joined(units.Softmax(1, classes=2), units.Gaussian(1, sigma=0.5), units.Rectified(1)).double()
+    natural = unit.natural(torch.tensor([0.4, -0.3, 1.0, 0.2], dtype=F64))
+    assert unit.noise == "normal"
+    assert unit.real
+    v = unit.sample(natural, torch.randn(40000, 3, generator=gen(), dtype=F64))
+    error = v.std(0) / 200
+    assert bool(((v.mean(0) - unit.mean(natural).detach()).abs() < 5 * error).all())  # false alarm 2e-6
+    parts = [p.log_partition(p.natural(b)) for p, b in zip(unit.layers, unit._cut(natural.linear), strict=True)]
+    parts[1] = unit.layers[1].log_partition(unit.layers[1].natural(torch.tensor([1.0], dtype=F64)))
+    torch.testing.assert_close(unit.log_partition(natural), torch.stack([p.reshape(()) for p in parts]).sum())
+    torch.testing.assert_close(unit.statistic(v)[:, 2], 2 * v[:, 2])

@@ -23,7 +23,9 @@ from torch import Tensor
 from gibbsian.errors import ArgumentError, DomainError, ShapeError
 from gibbsian.random import require_generator
 
-__all__ = ["Binary", "Box", "Categorical", "Counts", "Domain", "NonNegative", "Real", "Spin"]
+__all__ = [
+    "Binary", "Box", "Categorical", "Counts", "Domain", "Joined", "JoinedStates", "NonNegative", "Real", "Spin",
+]  # fmt: skip
 
 Bound = float | tuple[float, ...]
 
@@ -345,6 +347,69 @@ class Categorical(Discrete):
     def __str__(self) -> str:
         inner = str(self.shape[0]) if len(self.shape) == 2 else str(self.shape[:-1])
         return f"Categorical({inner}, classes={self.classes})"
+
+
+@dataclass(frozen=True, init=False)
+class Joined(Domain):
+    """Several domains side by side, their events flattened into one vector; enumerable as `JoinedStates`.
+
+    >>> Joined(Categorical(1, classes=2), Real(1)).contains(torch.tensor([[0.0, 1.0, 0.3], [1.0, 1.0, 0.3]]))
+    tensor([[ True,  True,  True],
+            [False, False,  True]])
+    """
+
+    parts: tuple[Domain, ...]
+    hint: ClassVar[str] = "every part has the values of its own domain"
+
+    def __init__(self, *parts: Domain) -> None:
+        if not parts:
+            raise ArgumentError("Joined() needs at least one domain")
+        super().__init__(sum(part.numel for part in parts))
+        object.__setattr__(self, "parts", parts)
+
+    def split(self, x: Tensor) -> list[Tensor]:
+        """The events of the parts, each in its own shape."""
+        pieces = x.split([part.numel for part in self.parts], -1)
+        return [piece.unflatten(-1, part.shape) for piece, part in zip(pieces, self.parts, strict=True)]
+
+    def contains(self, x: Tensor) -> Tensor:
+        pairs = zip(self.split(x), self.parts, strict=True)
+        return torch.cat([part.contains(piece).flatten(1) for piece, part in pairs], -1)
+
+    def sample(self, n: int, *, generator: torch.Generator, dtype: torch.dtype | None = None) -> Tensor:
+        return torch.cat([part.sample(n, generator=generator, dtype=dtype).flatten(1) for part in self.parts], 1)
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(str, self.parts))})"
+
+
+@dataclass(frozen=True, init=False)
+class JoinedStates(Joined, Discrete):
+    """Discrete domains side by side: their states are all pairs of states.
+
+    >>> JoinedStates(Categorical(1, classes=2), Binary(1)).states()
+    tensor([[1., 0., 0.],
+            [1., 0., 1.],
+            [0., 1., 0.],
+            [0., 1., 1.]])
+    """
+
+    parts: tuple[Discrete, ...]
+
+    @property
+    def size(self) -> int:
+        return math.prod(part.size for part in self.parts)
+
+    @property
+    def log_size(self) -> float:
+        return sum(part.log_size for part in self.parts)
+
+    def decode(self, index: Tensor, dtype: torch.dtype) -> Tensor:
+        pieces: list[Tensor] = []
+        for part in reversed(self.parts):
+            pieces.append(part.decode(index % part.size, dtype).flatten(1))
+            index = index // part.size
+        return torch.cat(pieces[::-1], 1)
 
 
 @dataclass(frozen=True, init=False)

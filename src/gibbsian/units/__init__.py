@@ -21,12 +21,14 @@ tensor([[0., 1.]])
 from gibbsian.units.base import Natural, Unit, layer_noise, pick
 from gibbsian.units.binary import Bernoulli, Spin, as_unit
 from gibbsian.units.categorical import Count, Softmax
+from gibbsian.units.joined import Joined
 from gibbsian.units.real import Gaussian, Rectified
 
 __all__ = [
     "Bernoulli",
     "Count",
     "Gaussian",
+    "Joined",
     "Natural",
     "Rectified",
     "Softmax",
