@@ -6,9 +6,9 @@ import pytest
 import torch
 from matplotlib.figure import Figure
 
-from gibbsian import plots
+from gibbsian import energies, metrics, partition, plots
 from gibbsian.data import binarise
-from gibbsian.errors import ArgumentError, CapabilityError, DataError, RandomnessError, ShapeError
+from gibbsian.errors import ArgumentError, CapabilityError, DataError, GibbsianError, RandomnessError, ShapeError
 from gibbsian.models import RBM
 
 
@@ -82,5 +82,94 @@ def test_binarise_keeps_means_and_extremes():
 ])  # fmt: skip
 def test_bad_input_is_refused(bad, error):
     with pytest.raises(error) as caught:
+        bad()
+    assert len(str(caught.value)) > 25
+
+
+# --- landscapes, chains, curves -------------------------------------------------------------------
+
+
+def test_landscape_shows_the_energy_where_it_is():
+    energy = energies.Gaussian(torch.tensor([1.0, -2.0]), torch.eye(2))
+    ax = plots.landscape(energy, axes(), (-4, 4, -5, 3), points=81, depth=3.0)
+    filled = ax.collections[0]
+    assert filled.levels[0] == pytest.approx(0.0, abs=1e-3)
+    assert filled.levels[-1] == pytest.approx(3.0, abs=1e-3)
+    innermost = filled.get_paths()[0]
+    x, y = innermost.vertices.mean(0)  # the lowest region lies around the minimum
+    assert abs(x - 1) < 0.2
+    assert abs(y + 2) < 0.2
+    line = plots.landscape(energies.Gaussian(torch.zeros(1), torch.eye(1)), axes(), (-2, 2), points=5).lines[0]
+    assert line.get_ydata().tolist() == [2.0, 0.5, 0.0, 0.5, 2.0]
+    plots.landscape(energies.Funnel(3), axes(), plane=(2, 0), at=torch.zeros(3), show="density", bar=False)
+
+
+def test_arrows_point_along_the_score():
+    ax = plots.score_field(energies.Gaussian(torch.zeros(2), torch.eye(2)), axes(), points=5)
+    arrows = ax.collections[0]
+    inward = arrows.U * arrows.X + arrows.V * arrows.Y
+    assert (inward[abs(arrows.X) + abs(arrows.Y) > 0] < 0).all()
+
+
+def test_chains_traces_and_ranks_show_the_draws():
+    draws = torch.randn(100, 4, 3, generator=gen())
+    ax = plots.chains(draws, axes(), energy=energies.Gaussian(torch.zeros(2), torch.eye(2)), plane=(0, 1), count=2)
+    assert len(ax.lines) == 2
+    assert ax.lines[1].get_xdata().tolist() == draws[:, 1, 0].double().tolist()
+    ax = plots.traces(draws, axes(), entry=2, count=3)
+    assert ax.lines[2].get_ydata().tolist() == draws[:, 2, 2].double().tolist()
+    ax = plots.ranks(draws, axes(), bins=10)
+    heights = torch.tensor([bar.get_height() for bar in ax.patches if bar.get_facecolor()[:3] != (0.9, 0.9, 0.9)])
+    assert float(heights.sum()) == 400  # every draw of every chain once
+    apart = draws.clone()
+    apart[:, 0] += 10
+    bars = [bar for bar in plots.ranks(apart, axes(), bins=8).patches if bar.get_width() == 50][:8]
+    assert [bar.get_height() > 0 for bar in bars] == [False] * 6 + [True] * 2  # the top quarter of the ranks
+
+
+def test_curves_agree_with_the_metrics():
+    inside, outside = torch.randn(50, generator=gen()), 1 + torch.randn(40, generator=gen(1))
+    ax = plots.roc({"energy": (inside, outside)}, axes())
+    area = float(metrics.auroc(inside, outside))
+    assert ax.get_legend().get_texts()[0].get_text() == f"energy  {area:.3f}"
+    p = torch.softmax(torch.randn(90, 3, generator=gen()), 1)
+    y = torch.randint(3, (90,), generator=gen(1))
+    curve = metrics.reliability_curve(p, y, 5)
+    shown = plots.reliability(p, y, axes(), bins=5).lines[1].get_ydata()
+    assert shown.tolist() == curve.accuracy[curve.count > 0].tolist()
+    estimate = partition.ais(RBM(6, 4), data=torch.ones(5, 6), betas=10, chains=20, generator=gen())
+    ax = plots.ais_weights(estimate, axes())
+    assert ax.lines[0].get_xdata()[0] == pytest.approx(float(estimate.value), abs=1e-4)
+    assert sum(bar.get_height() for bar in ax.patches[:40]) == 20
+    ax = plots.energy_histogram({"a": inside, "b": 5 * outside}, axes(), clip=0.05)
+    assert len(ax.get_legend().get_texts()) == 2
+
+
+def test_colours_are_drawn_as_they_are():
+    images = torch.rand(4, 3, 2, 2, generator=gen())
+    shown = plots.image_grid(images, axes()).images[0].get_array()
+    assert shown.shape == (5, 5, 3)
+    assert torch.equal(torch.as_tensor(shown[:2, 3:]), images[1].permute(1, 2, 0))
+
+
+@pytest.mark.parametrize("bad", [
+    lambda: plots.landscape(RBM(2, 2), axes()),
+    lambda: plots.landscape(torch.nn.Linear(2, 1), axes()),
+    lambda: plots.landscape(energies.Funnel(3), axes()),
+    lambda: plots.landscape(energies.Ring(), axes(), show="score"),
+    lambda: plots.landscape(energies.Ring(), axes(), (3, -3)),
+    lambda: plots.landscape(energies.Ring(), axes(), plane=(0, 0)),
+    lambda: plots.score_field(energies.Bimodal(), axes(), (-1, 1)),
+    lambda: plots.chains(torch.ones(5, 2, 1), axes()),
+    lambda: plots.traces(torch.ones(5), axes()),
+    lambda: plots.traces(torch.ones(5, 2, 3), axes(), entry=3),
+    lambda: plots.ranks(torch.ones(5, 1, 3), axes()),
+    lambda: plots.roc({}, axes()),
+    lambda: plots.energy_histogram({}, axes()),
+    lambda: plots.energy_histogram({"a": torch.tensor([1.0, math.inf])}, axes()),
+    lambda: plots.ais_weights(partition.exact(RBM(2, 2)), axes()),
+])  # fmt: skip
+def test_what_cannot_be_drawn_is_refused(bad):
+    with pytest.raises(GibbsianError) as caught:
         bad()
     assert len(str(caught.value)) > 25

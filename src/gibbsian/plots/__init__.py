@@ -1,0 +1,40 @@
+"""Looking at models and chains: every function draws on axes that you give it and returns them.
+
+>>> import matplotlib.figure
+>>> from gibbsian import models, plots
+>>> ax = matplotlib.figure.Figure().subplots()
+>>> ax = plots.filters(models.RBM(16, 6), ax, shape=(4, 4))
+"""
+
+from gibbsian.plots.curves import (
+    ais_weights,
+    energy_histogram,
+    free_energies,
+    free_energy_gap,
+    hidden_activity,
+    reliability,
+    roc,
+)
+from gibbsian.plots.images import filters, image_grid, reconstructions, samples, tile
+from gibbsian.plots.landscape import chains, landscape, score_field
+from gibbsian.plots.traces import ranks, traces
+
+__all__ = [
+    "ais_weights",
+    "chains",
+    "energy_histogram",
+    "filters",
+    "free_energies",
+    "free_energy_gap",
+    "hidden_activity",
+    "image_grid",
+    "landscape",
+    "ranks",
+    "reconstructions",
+    "reliability",
+    "roc",
+    "samples",
+    "score_field",
+    "tile",
+    "traces",
+]

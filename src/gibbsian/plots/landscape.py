@@ -1,0 +1,231 @@
+"""Energies of one or two coordinates as pictures: landscape, score field, chains on top."""
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from gibbsian.domains import Discrete
+from gibbsian.energy import Energy, ScoreField
+from gibbsian.errors import ArgumentError, CapabilityError, ShapeError
+from gibbsian.partition.base import placement
+from gibbsian.plots.style import colour, tidy
+from gibbsian.trace import Trace
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["chains", "landscape", "score_field"]
+
+Extent = tuple[float, float] | tuple[float, float, float, float]
+
+
+def _grid(
+    model: Any, extent: Extent, points: int, plane: tuple[int, int], at: Tensor | None
+) -> tuple[list[Tensor], Tensor]:
+    """Coordinates along each axis, and events on the grid `(points^axes, *event)`."""
+    if not isinstance(model, Energy | ScoreField):
+        raise CapabilityError(
+            f"a landscape is drawn of an energy, got a {type(model).__name__}; wrap it with as_energy"
+        )
+    if isinstance(model.domain, Discrete):
+        raise CapabilityError(f"a landscape needs continuous coordinates, this model lives on {model.domain}")
+    size = model.domain.numel
+    dtype, device = placement(model)
+    if size == 1:
+        if len(extent) != 2:
+            raise ArgumentError(f"extent={extent}: one coordinate has extent (low, high)")
+        line = torch.linspace(*extent, points, dtype=dtype, device=device)
+        return [line], line.reshape(-1, *model.domain.shape)
+    low_x, high_x, low_y, high_y = extent * 2 if len(extent) == 2 else extent
+    if not (low_x < high_x and low_y < high_y):
+        raise ArgumentError(f"extent={extent}: expected (low, high) or (left, right, bottom, top), rising")
+    i, j = plane
+    if not (0 <= i < size and 0 <= j < size and i != j):
+        raise ArgumentError(f"plane={plane}: two different coordinates of 0 to {size - 1} span the picture")
+    if size > 2 and at is None:
+        raise ArgumentError(f"the model has {size} coordinates: give at=, a point the slice in the plane goes through")
+    if at is not None and at.numel() != size:
+        raise ShapeError(f"at has {at.numel()} numbers, expected one event of {size}")
+    xs = torch.linspace(low_x, high_x, points, dtype=dtype, device=device)
+    ys = torch.linspace(low_y, high_y, points, dtype=dtype, device=device)
+    flat = xs.new_zeros(size) if at is None else at.to(xs).flatten()
+    events = flat.repeat(points * points, 1)
+    events[:, i], events[:, j] = xs.repeat(points), ys.repeat_interleave(points)
+    return [xs, ys], events.reshape(-1, *model.domain.shape)
+
+
+def landscape(
+    energy: Energy,
+    ax: "Axes",
+    extent: Extent = (-4.0, 4.0),
+    *,
+    points: int = 150,
+    show: str = "energy",
+    depth: float | None = None,
+    plane: tuple[int, int] = (0, 1),
+    at: Tensor | None = None,
+    bar: bool = True,
+) -> "Axes":
+    """The energy over a line or a plane, lowest energies darkest; heights above `depth` are cut off.
+
+    Args:
+        energy: an energy over continuous coordinates.
+        ax: where to draw.
+        extent: (low, high) for both axes, or (left, right, bottom, top).
+        points: along each axis.
+        show: "energy", or "density" for exp(-E), scaled so that its highest point is 1.
+        depth: how far above the lowest energy colours reach; 70 % of the picture where left out.
+        plane, at: which two coordinates are drawn, and the event the slice goes through, for more than two.
+        bar: draw a scale beside the picture.
+
+    >>> import matplotlib.figure, gibbsian as gb
+    >>> ax = landscape(gb.energies.Banana(), matplotlib.figure.Figure().subplots(), (-3, 3, -2, 6))
+    """
+    if show not in {"energy", "density"}:
+        raise ArgumentError(f"show={show!r}: expected 'energy' or 'density'")
+    lines, events = _grid(energy, extent, points, plane, at)
+    if not isinstance(energy, Energy):
+        raise CapabilityError(f"{type(energy).__name__} has a score and no energy; use plots.score_field")
+    with torch.no_grad():
+        e = torch.cat([energy(part) for part in events.split(1 << 14)]).double().cpu()
+    lowest = float(e[torch.isfinite(e)].min()) if bool(torch.isfinite(e).any()) else math.nan
+    if not math.isfinite(lowest):
+        raise ArgumentError(f"the energy is nowhere finite over {extent}")
+    value = torch.exp(lowest - e) if show == "density" else e
+    if len(lines) == 1:
+        ax.plot(lines[0].cpu().numpy(), value.numpy(), color=colour(0), linewidth=2)
+        ax.fill_between(lines[0].cpu().numpy(), value.numpy(), float(value.min()), color=colour(0), alpha=0.12)
+        ax.set(xlabel="x", ylabel=show)
+        return tidy(ax, grid="both")
+    highest = float(torch.quantile(e[torch.isfinite(e)][:: max(1, e.numel() // 10**6)], 0.7))
+    top = lowest + depth if depth is not None else max(highest, lowest + 1e-6)
+    picture = value.reshape(points, points).numpy()
+    if show == "density":
+        levels, colours, extend = torch.linspace(0, 1, 31).tolist(), "Blues", "neither"
+    else:
+        levels, colours, extend = torch.linspace(lowest, top, 31).tolist(), "Blues_r", "max"
+    xs, ys = (line.cpu().numpy() for line in lines)
+    drawn = ax.contourf(xs, ys, picture, levels=levels, cmap=colours, extend=extend)
+    ax.contour(xs, ys, picture, levels=levels[3::3], colors="white", linewidths=0.5, alpha=0.55)
+    ax.set(xlabel=f"$x_{plane[0] + 1}$", ylabel=f"$x_{plane[1] + 1}$")
+    if bar and ax.figure is not None:
+        scale = ax.figure.colorbar(drawn, ax=ax, label=show, fraction=0.046, pad=0.03)
+        scale.outline.set_visible(False)  # type: ignore[operator]
+        scale.locator = _nice_locator()
+        scale.update_ticks()
+    tidy(ax, grid=None)
+    return ax
+
+
+def _nice_locator() -> Any:
+    from matplotlib.ticker import MaxNLocator
+
+    return MaxNLocator(6)
+
+
+def score_field(
+    model: Energy | ScoreField,
+    ax: "Axes",
+    extent: Extent = (-4.0, 4.0),
+    *,
+    points: int = 22,
+    plane: tuple[int, int] = (0, 1),
+    at: Tensor | None = None,
+) -> "Axes":
+    """Arrows along the score s(x) = -∇E(x), longer and darker where it is larger; long ones are shortened.
+
+    Args:
+        model: an energy or a score field of two coordinates, or more with `plane` and `at`.
+        ax, extent, plane, at: as in `landscape`; draw over one, or alone.
+        points: arrows along each axis.
+
+    >>> import matplotlib.figure, gibbsian as gb
+    >>> ax = score_field(gb.energies.Ring(), matplotlib.figure.Figure().subplots())
+    """
+    lines, events = _grid(model, extent, points, plane, at)
+    if len(lines) == 1:
+        raise CapabilityError("a score field is drawn over two coordinates; plot landscape(energy, ax) for one")
+    s = model.score(events).flatten(1)[:, list(plane)].double().cpu()
+    norm = s.norm(dim=1, keepdim=True)
+    reach = float(norm.median().clamp(min=1e-12))
+    arrows = 1.5 * s / (norm + reach)  # of ¾ cell at the median, never above 1½
+    cell = [float(line[1] - line[0]) for line in lines]
+    xs, ys = (line.cpu().numpy() for line in lines)
+    ax.quiver(
+        xs,
+        ys,
+        (arrows[:, 0] * cell[0]).reshape(points, points).numpy(),
+        (arrows[:, 1] * cell[1]).reshape(points, points).numpy(),
+        norm.clamp(min=1e-12).log().reshape(points, points).numpy(),
+        angles="xy",
+        scale_units="xy",
+        scale=1.0,
+        cmap="inferno_r",
+        width=0.004,
+        pivot="mid",
+    )
+    ax.set(xlabel=f"$x_{plane[0] + 1}$", ylabel=f"$x_{plane[1] + 1}$")
+    return tidy(ax, grid=None)
+
+
+def chains(
+    draws: Tensor | Trace,
+    ax: "Axes",
+    *,
+    energy: Energy | None = None,
+    extent: Extent | None = None,
+    plane: tuple[int, int] = (0, 1),
+    count: int = 4,
+    **options: Any,
+) -> "Axes":
+    """The paths of some chains in a plane, over the landscape where the energy is given; rings mark the starts.
+
+    Args:
+        draws: a trace that kept its samples, or draws `(draws, chains, *event)`.
+        ax: where to draw.
+        energy: draw its landscape below.
+        extent: of the landscape; where the chains went where left out.
+        plane: which two coordinates.
+        count: chains drawn.
+        options: of `landscape`.
+
+    >>> import matplotlib.figure, gibbsian as gb
+    >>> g = torch.Generator().manual_seed(0)
+    >>> trace = gb.sample(gb.energies.Ring(), gb.kernels.RandomWalk(0.5), torch.ones(3, 2), steps=50, generator=g)
+    >>> ax = chains(trace, matplotlib.figure.Figure().subplots(), energy=gb.energies.Ring())
+    """
+    paths = draws_of(draws).flatten(2)
+    if paths.shape[2] < 2:
+        raise ShapeError("paths are drawn in two coordinates; use plots.traces for one")
+    paths = paths[:, :count, list(plane)]
+    if energy is not None:
+        landscape(energy, ax, extent or _around(paths), plane=plane, **options)
+    for i, path in enumerate(paths.unbind(1)):
+        x, y = path.T.numpy()
+        ax.plot(x, y, color=colour(i + 1), linewidth=0.9, alpha=0.75)
+        ax.scatter(x, y, s=5, color=colour(i + 1), linewidths=0, alpha=0.9, zorder=3)
+        ax.scatter(x[:1], y[:1], s=60, facecolors="white", edgecolors=colour(i + 1), linewidths=2, zorder=4)
+    ax.set(xlabel=f"$x_{plane[0] + 1}$", ylabel=f"$x_{plane[1] + 1}$")
+    return tidy(ax, grid=None)
+
+
+def _around(paths: Tensor) -> tuple[float, float, float, float]:
+    flat = paths.flatten(0, 1)
+    low, high = flat.amin(0), flat.amax(0)
+    pad = 0.15 * (high - low).clamp(min=1e-3)
+    left, bottom, right, top = *(low - pad).tolist(), *(high + pad).tolist()
+    return left, right, bottom, top
+
+
+def draws_of(draws: Tensor | Trace) -> Tensor:
+    """Finite draws `(draws, chains, *event)` on the CPU, in double precision."""
+    kept = draws.samples if isinstance(draws, Trace) else draws
+    if kept is None:
+        raise CapabilityError("the draws of this trace were not kept; call sample(..., keep=True)")
+    if not isinstance(kept, Tensor) or kept.dim() < 2 or not kept.numel():
+        what = tuple(kept.shape) if isinstance(kept, Tensor) else type(kept).__name__
+        raise ShapeError(f"draws are {what}, expected a trace or a tensor (draws, chains, *event)")
+    kept = kept.detach().cpu().double()
+    return kept[..., None] if kept.dim() == 2 else kept

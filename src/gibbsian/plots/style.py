@@ -1,0 +1,26 @@
+"""Colours and axes that all plots share; matplotlib's global settings stay untouched."""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLOURS = ("#2f6c9e", "#d9622b", "#3f9470", "#8a5fa8", "#c49a1a", "#b04a5a", "#5f6b73")
+GRID = "0.9"
+INK = "0.25"
+
+
+def colour(i: int) -> str:
+    """The i-th colour, around and around."""
+    return COLOURS[i % len(COLOURS)]
+
+
+def tidy(ax: "Axes", *, grid: str | None = "y") -> "Axes":
+    """No box around the picture, a light grid behind it."""
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.spines[["left", "bottom"]].set_color("0.6")
+    ax.tick_params(colors=INK, which="both", length=3)
+    ax.set_axisbelow(True)
+    if grid == "both" or grid == "y" or grid == "x":
+        ax.grid(True, axis=grid, color=GRID, linewidth=0.8)
+    return ax
