@@ -1,12 +1,19 @@
-"""Toy laws have the moments and supports they say."""
+"""Toy laws have the moments they say; files come back as they were written; steps are repeated and undone exactly."""
 
+import gzip
+import hashlib
 import math
+import sys
 
+import numpy as np
 import pytest
 import torch
 
 from gibbsian import data
-from gibbsian.errors import ArgumentError, RandomnessError
+from gibbsian.data.named import NAMED, Named, fetch
+from gibbsian.data.readers import read_idx
+from gibbsian.data.steps import make_steps
+from gibbsian.errors import ArgumentError, CapabilityError, DataError, RandomnessError
 
 
 def gen(seed=0):
@@ -60,4 +67,229 @@ def test_toys_follow_their_laws():
 ])  # fmt: skip
 def test_bad_toys_are_refused(bad, error, says):
     with pytest.raises(error, match=says):
+        bad()
+
+
+# --- readers --------------------------------------------------------------------------------------
+
+
+def test_npz_mat_and_npy_come_back_as_they_were_written(tmp_path):
+    from scipy.io import savemat
+
+    x, y = np.arange(12.0).reshape(4, 3), np.array([1, 0, 1, 0])
+    np.savez(tmp_path / "a.npz", X=x, y=y)
+    savemat(tmp_path / "a.mat", {"x_train": x, "x_test": x[:2] + 1, "y_train": y})
+    np.save(tmp_path / "a.npy", x.astype(np.float32))
+    npz, mat, npy = (data.read(tmp_path / f"a.{kind}") for kind in ("npz", "mat", "npy"))
+    assert torch.equal(npz.train.x, torch.tensor(x, dtype=torch.float32))
+    assert npz.train.y.tolist() == y.tolist()
+    assert mat.test.x.tolist() == (x[:2] + 1).tolist()
+    assert mat.train.y.tolist() == y.tolist()
+    assert isinstance(npy.train.x, np.memmap)
+    assert npy.train[1:3].x.tolist() == x[1:3].tolist()
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_csv_finds_separator_header_and_labels(tmp_path, separator):
+    rows = [["width", "height", "kind"], ["1.5", "2", "cat"], ["3", "4e1", "dog"], ["5", "6", "cat"]]
+    (tmp_path / "a.csv").write_text("\n".join(separator.join(row) for row in rows))
+    found = data.read(tmp_path / "a.csv", label="kind")
+    assert found.train.x.tolist() == [[1.5, 2.0], [3.0, 40.0], [5.0, 6.0]]
+    assert found.train.y.tolist() == [0, 1, 0]
+    assert found.classes == ("cat", "dog")
+    assert found.columns == ("width", "height")
+
+
+def test_idx_with_and_without_gzip(tmp_path):
+    raw = bytes([0, 0, 8, 3]) + b"".join(n.to_bytes(4, "big") for n in (2, 2, 2)) + bytes(range(8))
+    (tmp_path / "a-idx3-ubyte").write_bytes(raw)
+    (tmp_path / "a-idx3-ubyte.gz").write_bytes(gzip.compress(raw))
+    for name in ("a-idx3-ubyte", "a-idx3-ubyte.gz"):
+        assert data.read(tmp_path / name).train.x.flatten().tolist() == list(range(8))
+    wide = bytes([0, 0, 0x0D, 1]) + (2).to_bytes(4, "big") + np.array([1.5, -2.0], dtype=">f4").tobytes()
+    (tmp_path / "b.idx").write_bytes(wide)
+    assert data.read(tmp_path / "b.idx").train.x.tolist() == [1.5, -2.0]
+    (tmp_path / "cut-ubyte").write_bytes(raw[:-3])
+    with pytest.raises(DataError, match="not a whole idx file"):
+        read_idx(tmp_path / "cut-ubyte")
+
+
+def test_folders_of_images_give_classes(tmp_path):
+    from PIL import Image
+
+    for kind, value in (("cat", 10), ("dog", 200)):
+        (tmp_path / kind).mkdir()
+        for i in range(2):
+            Image.fromarray(np.full((4, 5), value + i, dtype=np.uint8)).save(tmp_path / kind / f"{i}.png")
+    found = data.read(tmp_path)
+    assert found.train.x.shape == (4, 1, 4, 5)
+    assert found.train.x[:, 0, 0, 0].tolist() == [10, 11, 200, 201]
+    assert found.train.y.tolist() == [0, 0, 1, 1]
+    assert found.classes == ("cat", "dog")
+    Image.fromarray(np.zeros((3, 5), dtype=np.uint8)).save(tmp_path / "cat" / "small.png")
+    with pytest.raises(DataError, match="one size"):
+        data.read(tmp_path)
+
+
+def _write(path, text):
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(("make", "error", "says"), [
+    (lambda d: data.read(d / "none.npz"), DataError, "there is no file"),
+    (lambda d: data.read(_write(d / "a.xyz", "1")), DataError, "no kind that is known"),
+    (lambda d: data.read(_write(d / "a.npz", "not a zip")), DataError, "cannot be read as npz"),
+    (lambda d: data.read(_write(d / "a.csv", "a,b\n1,2\n3")), DataError, "row 3: 1 cells"),
+    (lambda d: data.read(_write(d / "a.csv", "a,b\n1,x\n3,4")), DataError, "column 'b'"),
+    (lambda d: data.read(_write(d / "a.csv", "a,b\n1,nan\n3,4")), DataError, "fill or drop"),
+    (lambda d: data.read(_write(d / "a.csv", "a,b\n1,2"), label="c"), DataError, "no column 'c'"),
+    (lambda d: data.read(d), DataError, "holds no images"),
+    (lambda d: data.load("mnits"), ArgumentError, "did you mean 'mnist'"),
+])  # fmt: skip
+def test_bad_files_are_refused_with_a_reason(tmp_path, make, error, says):
+    with pytest.raises(error, match=says):
+        make(tmp_path)
+
+
+def test_parquet_says_what_it_needs(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    (tmp_path / "a.parquet").write_bytes(b"PAR1")
+    with pytest.raises(CapabilityError, match="gibbsian\\[parquet\\]"):
+        data.read(tmp_path / "a.parquet")
+
+
+def test_parquet_is_read(tmp_path):
+    pyarrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    import pyarrow.parquet as parquet
+
+    parquet.write_table(pyarrow.table({"a": [1.0, 2.0], "label": [0, 1]}), tmp_path / "a.parquet")
+    found = data.read(tmp_path / "a.parquet")
+    assert found.train.x.tolist() == [[1.0], [2.0]]
+    assert found.train.y.tolist() == [0, 1]
+
+
+# --- named sets -----------------------------------------------------------------------------------
+
+
+def test_digits_are_embedded():
+    digits = data.load("digits")
+    assert digits.train.x.shape == (1797, 8, 8)
+    assert int(digits.train.x.max()) == 16
+    assert torch.bincount(digits.train.y).tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+
+
+def test_files_are_found_checked_and_never_fetched_when_offline(tmp_path, monkeypatch):
+    content = b"some bytes"
+    entry = Named("a test", "things", {"a.bin": hashlib.sha256(content).hexdigest()}, "http://localhost:9/")
+    monkeypatch.setenv("GIBBSIAN_DATA", str(tmp_path / "mine"))
+    monkeypatch.setenv("GIBBSIAN_CACHE", str(tmp_path / "cache"))
+    with pytest.raises(DataError, match=r"could not be fetched .*by hand into"):
+        fetch(entry, "a.bin")
+    monkeypatch.setitem(NAMED, "things", Named("", "things", entry.files, entry.url, lambda e, p: fetch(e, "a.bin")))
+    with pytest.raises(DataError, match="fetching is switched off"):
+        data.load("things", offline=True)
+    for place in ("cache", "mine"):  # yours comes first
+        folder = tmp_path / place / "things"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "a.bin").write_bytes(content)
+        assert fetch(entry, "a.bin") == folder / "a.bin"
+    (tmp_path / "mine" / "things" / "a.bin").write_bytes(b"other bytes")
+    with pytest.raises(DataError, match="damaged"):
+        fetch(entry, "a.bin")
+
+
+# --- steps ----------------------------------------------------------------------------------------
+
+
+def grey(n=40):
+    return data.DataSet("grey", data.Rows(torch.randint(256, (n, 4, 4), generator=gen()).byte(), torch.arange(n) % 3))
+
+
+def test_steps_learn_from_training_rows_only_and_are_undone():
+    steps = [
+        {"split": {"validation": 8, "test": 0.25}},
+        "flatten",
+        "rescale",
+        "standardise",
+        {"whiten": {"kind": "pca"}},
+    ]
+    done = data.prepare(grey(), steps, seed=3)
+    assert [len(rows) for rows in done.data.parts.values()] == [22, 8, 10]
+    x = done.data.train.x
+    assert float(x.mean(0).abs().max()) < 1e-5
+    assert float((torch.cov(x.T) - torch.eye(16)).abs().max()) < 1e-3
+    assert float(done.data.test.x.mean(0).abs().max()) > 0.05  # not centred on itself
+    back = torch.cat([done.undo(rows.x) for rows in done.data.parts.values()])
+    assert back.shape == (40, 4, 4)
+    assert sorted(back.round().flatten().tolist()) == sorted(grey().train.x.flatten().tolist())
+
+
+def test_steps_are_repeated_exactly_from_what_was_learned():
+    steps = [{"split": {"test": 10}}, "flatten", "rescale", {"binarise": {"how": "sample"}}]
+    once, again = (data.prepare(grey(), steps, seed=1) for _ in range(2))
+    assert torch.equal(once.data.train.x, again.data.train.x)
+    assert not torch.equal(once.data.train.x, data.prepare(grey(), steps, seed=2).data.train.x)
+    known = data.prepare(grey(), steps, seed=1, fitted=once.fitted)
+    assert torch.equal(known.data.test.x, once.data.test.x)
+    assert set(once.data.train.x.unique().tolist()) == {0.0, 1.0}
+
+
+def test_steps_that_draw_anew_run_on_batches():
+    done = data.prepare(grey(), ["flatten", "rescale", {"binarise": {"how": "sample", "anew": True}}])
+    assert done.late == 1
+    assert done.data.train.x.unique().numel() > 10  # still grey
+    batch = done.data.train.x[:5], done.data.train.y[:5]
+    a, b = (done.transform(batch, gen(seed)) for seed in (0, 1))
+    assert set(a[0].unique().tolist()) == {0.0, 1.0}
+    assert not torch.equal(a[0], b[0])
+    assert torch.equal(a[1], batch[1])
+    assert torch.equal(done.finished("train").x, done.finished("train").x)
+
+
+def test_arrays_on_disk_stay_there(tmp_path):
+    np.save(tmp_path / "a.npy", np.arange(80, dtype=np.uint8).reshape(20, 4))
+    done = data.prepare(data.read(tmp_path / "a.npy"), [{"split": {"test": 5}}, "rescale", "standardise"])
+    assert isinstance(done.data.train.x, np.memmap)
+    assert done.late == 2
+    assert float(done.finished("train").x.mean(0).abs().max()) < 1e-5
+    assert done.undo(done.finished("test").x).round()[-1].tolist() == [76, 77, 78, 79]
+
+
+def test_other_sets_go_through_the_same_steps():
+    done = data.prepare(grey(), [{"split": {"test": 10}}, "flatten", "rescale", "standardise"])
+    shifted = data.DataSet("b", data.Rows(grey().train.x // 2))
+    assert float(done.other(shifted).mean()) < -0.5
+
+
+def test_columns_only_take_patches_and_dequantise():
+    x = torch.randn(50, 3, generator=gen())
+    x = torch.cat([x, x[:, :1] * 2 + 1], 1)  # repeats the first
+    table = data.DataSet("t", data.Rows(x, torch.arange(50) % 2))
+    done = data.prepare(table, [{"columns": {"correlation": 0.98}}, {"only": {"labels": [0]}}, {"take": {"n": 9}}])
+    assert done.data.train.x.shape == (9, 3)
+    assert (done.data.train.y == 0).all()
+    images = data.DataSet("i", data.Rows(torch.rand(2, 20, 30, generator=gen())))
+    patches = data.prepare(images, [{"patches": {"size": 6, "count": 100}}]).data.train.x
+    assert patches.shape == (100, 6, 6)
+    assert float(patches.mean((1, 2)).abs().max()) < 1e-6
+    filled = data.prepare(grey(), ["dequantise"])
+    assert torch.equal(filled.undo(filled.data.train.x), grey().train.x.float())
+    assert float(filled.data.train.x.max()) < 1
+
+
+@pytest.mark.parametrize(("bad", "says"), [
+    (lambda: make_steps(["binarize"]), "did you mean 'binarise'"),
+    (lambda: make_steps([{"binarise": {"haw": "sample"}}]), "did you mean 'how'"),
+    (lambda: make_steps(["take"]), "needs n"),
+    (lambda: make_steps([{"flatten": {}, "take": {"n": 1}}]), "one name"),
+    (lambda: data.prepare(grey(), [{"split": {"test": 40}}]), "leave some"),
+    (lambda: data.prepare(grey(), [{"binarise": {"anew": True}}, {"take": {"n": 2}}]), "must come before"),
+    (lambda: data.prepare(grey(), [{"reshape": {"shape": [3]}}]), "cannot take the shape"),
+    (lambda: data.prepare(grey(), [{"dequantise": {"levels": 2}}]), "whole numbers from 0 to 1"),
+    (lambda: data.prepare(data.DataSet("c", data.Rows(torch.ones(3, 2))), ["standardise"]), "never change"),
+])  # fmt: skip
+def test_bad_steps_are_refused(bad, says):
+    with pytest.raises((ArgumentError, DataError), match=says):
         bad()

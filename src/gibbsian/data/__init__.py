@@ -1,6 +1,23 @@
-"""Data: toy sets, and transforms to what energies take."""
+"""Data: toy laws, named sets, readers for files, and the recorded steps from raw data to what energies take."""
 
+from gibbsian.data.named import NAMED, load
+from gibbsian.data.readers import read
+from gibbsian.data.sets import DataSet, Rows
+from gibbsian.data.steps import STEPS, Prepared, prepare
 from gibbsian.data.toy import TOYS, toy
-from gibbsian.data.transforms import binarise
+from gibbsian.data.transforms import binarise, dequantise
 
-__all__ = ["TOYS", "binarise", "toy"]
+__all__ = [
+    "NAMED",
+    "STEPS",
+    "TOYS",
+    "DataSet",
+    "Prepared",
+    "Rows",
+    "binarise",
+    "dequantise",
+    "load",
+    "prepare",
+    "read",
+    "toy",
+]

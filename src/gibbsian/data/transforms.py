@@ -6,7 +6,7 @@ from torch import Tensor
 from gibbsian.errors import ArgumentError, DataError
 from gibbsian.random import require_generator
 
-__all__ = ["binarise"]
+__all__ = ["binarise", "dequantise"]
 
 
 def binarise(x: Tensor, how: str, *, generator: torch.Generator | None = None, threshold: float = 0.5) -> Tensor:
@@ -40,3 +40,26 @@ def binarise(x: Tensor, how: str, *, generator: torch.Generator | None = None, t
     require_generator(generator, x.device)
     u = torch.rand(x.shape, generator=generator, dtype=x.dtype, device=x.device)
     return (u < x).to(x.dtype)
+
+
+def dequantise(x: Tensor, levels: int = 256, *, generator: torch.Generator) -> Tensor:
+    """Whole numbers 0 … levels - 1 as real ones in [0, 1): (x + u)/levels with u uniform.
+
+    A density p of the result bounds the likelihood of the whole numbers from below:
+    log P(x) ≥ E_u log p((x + u)/levels) - d log levels (Theis et al. 2016).
+
+    >>> g = torch.Generator().manual_seed(0)
+    >>> y = dequantise(torch.tensor([0, 255], dtype=torch.uint8), generator=g)
+    >>> (y * 256).floor()
+    tensor([  0., 255.])
+    """
+    require_generator(generator, x.device)
+    if levels < 2:
+        raise ArgumentError(f"dequantise: levels={levels} must be two or more; bytes have 256")
+    values = x.float()
+    if bool(((values < 0) | (values > levels - 1) | (values != values.floor())).any()):
+        raise DataError(
+            f"dequantise takes whole numbers from 0 to {levels - 1}; this data has others, rescale it later"
+        )
+    u = torch.rand(values.shape, generator=generator, device=x.device)
+    return ((values + u) / levels).clamp(max=1 - 2.0**-24)  # rounding must not reach 1

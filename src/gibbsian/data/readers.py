@@ -1,0 +1,280 @@
+"""Reading files: npz, npy (memory-mapped), csv, parquet, idx, mat, and folders of images.
+
+No reader unpickles anything. Labels are found under the usual names, or under the one that is said.
+"""
+
+import csv
+import gzip
+import math
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gibbsian.data.sets import DataSet, Rows
+from gibbsian.errors import CapabilityError, DataError
+
+__all__ = ["read", "read_idx"]
+
+_INPUTS = ("x", "X", "data", "images", "features", "arr_0")
+_LABELS = ("y", "Y", "labels", "label", "target", "targets", "class")
+_PARTS = {"train": ("train",), "validation": ("valid", "validation", "val", "dev"), "test": ("test",)}
+_IDX = {
+    0x08: np.uint8,
+    0x09: np.int8,
+    0x0B: np.dtype(">i2"),
+    0x0C: np.dtype(">i4"),
+    0x0D: np.dtype(">f4"),
+    0x0E: np.dtype(">f8"),
+}
+_IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".pgm", ".ppm", ".tif", ".tiff"}
+
+
+def read(path: str | Path, *, label: str | None = None, name: str | None = None) -> DataSet:
+    """A data set from a file, or from a folder of images.
+
+    Args:
+        path: `.npz` (arrays x, y; or x_train, y_train, x_test, ...), `.npy` (stays on disk, memory-mapped), `.csv`,
+            `.tsv`, `.data` or `.txt` (columns of numbers, a header where there is one), `.parquet` (needs pyarrow),
+            idx as MNIST has it (`.gz` or not), `.mat`, or a folder of images of one size; subfolders are classes.
+        label: the array, variable or column with the labels; by default y, labels, target or class.
+        name: what to call the set; by default the name of the file.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     np.savez(f"{folder}/a.npz", x=np.zeros((5, 3)), y=np.arange(5))
+    ...     read(f"{folder}/a.npz")
+    DataSet(a: train 5 × (3,), labelled)
+    """
+    path = Path(path).expanduser()
+    if not path.exists():
+        raise DataError(
+            f"there is no file or folder {path}; give a path that exists, or a name from `gibbsian list data`"
+        )
+    stem = name or path.name.split(".")[0]
+    if path.is_dir():
+        return _images(path, stem)
+    kind = path.suffixes[-2] if path.suffix == ".gz" and len(path.suffixes) > 1 else path.suffix
+    if "ubyte" in path.name or kind == ".idx":
+        return DataSet(stem, Rows(torch.from_numpy(read_idx(path))))
+    if kind not in _READERS:
+        raise DataError(
+            f"{path.name} is of no kind that is known here; give {', '.join(sorted(_READERS))}, an idx file or a folder "
+            "of images"
+        )
+    try:
+        return _READERS[kind](path, stem, label)
+    except (ValueError, OSError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{path} cannot be read as {kind[1:]} ({' '.join(str(error).split())})") from error
+
+
+def read_idx(path: str | Path) -> np.ndarray:
+    """The array of an idx file: four bytes of kind and dimensions, one big-endian size each, the numbers.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "a-ubyte").write_bytes(bytes([0, 0, 8, 2, 0, 0, 0, 1, 0, 0, 0, 3, 7, 8, 9]))
+    ...     read_idx(Path(folder, "a-ubyte"))
+    array([[7, 8, 9]], dtype=uint8)
+    """
+    path = Path(path)
+    try:
+        raw = path.read_bytes()
+        if raw[:2] == b"\x1f\x8b":
+            raw = gzip.decompress(raw)
+        kind, dimensions = raw[2], raw[3]
+        sizes = np.frombuffer(raw, dtype=">u4", count=dimensions, offset=4)
+        count = math.prod(int(n) for n in sizes)
+        array = np.frombuffer(raw, dtype=_IDX[kind], count=count, offset=4 + 4 * dimensions)
+    except (OSError, EOFError, ValueError, KeyError, IndexError) as error:
+        raise DataError(f"{path} is not a whole idx file ({error}); fetch it again") from error
+    return array.reshape([int(n) for n in sizes]).astype(array.dtype.newbyteorder("="))
+
+
+def _tensor(array: Any) -> Tensor:
+    """An array as a tensor: bytes and whole numbers as they are, other numbers in single precision."""
+    array = np.asarray(array)
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"expected numbers, found {array.dtype}; leave such columns out, or turn them into numbers")
+    if array.dtype.kind == "f":
+        array = array.astype(np.float32)
+    return torch.from_numpy(np.ascontiguousarray(array))
+
+
+def _labels(array: Any) -> tuple[Tensor, tuple[str, ...]]:
+    """Labels as whole numbers from 0 on, and their names where they are words."""
+    array = np.asarray(array).reshape(-1)
+    if array.dtype.kind in "biu" or (array.dtype.kind == "f" and bool((array == np.round(array)).all())):
+        return torch.from_numpy(array.astype(np.int64)), ()
+    names, index = np.unique(array.astype(str), return_inverse=True)
+    return torch.from_numpy(index.astype(np.int64)), tuple(str(n) for n in names)
+
+
+def _from_arrays(arrays: dict[str, Any], stem: str, label: str | None, where: str) -> DataSet:
+    """A set from named arrays: x and y, or one pair for each part."""
+    lower = {key.lower(): key for key in arrays}
+
+    def find(names: tuple[str, ...], part: str | None = None) -> str | None:
+        for name in names:
+            forms = [name.lower()] if part is None else [f"{name.lower()}_{part}", f"{part}_{name.lower()}"]
+            for form in forms:
+                if form in lower:
+                    return lower[form]
+        return None
+
+    labels = (label,) if label else _LABELS
+    parts: dict[str, Rows] = {}
+    classes: tuple[str, ...] = ()
+    for part, spellings in _PARTS.items():
+        for spelling in spellings:
+            key = find(_INPUTS, spelling) or lower.get(spelling)
+            if key is None:
+                continue
+            own = find(labels, spelling)
+            y, classes = _labels(arrays[own]) if own else (None, classes)
+            parts[part] = Rows(_tensor(arrays[key]), y)
+            break
+    if "train" in parts:
+        return DataSet(stem, **parts, classes=classes)
+    key = find(_INPUTS) or (next(iter(arrays)) if len(arrays) == 1 else None)
+    if key is None:
+        raise DataError(
+            f"{where} holds {', '.join(arrays) or 'nothing'}; name the inputs x (or x_train, x_test), the labels y"
+        )
+    own = find(labels)
+    if label and own is None:
+        raise DataError(f"{where} has no {label!r} for the labels; it holds {', '.join(arrays)}")
+    y, classes = _labels(arrays[own]) if own and own != key else (None, ())
+    return DataSet(stem, Rows(_tensor(arrays[key]), y), classes=classes)
+
+
+def _npz(path: Path, stem: str, label: str | None) -> DataSet:
+    with np.load(path, allow_pickle=False) as file:
+        return _from_arrays({key: file[key] for key in file.files}, stem, label, path.name)
+
+
+def _npy(path: Path, stem: str, label: str | None) -> DataSet:
+    array = np.load(path, mmap_mode="r", allow_pickle=False)
+    if array.dtype.kind not in "biuf" or array.ndim < 1:
+        raise DataError(f"{path.name} holds {array.dtype} of shape {array.shape}; expected rows of numbers")
+    return DataSet(stem, Rows(array))
+
+
+def _mat(path: Path, stem: str, label: str | None) -> DataSet:
+    from scipy.io import loadmat
+
+    arrays = {k: v for k, v in loadmat(path).items() if not k.startswith("__") and v.dtype.kind in "biuf"}
+    return _from_arrays(arrays, stem, label, path.name)
+
+
+def _csv(path: Path, stem: str, label: str | None) -> DataSet:
+    opener = gzip.open if path.suffix == ".gz" else open
+    with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
+        head = file.read(1 << 16)
+        file.seek(0)
+        try:
+            dialect: Any = csv.Sniffer().sniff(head, delimiters=",;\t ")
+        except csv.Error:
+            dialect = csv.excel
+        rows = [row for row in csv.reader(file, dialect) if any(cell.strip() for cell in row)]
+    if not rows:
+        raise DataError(f"{path.name} holds no rows")
+    header = not any(_is_number(cell) for cell in rows[0])
+    names = tuple(cell.strip() for cell in rows[0]) if header else tuple(f"column {i}" for i in range(len(rows[0])))
+    table = rows[1:] if header else rows
+    for i, row in enumerate(table):
+        if len(row) != len(names):
+            raise DataError(f"{path.name}, row {i + 1 + header}: {len(row)} cells where {len(names)} are expected")
+    return _table(list(zip(*table, strict=True)), names, stem, label, path.name)
+
+
+def _parquet(path: Path, stem: str, label: str | None) -> DataSet:
+    try:
+        import pyarrow.parquet as parquet
+    except ImportError as error:
+        raise CapabilityError("parquet files need the package pyarrow: pip install 'gibbsian[parquet]'") from error
+    table = parquet.read_table(path)
+    columns = [column.to_numpy(zero_copy_only=False) for column in table.columns]
+    return _table(columns, tuple(table.column_names), stem, label, path.name)
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _table(columns: list[Any], names: tuple[str, ...], stem: str, label: str | None, where: str) -> DataSet:
+    """A set from columns; the one that is `label`, or has one of the usual names of labels, is set apart."""
+    if label is not None and label not in names:
+        raise DataError(f"{where} has no column {label!r} for the labels; it has {', '.join(names)}")
+    own = label or next((n for n in names if n.lower() in _LABELS), None)
+    y, classes = None, ()  # type: Tensor | None, tuple[str, ...]
+    numbers, kept = [], []
+    for name, column in zip(names, columns, strict=True):
+        if name == own:
+            cells = np.asarray(column)
+            y, classes = _labels(cells.astype(float) if all(map(_is_number, map(str, cells))) else cells)
+            continue
+        try:
+            numbers.append(np.asarray(column, dtype=np.float64))
+        except ValueError as error:
+            raise DataError(
+                f"{where}: column {name!r} holds {error.args[0].split(': ')[-1]}, which is no number; leave the column "
+                f"out, or say label={name} if it names the classes"
+            ) from error
+        kept.append(name)
+    x = np.stack(numbers, 1)
+    bad = ~np.isfinite(x)
+    if bad.any():
+        row, column = (int(i) for i in np.argwhere(bad)[0])
+        raise DataError(
+            f"{where}: row {row + 1} of column {kept[column]!r} is {x[row, column]} ({int(bad.sum())} such cells); fill or drop them"
+        )
+    return DataSet(stem, Rows(_tensor(x), y), classes=classes, columns=tuple(kept))
+
+
+def _images(folder: Path, stem: str) -> DataSet:
+    """Images of one size as bytes `(rows, channels, height, width)`; the folder each lies in is its class."""
+    from PIL import Image, UnidentifiedImageError
+
+    files = sorted(f for f in folder.rglob("*") if f.suffix.lower() in _IMAGES)
+    if not files:
+        raise DataError(f"{folder} holds no images ({', '.join(sorted(_IMAGES))})")
+    names = sorted({f.parent.name for f in files}) if any(f.parent != folder for f in files) else []
+    arrays: list[np.ndarray] = []
+    for file in files:
+        try:
+            with Image.open(file) as image:
+                grey = image.mode in {"1", "L", "I;16"}
+                pixels = np.asarray(image.convert("L" if grey else "RGB"))
+        except (UnidentifiedImageError, OSError) as error:
+            raise DataError(f"{file} cannot be read as an image ({error})") from error
+        arrays.append(pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1))
+        if arrays[-1].shape != arrays[0].shape:
+            raise DataError(
+                f"{file.name} is {arrays[-1].shape}, {files[0].name} {arrays[0].shape} (channels, height, width); bring all "
+                "images to one size"
+            )
+    y = torch.tensor([names.index(f.parent.name) for f in files]) if names else None
+    return DataSet(stem, Rows(torch.from_numpy(np.stack(arrays)), y), classes=tuple(names))
+
+
+_READERS: dict[str, Callable[[Path, str, str | None], DataSet]] = {
+    ".npz": _npz,
+    ".npy": _npy,
+    ".mat": _mat,
+    ".csv": _csv,
+    ".tsv": _csv,
+    ".txt": _csv,
+    ".data": _csv,
+    ".parquet": _parquet,
+}

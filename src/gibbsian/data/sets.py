@@ -1,0 +1,76 @@
+"""A data set as rows with or without labels, in up to three parts."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gibbsian.errors import DataError
+
+__all__ = ["PARTS", "DataSet", "Rows"]
+
+PARTS = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Examples `(rows, *event)`, a tensor or a memory-mapped array, and their labels `(rows,)` where there are any."""
+
+    x: Any
+    y: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if not len(self.x):
+            raise DataError("a part of the data holds no rows; give at least one example")
+        if self.y is not None and len(self.y) != len(self.x):
+            raise DataError(f"{len(self.x)} rows came with {len(self.y)} labels; they must agree")
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: Any) -> "Rows":
+        """Some rows; slices of an array on disk stay there."""
+        if isinstance(index, Tensor) and not isinstance(self.x, Tensor):
+            return Rows(np.asarray(self.x[index.numpy()]), None if self.y is None else self.y[index])
+        return Rows(self.x[index], None if self.y is None else self.y[index])
+
+    @property
+    def tensor(self) -> Tensor:
+        """The examples in memory."""
+        return self.x if isinstance(self.x, Tensor) else torch.from_numpy(np.array(self.x))
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Training data, with what is held out.
+
+    Attributes:
+        name: what it is called.
+        train, validation, test: the parts; the last two may be missing.
+        classes: names of the labels, where they are known.
+        columns: names of the features, where they are known.
+    """
+
+    name: str
+    train: Rows
+    validation: Rows | None = None
+    test: Rows | None = None
+    classes: tuple[str, ...] = ()
+    columns: tuple[str, ...] = field(default=())
+
+    @property
+    def parts(self) -> dict[str, Rows]:
+        """The parts that are there, by name."""
+        found = {name: getattr(self, name) for name in PARTS}
+        return {name: rows for name, rows in found.items() if rows is not None}
+
+    def replace(self, **changes: Any) -> "DataSet":
+        """A copy with other parts."""
+        return replace(self, **changes)
+
+    def __repr__(self) -> str:
+        parts = ", ".join(f"{name} {len(rows)}" for name, rows in self.parts.items())
+        labels = ", labelled" if self.train.y is not None else ""
+        return f"DataSet({self.name}: {parts} × {tuple(self.train.x.shape[1:])}{labels})"
