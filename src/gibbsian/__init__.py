@@ -25,7 +25,7 @@ _HOME = {
     "log_likelihood": "partition.likelihood",
 }
 _MODULES = [
-    "data", "domains", "energies", "errors", "kernels", "metrics", "models", "objectives", "partition",
+    "data", "domains", "energies", "errors", "hybrid", "kernels", "metrics", "models", "objectives", "partition",
     "plots", "random", "schedules", "testing", "training", "units",
 ]  # fmt: skip
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         domains,
         energies,
         errors,
+        hybrid,
         kernels,
         metrics,
         models,

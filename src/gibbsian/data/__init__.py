@@ -1,5 +1,6 @@
 """Data: toy laws, named sets, readers for files, and the recorded steps from raw data to what energies take."""
 
+from gibbsian.data.labelled import WithLabelled
 from gibbsian.data.named import NAMED, load
 from gibbsian.data.readers import read
 from gibbsian.data.sets import DataSet, Rows
@@ -14,6 +15,7 @@ __all__ = [
     "DataSet",
     "Prepared",
     "Rows",
+    "WithLabelled",
     "binarise",
     "dequantise",
     "load",

@@ -16,10 +16,11 @@ from gibbsian.energies.neural import (
     seeded,
     sizes_of,
 )
+from gibbsian.errors import ArgumentError
 from gibbsian.random import isolated
 from gibbsian.recorded import Recorded
 
-__all__ = ["ConvEnergy", "ConvNet", "ResidualEnergy", "ResidualNet"]
+__all__ = ["ConvEnergy", "ConvNet", "ResidualEnergy", "ResidualNet", "WideResidualNet"]
 
 
 class ConvNet(Recorded):
@@ -157,6 +158,43 @@ class ResidualNet(Recorded):
         for i, stage in enumerate(self.stages):
             x = stage(F.avg_pool2d(x, 2, ceil_mode=True) if i and min(x.shape[2:]) > 1 else x)
         return self.head(self.activation(x).flatten(2).mean(2))
+
+
+class WideResidualNet(ResidualNet):
+    """A wide residual network without batch norm: three stages of widths 16k, 32k and 64k, (depth - 4)/6 blocks each.
+
+    WRN-28-10 is the classifier that joint energy models were first shown with; WRN-10-2 or WRN-16-2 suit 28×28
+    images. Without batch norm, because an energy belongs to one x.
+
+    Reference: Zagoruyko & Komodakis 2016.
+
+    Args:
+        shape: (channels, height, width) of an image.
+        depth: 6n + 4, n blocks a stage (the 4 are the stem and the shortcuts).
+        factor: k, how much wider than the thin network.
+        outputs, activation, spectral_norm, generator: as for `MLP`.
+
+    >>> WideResidualNet((1, 8, 8), depth=10, factor=1, outputs=10)(torch.zeros(2, 1, 8, 8)).shape
+    torch.Size([2, 10])
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, int, int],
+        depth: int = 16,
+        factor: int = 2,
+        outputs: int = 1,
+        *,
+        activation: str = "silu",
+        spectral_norm: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        sizes_of("factor", (factor,))
+        if not isinstance(depth, int) or depth < 10 or (depth - 4) % 6:
+            raise ArgumentError(f"WideResidualNet(depth={depth!r}): the depth is 6n + 4: 10, 16, 22, 28, ...")
+        widths = (16 * factor, 32 * factor, 64 * factor)
+        options = {"activation": activation, "spectral_norm": spectral_norm, "generator": generator}
+        super().__init__(shape, widths, (depth - 4) // 6, outputs, **options)  # type: ignore[arg-type]
 
 
 class ResidualEnergy(NeuralEnergy):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gibbsian.domains import Bounded
 from gibbsian.kernels.base import Info, Kernel, MoveInputs, event_view, masked, positive, schedule_values
-from gibbsian.kernels.integrators import reflect
+from gibbsian.kernels.integrators import bounce, reflect
 from gibbsian.random import normals
 
 __all__ = ["Langevin", "ShortRunLangevin"]
@@ -86,7 +86,8 @@ class ShortRunLangevin(Kernel):
     This is a cold, clipped optimiser and not a sampler of exp(-E): for small α it follows exp(-E/T) at
     temperature T = τ²/2α (`.temperature`; 1e-6 in common settings), and on N(0, 1) its own law has variance
     τ²/(α(2 - α)) when nothing is clipped. What it draws is its own short-run law, which is what models
-    trained with it learn to make look like data. Use `Langevin` or `MALA` to sample the energy.
+    trained with it learn to make look like data. Use `Langevin` or `MALA` to sample the energy. At the walls of a
+    box it turns round once.
 
     Reference: Nijkamp et al. 2019; Du & Mordatch 2019.
 
@@ -130,5 +131,5 @@ class ShortRunLangevin(Kernel):
         move = event_view(inputs.step_size, x) * score + event_view(inputs.noise, x) * inputs.z
         x = x + masked(move, free)
         if isinstance(energy.domain, Bounded):
-            x, _ = reflect(x, x, energy.domain)
+            x = bounce(x, energy.domain)
         return Positions(x, free), Info()

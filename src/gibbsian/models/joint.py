@@ -1,5 +1,7 @@
 """A classifier read as an energy over inputs and classes."""
 
+from functools import cached_property
+
 import torch
 from torch import Tensor, nn
 
@@ -17,6 +19,7 @@ class JointEnergy(Energy):
 
     The class probabilities are the classifier's own, whatever Z is. Train it with `CrossEntropy` plus
     `PersistentContrastiveDivergence` in `Weighted`; `given(y)` is the energy of a class, for sampling it.
+    `gibbsian.hybrid` generates images of given classes, and classifies after a few refining steps.
 
     Reference: Grathwohl et al. 2020.
 
@@ -43,7 +46,14 @@ class JointEnergy(Energy):
                 f"the network of a JointEnergy gave {tuple(out.shape)} for {len(x)} rows, expected logits "
                 "(batch, classes) of at least two classes"
             )
-        return out
+        return out.float() if out.dtype == torch.bfloat16 else out  # eight bits are too few for sums of exponentials
+
+    @cached_property
+    def classes(self) -> int:
+        """K, the number of logits."""
+        like = next((p for p in self.parameters() if p.is_floating_point()), torch.zeros(()))
+        with torch.no_grad():
+            return self.logits(torch.zeros(1, *self.domain.shape, dtype=like.dtype, device=like.device)).shape[1]
 
     def forward(self, x: Tensor) -> Tensor:
         return -torch.logsumexp(self.logits(x), 1)
@@ -68,15 +78,16 @@ class ClassEnergy(Energy):
             raise ArgumentError(
                 f"a class is a whole number, or one a row; got {label.dtype} of shape {tuple(label.shape)}"
             )
-        self.joint, self.lowest, self.highest = joint, int(label.min()), int(label.max())
+        self.joint = joint
         self.register_buffer("label", label.long(), persistent=False)
+        if label.is_cuda and torch.cuda.is_current_stream_capturing():
+            return  # nothing can be read now; objectives have checked their labels before
+        lowest, highest = int(label.min()), int(label.max())
+        if lowest < 0 or highest >= joint.classes:
+            raise ArgumentError(f"classes run from {lowest} to {highest}, expected 0 to {joint.classes - 1}")
 
     def forward(self, x: Tensor) -> Tensor:
         logits = self.joint.logits(x)
-        if self.lowest < 0 or self.highest >= logits.shape[1]:
-            raise ArgumentError(
-                f"classes run from {self.lowest} to {self.highest}, expected 0 to {logits.shape[1] - 1}"
-            )
         if self.label.dim() and len(self.label) != len(x):
             raise ShapeError(f"{len(self.label)} labels met {len(x)} rows; give one label, or one a row")
         return -logits.gather(1, self.label.to(x.device).expand(len(x))[:, None]).squeeze(1)

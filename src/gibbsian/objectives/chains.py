@@ -1,9 +1,11 @@
 """What the likelihood and contrastive objectives share: samples from a kernel, and how the chains do."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gibbsian.energy import ContrastiveModel, Sampleable
 from gibbsian.errors import ArgumentError, CapabilityError
@@ -37,6 +39,29 @@ def plain_gibbs(kernel: Kernel, energy: Any) -> bool:
     return type(kernel) is Gibbs and kernel == Gibbs() and isinstance(energy, ContrastiveModel)
 
 
+@contextmanager
+def cast_once(energy: nn.Module, device: torch.device) -> Iterator[None]:
+    """Inside autocast, weights of dense and convolutional layers are in its precision already.
+
+    Autocast would cast them at every step of a chain (in a captured graph it cannot keep the casts), and half of
+    the kernels of a small network would be casts. The values are the same.
+    """
+    held: list[tuple[dict[str, nn.Parameter | None], str, nn.Parameter]] = []
+    if torch.is_autocast_enabled(device.type):
+        dtype = torch.get_autocast_dtype(device.type)
+        for module in energy.modules():
+            if isinstance(module, nn.Linear | nn.modules.conv._ConvNd):
+                own = module._parameters
+                held += [(own, name, p) for name, p in own.items() if p is not None and p.dtype == torch.float32]
+    for own, name, p in held:  # other tensors in their place: a parameter whose data changes loses its graphs
+        own[name] = nn.Parameter(p.detach().to(dtype), requires_grad=False)
+    try:
+        yield
+    finally:
+        for own, name, p in held:
+            own[name] = p
+
+
 def walk(
     energy: Any, kernel: Kernel, x: Tensor, steps: int, generator: torch.Generator
 ) -> tuple[Tensor, dict[str, Tensor]]:
@@ -44,7 +69,7 @@ def walk(
 
     The kernel's state is made anew, because cached energies and scores belong to older parameters.
     """
-    with torch.no_grad():
+    with torch.no_grad(), cast_once(energy, x.device):
         target = kernel.target(energy)
         state = kernel.init(target, x.detach())
         state, acceptance, diverged = advance(target, kernel, state, steps, generator)
@@ -66,7 +91,7 @@ def walk_tempered(
     generator: torch.Generator,
 ) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
     """The same for chains with their hotter replicas `(chains, replicas - 1, *event)`: cold, hot, turn, metrics."""
-    with torch.no_grad():
+    with torch.no_grad(), cast_once(energy, cold.device):
         target = kernel.target(energy)
         rows = torch.cat([cold[:, None], hot], 1).transpose(0, 1).flatten(0, 1)
         state = kernel.init_replicas(target, rows, turn)

@@ -6,7 +6,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from gibbsian.errors import CapabilityError
+from gibbsian.errors import CapabilityError, DataError
 from gibbsian.objectives.base import Batch, Loss, Objective, labels, observed
 from gibbsian.objectives.common import finish, number
 
@@ -26,7 +26,10 @@ class CrossEntropy(Objective):
     """-E log p(y|x), for energies over (x, y) that know their class probabilities.
 
     Batches are pairs (x, y). Added to a generative objective with `Weighted` it trains a joint energy model:
-    log p(x, y) = log p(y|x) + log p(x).
+    log p(x, y) = log p(y|x) + log p(x), so equal weights are the joint likelihood.
+
+    Rows of label -1 have none: the mean is over the others, and such rows teach p(x) alone. For few labels among
+    many rows, `data.WithLabelled` puts some of them into every batch.
 
     Reference: Grathwohl et al. 2020.
 
@@ -53,13 +56,20 @@ class CrossEntropy(Objective):
                 f"CrossEntropy needs a model with class_log_prob(x), such as models.JointEnergy; "
                 f"{type(energy).__name__} has none"
             )
-        labels(batch, "CrossEntropy")
+        y, classes = labels(batch, "CrossEntropy"), getattr(energy, "classes", None)
+        lowest, highest = int(y.min()), int(y.max())
+        if lowest < -1 or (isinstance(classes, int) and highest >= classes):
+            last = "K - 1" if classes is None else classes - 1
+            raise DataError(f"labels run from {lowest} to {highest}, expected 0 to {last}, or -1 where a row has none")
 
     def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
         x, y = observed(batch), labels(batch, "CrossEntropy")
         log_p = energy.class_log_prob(x)
-        value = torch.nn.functional.nll_loss(log_p, y)
+        known = (y >= 0).to(log_p.dtype)
+        count = known.sum().clamp(min=1)
+        each = -log_p.gather(1, y.clamp(min=0)[:, None]).squeeze(1)
         if self.smoothing:
-            value = (1 - self.smoothing) * value - self.smoothing * log_p.mean()
-        accuracy = (log_p.detach().argmax(1) == y).to(x.dtype).mean()
+            each = (1 - self.smoothing) * each - self.smoothing * log_p.mean(1)
+        value = (known * each).sum() / count
+        accuracy = (log_p.detach().argmax(1) == y).to(x.dtype).sum() / count
         return finish(self, value, state, {"cross_entropy": value, "accuracy": accuracy})

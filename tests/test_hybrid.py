@@ -1,0 +1,268 @@
+"""Joint energy models: unlabelled rows, generation by class, refinement, and half precision in the chains."""
+
+import pytest
+import torch
+
+import gibbsian as gb
+from gibbsian import domains, errors, hybrid, kernels, models, objectives
+from gibbsian.energies import MLP, ConvNet, ResidualNet
+from gibbsian.energies.neural_conv import WideResidualNet
+from gibbsian.objectives.chains import cast_once, walk
+
+D = torch.float64
+
+
+def gen(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def joint_energy(classes=3):
+    return models.JointEnergy(MLP(2, (8,), outputs=classes).double(), domains.Real(2))
+
+
+class Wells(torch.nn.Module):
+    """Logits -½‖x - μ_k‖²/s²: every class a Gaussian, classes equally probable."""
+
+    def __init__(self, means, width=0.5):
+        super().__init__()
+        self.means, self.width = torch.nn.Parameter(torch.as_tensor(means, dtype=D)), width
+
+    def forward(self, x):
+        return -0.5 * (x[:, None] - self.means).square().sum(2) / self.width**2
+
+
+MEANS = [[4.0, 0.0], [-4.0, 0.0], [0.0, 5.0]]
+
+
+def gradient(loss, module):
+    return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(module.parameters()))])
+
+
+# --- unlabelled rows ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+def test_rows_without_label_do_not_count(smoothing):
+    joint, x = joint_energy(), torch.randn(10, 2, generator=gen(), dtype=D)
+    y = torch.tensor([0, -1, 2, -1, -1, 1, 1, -1, 0, -1])
+    known = y >= 0
+    truth = torch.nn.functional.cross_entropy(joint.net(x[known]), y[known], label_smoothing=smoothing)
+    loss = objectives.CrossEntropy(smoothing)(joint, (x, y), (), gen())
+    torch.testing.assert_close(loss.value, truth)
+    torch.testing.assert_close(gradient(loss.value, joint), gradient(truth, joint))
+    accuracy = (joint.net(x[known]).argmax(1) == y[known]).double().mean()
+    torch.testing.assert_close(loss.metrics["accuracy"], accuracy)
+
+
+def test_a_batch_without_any_label_gives_no_gradient():
+    joint, x = joint_energy(), torch.randn(4, 2, generator=gen(), dtype=D)
+    loss = objectives.CrossEntropy()(joint, (x, torch.full((4,), -1)), (), gen())
+    assert float(loss.value.detach()) == 0.0
+    assert (gradient(loss.value, joint) == 0).all()
+
+
+def test_labels_outside_the_classes_are_refused():
+    joint, x = joint_energy(), torch.zeros(3, 2, dtype=D)
+    for y in ([0, 3, 1], [0, -2, 1]):
+        with pytest.raises(errors.DataError, match="expected 0 to 2, or -1"):
+            objectives.CrossEntropy().init(joint, (x, torch.tensor(y)), gen())
+
+
+def test_semi_supervised_training_uses_the_unlabelled_rows():
+    """Two labelled points between three clusters each: the density moves the border where two labels leave it."""
+    g = gen(1)
+    centres = torch.tensor(MEANS, dtype=D)
+    u = centres[torch.arange(300) % 3] + 0.5 * torch.randn(300, 2, generator=g, dtype=D)
+    x, y = torch.tensor([[4.0, 0.0], [-4.0, 0.0], [0.0, 5.0]], dtype=D), torch.arange(3)
+    start = [[3.0, 2.0], [-3.0, 2.0], [1.0, 3.0]]
+    joint = models.JointEnergy(Wells(start), domains.Real(2))
+    chains = objectives.PersistentContrastiveDivergence(kernels.MALA(0.5), steps=5, chains=200, start="data")
+    objective = objectives.Weighted([objectives.CrossEntropy(), chains])
+    transform = gb.data.WithLabelled(x, y, rows=6)
+    gb.fit(joint, objective, u, transform=transform, steps=150, batch_size=100, lr=0.05, seed=0)
+    # the likelihood's optimum of the means, within the standard error 0.5/√100 and the optimiser's noise
+    assert (joint.net.means.detach() - centres).abs().max() < 0.3
+    assert (hybrid.classify(joint, u).argmax(1) == torch.arange(300) % 3).double().mean() > 0.99
+
+
+def test_labelled_rows_are_drawn_from_their_tensor():
+    x, y = torch.arange(5.0)[:, None], torch.arange(5)
+    transform = gb.data.WithLabelled(x, y, rows=2000)
+    both, labels = transform(torch.full((3, 1), 9.0), gen())
+    assert (labels[:3] == -1).all()
+    assert (both[:3] == 9).all()
+    assert (both[3:, 0] == labels[3:]).all()
+    counts = labels[3:].bincount()
+    assert ((counts - 400).abs() < 5 * (2000 * 0.2 * 0.8) ** 0.5).all()
+    with pytest.raises(errors.ShapeError):
+        gb.data.WithLabelled(x, y[:3], rows=2)
+    with pytest.raises(errors.DataError, match="whole"):
+        gb.data.WithLabelled(x, y.float(), rows=2)
+    with pytest.raises(errors.ArgumentError, match="rows"):
+        gb.data.WithLabelled(x, y, rows=0)
+    with pytest.raises(errors.DataError, match="tensor"):
+        transform((x, y), gen())
+
+
+# --- generation -----------------------------------------------------------------------------------
+
+
+def test_generated_draws_follow_the_law_of_their_class():
+    """Langevin on E(·, y) of a Gaussian class: mean μ_y, variance s²/(1 - ε²/4s²), within 5 standard errors."""
+    joint = models.JointEnergy(Wells(MEANS), domains.Real(2))
+    y = torch.arange(3).repeat(1000)
+    x = hybrid.generate(joint, y, kernels.Langevin(0.4), 60, generator=gen())
+    variance = 0.25 / (1 - 0.16 / (4 * 0.25))
+    for k in range(3):
+        own = x[y == k]
+        assert ((own.mean(0) - torch.tensor(MEANS[k])).abs() < 5 * (variance / 1000) ** 0.5).all()
+        assert ((own.var(0) / variance - 1).abs() < 5 * (2 / 1000) ** 0.5).all()
+
+
+def test_the_pool_gives_every_class_its_best_rows_once():
+    joint = models.JointEnergy(Wells(MEANS), domains.Real(2))
+    pool = 3 * torch.randn(50, 2, generator=gen(), dtype=D)
+    y = torch.tensor([2, 0, 2, 1, 2, 0])
+    x = hybrid.generate(joint, y, kernels.Langevin(0.1), 0, pool=pool, generator=gen())
+    p = joint.class_log_prob(pool)
+    for k in range(3):
+        wanted = pool[p[:, k].topk(int((y == k).sum())).indices]
+        assert torch.equal(x[y == k], wanted)
+    moved = hybrid.generate(joint, y, kernels.Langevin(0.1), 1, pool=pool, generator=gen())
+    assert 0 < (moved - x).abs().max() < 5
+    with pytest.raises(errors.DataError, match="larger"):
+        hybrid.generate(joint, y, kernels.Langevin(0.1), 1, pool=pool[:2], generator=gen())
+    with pytest.raises(errors.ArgumentError, match="expected 0 to 2"):
+        hybrid.generate(joint, y + 1, kernels.Langevin(0.1), 1, generator=gen())
+    with pytest.raises(errors.CapabilityError, match="JointEnergy"):
+        hybrid.generate(joint.given(0), y, kernels.Langevin(0.1), 1, generator=gen())
+
+
+def test_buffers_are_found_in_nested_states():
+    joint, x = joint_energy(), torch.randn(6, 2, generator=gen(), dtype=D)
+    chains = objectives.PersistentContrastiveDivergence(kernels.Langevin(0.1), chains=7)
+    objective = objectives.Weighted([objectives.Weighted([chains]), objectives.CrossEntropy()])
+    state = objective.init(joint, (x, torch.zeros(6).long()), gen())
+    assert hybrid.buffer_of(state) is state[0][0].x
+    with pytest.raises(errors.ArgumentError, match="Persistent"):
+        hybrid.buffer_of(())
+
+
+# --- refinement -----------------------------------------------------------------------------------
+
+
+def test_refinement_moves_downhill_and_averages_draws():
+    joint = models.JointEnergy(Wells(MEANS), domains.Real(2))
+    x = torch.tensor([[2.2, 1.5], [-2.0, -2.0]], dtype=D)
+    cold = kernels.ShortRunLangevin(0.02, 0.0)
+    near = hybrid.refine(joint, x, cold, 40, generator=gen())
+    assert (joint(near) < joint(x)).all()
+    assert hybrid.refine(joint, x, cold, 0, generator=gen()) is x
+    torch.testing.assert_close(hybrid.classify(joint, x), joint.net(x).softmax(1))
+    refined = hybrid.classify(joint, x, kernel=cold, steps=40, generator=gen())
+    torch.testing.assert_close(refined, joint.net(near).softmax(1))
+    noisy, g = kernels.ShortRunLangevin(0.02, 0.3), gen(3)
+    each = [joint.net(hybrid.refine(joint, x, noisy, 3, generator=g)).softmax(1) for _ in range(4)]
+    both = hybrid.classify(joint, x, kernel=noisy, steps=3, draws=4, generator=gen(3))
+    torch.testing.assert_close(both, sum(each) / 4)
+    with pytest.raises(errors.ArgumentError, match="kernel"):
+        hybrid.classify(joint, x, steps=3, generator=gen())
+    with pytest.raises(errors.RandomnessError):
+        hybrid.classify(joint, x, kernel=cold, steps=3)
+
+
+# --- precision and layout -------------------------------------------------------------------------
+
+
+def image_energy(net):
+    return models.JointEnergy(net, domains.Box((1, 12, 12), -1.0, 1.0))
+
+
+@pytest.mark.parametrize(
+    "net",
+    [
+        ConvNet((1, 12, 12), (4, 8), 8, outputs=3),
+        ResidualNet((1, 12, 12), (8, 16), 1, outputs=3),
+        WideResidualNet((1, 12, 12), 10, 1, outputs=3),
+    ],
+    ids=["conv", "residual", "wide"],
+)
+def test_casting_weights_once_changes_nothing(net, monkeypatch):
+    joint = image_energy(net.to(memory_format=torch.channels_last))
+    x = joint.domain.sample(4, generator=gen())
+    before = {name: p.detach().clone() for name, p in joint.named_parameters()}
+    kernel = kernels.ShortRunLangevin(1.0, 0.01)
+    with torch.autocast("cpu", torch.bfloat16):
+        once, _ = walk(joint, kernel, x, 3, gen())
+        with cast_once(joint, x.device):
+            assert {p.dtype for p in joint.parameters()} == {torch.bfloat16}
+            assert joint(x).dtype == torch.float32
+        monkeypatch.setattr("gibbsian.objectives.chains.cast_once", lambda energy, device: torch.no_grad())
+        plain, _ = walk(joint, kernel, x, 3, gen())
+    assert torch.equal(once, plain)
+    assert once.dtype == torch.float32
+    full, _ = walk(joint, kernel, x, 3, gen())
+    assert not torch.equal(once, full)
+    for name, p in joint.named_parameters():
+        assert p.dtype == torch.float32
+        assert torch.equal(p, before[name])
+    with cast_once(joint, x.device):  # outside autocast nothing is cast
+        assert {p.dtype for p in joint.parameters()} == {torch.float32}
+
+
+def test_a_joint_energy_trains_in_half_precision_and_channels_last(tmp_path):
+    """Stripes lying and standing: both kinds are told apart, and the buffer holds both."""
+    g = gen()
+    y = torch.arange(200) % 2
+    wave = torch.sign(torch.sin(torch.arange(12.0)))[None, :].expand(12, 12)
+    x = torch.stack([wave if k else wave.T for k in y.tolist()])[:, None] * 0.8
+    x = (x + 0.05 * torch.randn(x.shape, generator=g)).clamp(-1, 1)
+    net = ConvNet((1, 12, 12), (8, 16), 16, outputs=2).to(memory_format=torch.channels_last)
+    joint = image_energy(net)
+    chains = objectives.PersistentContrastiveDivergence(
+        kernels.ShortRunLangevin(1.0, 0.01), steps=5, chains=16, buffer=64, reinit=0.05, penalty=0.01
+    )
+    objective = objectives.Weighted([objectives.CrossEntropy(), chains])
+    run = gb.fit(
+        joint,
+        objective,
+        (x, y),
+        steps=80,
+        batch_size=32,
+        lr=5e-3,
+        precision="bf16",
+        ema=0.9,
+        run_dir=tmp_path / "run",
+    )
+    assert net.layers[2].weight.is_contiguous(memory_format=torch.channels_last)
+    assert (hybrid.classify(run.ema, x).argmax(1) == y).double().mean() > 0.95
+    assert hybrid.buffer_of(run.state).shape == (64, 1, 12, 12)
+    again = gb.load(tmp_path / "run")
+    torch.testing.assert_close(again(x), joint(x), rtol=1e-5, atol=1e-5)
+
+
+def test_reflection_at_the_walls_keeps_chains_inside_and_hides_nothing():
+    from gibbsian.kernels.integrators import bounce, reflect
+
+    box = domains.Box(4, -1.0, [1.0, 2.0, 3.0, 4.0])
+    x = torch.tensor([[-1.5, 2.5, 0.3, 9.0], [torch.inf, torch.nan, -torch.inf, -2.0]])
+    out = bounce(x, box)
+    torch.testing.assert_close(out[0, :3], reflect(x, x, box)[0][0, :3])
+    assert out[0, 2] == x[0, 2]
+    assert out[0, 3] == -1.0
+    assert torch.isnan(out[1, :3]).all()
+    assert out[1, 3] == 0.0
+    inside = box.sample(100, generator=gen())
+    assert torch.equal(bounce(inside, box), inside)
+
+
+def test_wide_networks_have_the_depth_they_say():
+    net = WideResidualNet((3, 16, 16), 16, 2, outputs=10)
+    shortcuts = sum(isinstance(b.shortcut, torch.nn.Conv2d) for s in net.stages for b in s)
+    convolutions = sum(isinstance(m, torch.nn.Conv2d) for m in net.modules())
+    # 6n convolutions in blocks, the stem and the dense head; the stem is as wide as the first stage
+    assert convolutions - shortcuts + 1 == 16 - 2
+    assert shortcuts == 2
+    assert [s[0].second.out_channels for s in net.stages] == [32, 64, 128]
+    with pytest.raises(errors.ArgumentError, match="6n"):
+        WideResidualNet((3, 16, 16), 12)
