@@ -2,10 +2,13 @@
 
 from gibbsian.energies.banana import Banana
 from gibbsian.energies.double_well import DoubleWell
+from gibbsian.energies.experts import ProductOfExperts, StudentExperts
+from gibbsian.energies.field import FieldOfExperts
 from gibbsian.energies.funnel import Funnel
 from gibbsian.energies.gaussian import Gaussian
 from gibbsian.energies.gaussian_mixture import Bimodal, GaussianMixture
 from gibbsian.energies.grid import Grid
+from gibbsian.energies.ica import ICA
 from gibbsian.energies.neural import MLP, LayerNorm, MLPEnergy, NeuralEnergy
 from gibbsian.energies.neural_conv import ConvEnergy, ConvNet, ResidualEnergy, ResidualNet
 from gibbsian.energies.neural_graph import GraphEnergy, GraphNet, Graphs
@@ -14,6 +17,7 @@ from gibbsian.energies.ring import Ring
 from gibbsian.energies.student import StudentT
 
 __all__ = [
+    "ICA",
     "MLP",
     "AttentionEnergy",
     "AttentionNet",
@@ -22,6 +26,7 @@ __all__ = [
     "ConvEnergy",
     "ConvNet",
     "DoubleWell",
+    "FieldOfExperts",
     "Funnel",
     "Gaussian",
     "GaussianMixture",
@@ -32,10 +37,12 @@ __all__ = [
     "LayerNorm",
     "MLPEnergy",
     "NeuralEnergy",
+    "ProductOfExperts",
     "RecurrentEnergy",
     "RecurrentNet",
     "ResidualEnergy",
     "ResidualNet",
     "Ring",
+    "StudentExperts",
     "StudentT",
 ]

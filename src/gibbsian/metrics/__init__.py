@@ -1,5 +1,6 @@
 """How good samples and models are."""
 
+from gibbsian.metrics.amari import amari_distance
 from gibbsian.metrics.calibration import Reliability, expected_calibration_error, reliability_curve
 from gibbsian.metrics.images import FeatureDistance, FeatureMoments, feature_moments, fid, frechet_distance, kid
 from gibbsian.metrics.ood import RocCurve, aupr, auroc, fpr95, roc_curve
@@ -20,6 +21,7 @@ __all__ = [
     "Reliability",
     "RocCurve",
     "TwoSampleTest",
+    "amari_distance",
     "aupr",
     "auroc",
     "energy_distance",
