@@ -29,6 +29,7 @@ from gibbsian.random import require_generator
 from gibbsian.recorded import Recorded
 
 __all__ = [
+    "BoundedModel",
     "ContrastiveModel",
     "Energy",
     "Family",
@@ -213,6 +214,17 @@ class ContrastiveModel(Protocol):
     ) -> tuple[Tensor, Tensor]:
         """E(batch).mean() - E(samples).mean(), differentiable in the parameters, and the samples: `steps` Gibbs
         sweeps from `chains`, or from the batch itself where that is None."""
+
+
+@runtime_checkable
+class BoundedModel(Protocol):
+    """Bounds the sum over its hidden variables where it cannot do it."""
+
+    def sums_exactly(self) -> bool:
+        """Whether `forward` is within reach."""
+
+    def log_mass_bound(self, x: Tensor) -> Tensor:
+        """A lower bound on log Σ_h exp(-E(x, h)), `(batch,)`."""
 
 
 @runtime_checkable

@@ -2,6 +2,7 @@
 
 from gibbsian.models.boltzmann import BoltzmannMachine
 from gibbsian.models.classification import ClassificationRBM
+from gibbsian.models.dbm import DBM
 from gibbsian.models.hopfield import Hopfield
 from gibbsian.models.ising import Ising
 from gibbsian.models.joint import JointEnergy
@@ -11,6 +12,7 @@ from gibbsian.models.rbm_path import RBMPath
 from gibbsian.models.subspace import SubspaceRBM
 
 __all__ = [
+    "DBM",
     "RBM",
     "BoltzmannMachine",
     "ClassificationRBM",

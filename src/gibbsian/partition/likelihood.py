@@ -4,13 +4,13 @@ log p(x) = -E(x) - log Z
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from gibbsian.domains import Counts
-from gibbsian.energy import Energy
+from gibbsian.energy import BoundedModel, Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DomainError
 from gibbsian.models.rbm import RBM
 from gibbsian.partition.base import LogZ, exactly, refuse_nan, require_energy
@@ -30,7 +30,8 @@ class LogLikelihood:
         stderr: both standard errors together.
         data_stderr: from the finite number of data.
         log_z_stderr: from log Z; NaN where log Z is only bounded.
-        lower, upper: three standard errors of the data and the interval of log Z, added in quadrature.
+        lower, upper: three standard errors of the data and the interval of log Z, added in quadrature; where `value`
+            is itself a lower bound `upper` is +∞.
         per_sample: log p(x) of every row.
         log_z: the log Z that was used, or None.
         method: how it was found.
@@ -61,7 +62,8 @@ def log_likelihood(energy: Energy, x: Tensor, log_z: "LogZ | float | Tensor | No
 
     A log Z that is too low flatters every likelihood by the same amount, and estimates of log Z err on that
     side: check `ais` against `reverse_ais`, or report `partition.raise_bound`, which needs no log Z. The
-    error of log Z is common to all rows: it does not shrink with more data.
+    error of log Z is common to all rows: it does not shrink with more data. Where the hidden variables of a model
+    cannot be summed out (a deep Boltzmann machine) the result is its variational lower bound, and its method says so.
 
     Args:
         energy: any model.
@@ -79,8 +81,10 @@ def log_likelihood(energy: Energy, x: Tensor, log_z: "LogZ | float | Tensor | No
     """
     require_energy(energy)
     energy.domain.check(x, "x")
+    bounded = isinstance(energy, BoundedModel) and not energy.sums_exactly()
     with torch.no_grad():
-        minus = torch.cat([-energy(part).double() for part in x.split(_BLOCK)])
+        log_mass = energy.log_mass_bound if bounded else lambda part: -energy(part)
+        minus = torch.cat([log_mass(part).double() for part in x.split(_BLOCK)])
         if isinstance(energy.domain, Counts):
             minus = minus + energy.domain.log_orders(x.double())
             if log_z is None:
@@ -90,7 +94,10 @@ def log_likelihood(energy: Energy, x: Tensor, log_z: "LogZ | float | Tensor | No
                     "documents of several lengths have one log Z each; leave log_z out, or split the data by length"
                 )
     known = known_log_z(energy, log_z)
-    return likelihood_of(minus - known.value.to(minus), known, known.method)
+    out = likelihood_of(minus - known.value.to(minus), known, known.method)
+    if not bounded:
+        return out
+    return replace(out, upper=torch.full_like(out.upper, math.inf), method=f"variational bound, {known.method}")
 
 
 def known_log_z(energy: Energy, log_z: "LogZ | float | Tensor | None") -> LogZ:

@@ -14,6 +14,7 @@ from gibbsian.energy import Energy
 from gibbsian.errors import DomainError
 from gibbsian.models.boltzmann import BoltzmannMachine
 from gibbsian.models.classification import ClassificationRBM, LabelledRBM
+from gibbsian.models.dbm import DBM
 from gibbsian.models.rbm import RBM
 from gibbsian.models.subspace import SubspaceRBM
 
@@ -75,6 +76,8 @@ def summed_side(energy: Energy, total: int | None = None) -> tuple[Energy, Discr
     sides = [energy]
     if isinstance(energy, BoltzmannMachine) and energy.hidden:
         sides = [energy.complete()]
+    elif isinstance(energy, DBM):
+        sides = [energy.side(0), energy.side(1)]
     elif isinstance(energy, RBM):
         sides.append(HiddenSide(energy, energy.hidden.domain, total))
     elif isinstance(energy, ClassificationRBM):
