@@ -5,10 +5,12 @@ The sweeps hold every number that value and gradient need,
     F(v) = -b·v - Σⱼ softplus(aⱼ),   aⱼ = cⱼ + (vW)ⱼ
     ∇_W [F(data) - F(samples)] = -⟨v p(h|v)ᵀ⟩_data + ⟨v p(h|v)ᵀ⟩_samples,
 
-so both come out of one pass, while the layers are still in the cache, and the backward pass only hands them out.
+so both come out of one pass, while the layers are still in the cache, and the backward pass only hands them out. The
+visible layer may begin with a softmax label, `units.Joined(Softmax(1, classes), Bernoulli(n))`.
 """
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -22,18 +24,24 @@ from gibbsian.random import quick_uniforms
 if TYPE_CHECKING:
     from gibbsian.models.rbm import RBM
 
-__all__ = ["bernoulli_contrast"]
+__all__ = ["Way", "bernoulli_contrast", "hand_out"]
 
 # product, bias and logistic function in one pass of oneDNN: what torch.compile emits for them on a CPU
 _FUSED = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
 
 
-class _Layer(NamedTuple):
+class Way(NamedTuple):
     """One way through the weights: σ(bias + x W)."""
 
     bias: Tensor
     weight: Tensor  # (inputs, outputs), in half precision where products are to be
-    fused: bool
+    fused: bool = False
+
+    @classmethod
+    def of(cls, bias: Tensor, weight: Tensor) -> "Way":
+        """The fastest way for these tensors."""
+        single = weight.dtype == bias.dtype == torch.float32 and weight.device.type == "cpu"
+        return cls(bias, weight, _FUSED is not None and single)
 
     def logits(self, x: Tensor) -> Tensor:
         """bias + x W."""
@@ -55,23 +63,32 @@ class _Layer(NamedTuple):
         return torch.sigmoid(a), a
 
 
+def _one_of(logits: Tensor, u: Tensor) -> Tensor:
+    """Rows with one 1, drawn from their softmax by inversion of uniforms u `(rows, 1)`."""
+    below = torch.softmax(logits, 1).cumsum(1)[:, :-1]  # nothing above the last: rounding cannot pick past it
+    index = (u >= below).sum(1, keepdim=True)
+    return (index == torch.arange(logits.shape[1], device=u.device)).to(logits.dtype)
+
+
 def bernoulli_contrast(
-    rbm: "RBM", batch: Tensor, chains: Tensor | None, steps: int, generator: torch.Generator
+    rbm: "RBM", batch: Tensor, chains: Tensor | None, steps: int, generator: torch.Generator, labels: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """F(batch).mean() - F(samples).mean(), differentiable in the parameters, and the samples."""
+    """F(batch).mean() - F(samples).mean(), differentiable in the parameters, and the samples.
+
+    The first `labels` visible units are the classes of one softmax unit.
+    """
     with torch.no_grad():
         master, b, c = rbm.weight.detach(), rbm.visible_bias.detach(), rbm.hidden_bias.detach()
         half = rbm.products == "bf16"
         weight = master.bfloat16() if half else master
-        onednn = _FUSED is not None and not half and master.dtype == torch.float32 and master.device.type == "cpu"
-        up, down = _Layer(c, weight, onednn), _Layer(b, weight.T, onednn)
+        up, down = Way.of(c, weight), Way.of(b, weight.T)
         n, m = len(batch), len(batch if chains is None else chains)
-        whole = fused(_whole_contrast, n, m, steps, *master.shape, half) if master.is_cuda else None
+        whole = fused(_whole_contrast, n, m, steps, *master.shape, half, labels) if master.is_cuda else None
         if whole is not None:
             count = m * (len(b) + len(c))
             coins = [quick_uniforms(count, generator, dtype=b.dtype, device=b.device) for _ in range(steps)]
-            value, v, gradient = whole(weight, b, c, batch, chains, coins)
-            return _HandOut.apply(rbm.weight, rbm.visible_bias, rbm.hidden_bias, value, gradient), v
+            value, v, gradient = whole(weight, b, c, batch, chains, coins, labels)
+            return hand_out(value, [rbm.weight, rbm.visible_bias, rbm.hidden_bias], gradient), v
 
         data_mean, data_logits = up.mean_and_logits(batch)
         if not half:
@@ -82,8 +99,11 @@ def bernoulli_contrast(
         for _ in range(steps):
             u = quick_uniforms(m * (len(b) + len(c)), generator, dtype=p.dtype, device=p.device)
             h, w = u[: p.numel()].view_as(p), u[p.numel() :].view(m, -1)
-            q = down.mean(torch.lt(h, p, out=h))
+            h = torch.lt(h, p, out=h)
+            q = down.mean(h)
             v = torch.lt(w, q, out=q)
+            if labels:
+                v[:, :labels] = _one_of(Way(b[:labels], weight[:labels].T).logits(h), w[:, :1])
             v_mean = v.mean(0)  # here v is still in the cache
             p, logits = up.mean_and_logits(v)
         g_b, g_c = v_mean.sub_(g_b), p.mean(0).sub_(g_c)
@@ -97,23 +117,24 @@ def bernoulli_contrast(
             value = torch.dot(g_b, b).add_(gap)
         else:
             value = _value(up, down, batch, data_mean, v, p, g_b)
-    gradient = [g_weight, g_b, g_c]
-    loss = _HandOut.apply(rbm.weight, rbm.visible_bias, rbm.hidden_bias, value, gradient)
-    return loss, v
+    return hand_out(value, [rbm.weight, rbm.visible_bias, rbm.hidden_bias], [g_weight, g_b, g_c]), v
 
 
 def _whole_contrast(
-    weight: Tensor, b: Tensor, c: Tensor, batch: Tensor, chains: Tensor | None, coins: list[Tensor]
+    weight: Tensor, b: Tensor, c: Tensor, batch: Tensor, chains: Tensor | None, coins: list[Tensor], labels: int = 0
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
     """The same for a compiler: data and chains share their products, everything else is fused around those."""
     n = len(batch)
-    up, down = _Layer(c, weight, False), _Layer(b, weight.T, False)
+    up, down = Way(c, weight), Way(b, weight.T)
     a = up.logits(batch if chains is None else torch.cat([batch, chains]))
     data_a, a = a[:n], a if chains is None else a[n:]
     m = len(a)
     for u in coins:
         h = (u[: a.numel()].view_as(a) < torch.sigmoid(a)).to(a.dtype)
-        v = (u[a.numel() :].view(m, -1) < torch.sigmoid(down.logits(h))).to(a.dtype)
+        w, field = u[a.numel() :].view(m, -1), down.logits(h)
+        v = (w < torch.sigmoid(field)).to(a.dtype)
+        if labels:
+            v = torch.cat([_one_of(field[:, :labels], w[:, :1]), v[:, labels:]], 1)
         a = up.logits(v)
     pair = torch.cat([torch.sigmoid(data_a) * (-1 / n), torch.sigmoid(a) * (1 / m)])
     both = torch.cat([batch, v])
@@ -123,7 +144,7 @@ def _whole_contrast(
     return value, v, [g_weight, g_b, pair.sum(0)]
 
 
-def _value(up: _Layer, down: _Layer, batch: Tensor, data_mean: Tensor, v: Tensor, p: Tensor, gap: Tensor) -> Tensor:
+def _value(up: Way, down: Way, batch: Tensor, data_mean: Tensor, v: Tensor, p: Tensor, gap: Tensor) -> Tensor:
     """⟨F⟩ of the data less that of the samples without logits: softplus(a) = a - log σ(a), and Σ a is linear in v,
     so it comes from the difference `gap` of the means of v. Few operations: between products each starts cold."""
     n, m = len(batch), len(v)
@@ -139,20 +160,25 @@ def _value(up: _Layer, down: _Layer, batch: Tensor, data_mean: Tensor, v: Tensor
     return torch.dot(gap, down.bias) + cumulants
 
 
+def hand_out(value: Tensor, parameters: Sequence[Tensor], gradients: list[Tensor]) -> Tensor:
+    """A loss with this value and these gradients, which become the parameters' own without a copy: only once."""
+    return _HandOut.apply(value, gradients, *parameters)
+
+
 class _HandOut(torch.autograd.Function):
     """A value that is known already, with its gradient."""
 
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, b: Tensor, c: Tensor, value: Tensor, gradient: list[Tensor]) -> Tensor:
-        ctx.gradient = gradient
+    def forward(ctx: Any, value: Tensor, gradients: list[Tensor], *parameters: Tensor) -> Tensor:
+        ctx.gradients = gradients
         return value
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        if not ctx.gradient:
+    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
+        if not ctx.gradients:
             raise CapabilityError("the gradient of a contrast can be taken once; call contrast again for another")
-        weight, b, c = ctx.gradient
-        ctx.gradient = ()  # nobody else holds them: they become the parameters' gradients without a copy
+        gradients, (grad,) = ctx.gradients, outer
+        ctx.gradients = ()  # nobody else holds them: they become the parameters' gradients without a copy
         if grad.is_cuda or float(grad) != 1:
-            torch._foreach_mul_([weight, b, c], grad)
-        return weight, b, c, None, None
+            torch._foreach_mul_(gradients, grad)
+        return None, None, *gradients
