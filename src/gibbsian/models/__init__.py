@@ -3,6 +3,8 @@
 from gibbsian.models.boltzmann import BoltzmannMachine
 from gibbsian.models.classification import ClassificationRBM
 from gibbsian.models.dbm import DBM
+from gibbsian.models.dbm_classifier import DBMClassifier
+from gibbsian.models.dbm import DBM
 from gibbsian.models.hopfield import Hopfield
 from gibbsian.models.ising import Ising
 from gibbsian.models.joint import JointEnergy
@@ -16,6 +18,7 @@ __all__ = [
     "RBM",
     "BoltzmannMachine",
     "ClassificationRBM",
+    "DBMClassifier",
     "Hopfield",
     "Ising",
     "JointEnergy",

@@ -35,16 +35,23 @@ class Posterior(NamedTuple):
     converged: bool | None
 
 
-def upward(dbm: "DBM", v: Tensor) -> list[Tensor]:
-    """Natural parameters from one pass up with the input of inner layers doubled: where inference starts."""
+def start(dbm: "DBM", v: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    """Where inference starts: one pass up with the input of inner layers doubled, as they miss that from above.
+
+    Returns c¹ + φ(v)W¹, which never changes, and natural parameters and statistics of the layers (φ(v) first).
+    """
+    seen = [dbm.layers[0].statistic(v)]
+    below = torch.addmm(dbm.biases[1], seen[0], dbm.weights[0])
     naturals = []
-    x = dbm.layers[0].statistic(v)
     for i in range(1, len(dbm.layers)):
-        unit, inner = dbm.layers[i], i + 1 < len(dbm.layers)
-        natural = torch.addmm(dbm.biases[i], x, dbm.weights[i - 1], alpha=2.0 if inner else 1.0)
+        inner = i + 1 < len(dbm.layers)
+        if i == 1:
+            natural = torch.sub(2 * below, dbm.biases[1]) if inner else below
+        else:
+            natural = torch.addmm(dbm.biases[i], seen[-1], dbm.weights[i - 1], alpha=2.0 if inner else 1.0)
         naturals.append(natural)
-        x = statistic(unit, natural)
-    return naturals
+        seen.append(statistic(dbm.layers[i], natural))
+    return below, naturals, seen
 
 
 def statistic(unit: Unit, natural: Tensor) -> Tensor:
@@ -91,10 +98,7 @@ def infer(
     if iterations < 1 or not 0 <= damping < 1:
         raise ArgumentError(f"iterations={iterations}, damping={damping}: at least one iteration, damping in [0, 1)")
     with torch.no_grad():
-        visible = dbm.layers[0].statistic(v)
-        below = torch.addmm(dbm.biases[1], visible, dbm.weights[0])
-        naturals = upward(dbm, v)
-        seen = [visible, *(statistic(unit, n) for unit, n in zip(dbm.layers[1:], naturals, strict=True))]
+        below, naturals, seen = start(dbm, v)
         done, converged = 0, None if tolerance is None else False
         residual = torch.full((), torch.inf, dtype=v.dtype, device=v.device)
         while done < iterations and not converged:

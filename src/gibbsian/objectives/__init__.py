@@ -5,6 +5,7 @@ from gibbsian.objectives.base import Loss, Objective
 from gibbsian.objectives.classification import ClassificationLikelihood
 from gibbsian.objectives.contrastive import ContrastiveDivergence
 from gibbsian.objectives.denoising import DenoisingScoreMatching, MultiScaleDenoising
+from gibbsian.objectives.dropout import DropoutCrossEntropy
 from gibbsian.objectives.energy_margin import EnergyMargin
 from gibbsian.objectives.joint import CrossEntropy
 from gibbsian.objectives.likelihood import ExactLikelihood, MonteCarloLikelihood
@@ -20,6 +21,7 @@ from gibbsian.objectives.regularisers import Centred, Sparsity, WeightDecay
 from gibbsian.objectives.samplers import FlowSampler, ImplicitSampler
 from gibbsian.objectives.score import ExplicitScoreMatching, ImplicitScoreMatching
 from gibbsian.objectives.sliced import SlicedScoreMatching
+from gibbsian.objectives.variational import VariationalLikelihood
 from gibbsian.objectives.weighted import Weighted
 
 __all__ = [
@@ -29,6 +31,7 @@ __all__ = [
     "ContrastiveDivergence",
     "CrossEntropy",
     "DenoisingScoreMatching",
+    "DropoutCrossEntropy",
     "EnergyMargin",
     "ExactLikelihood",
     "ExplicitScoreMatching",
@@ -53,6 +56,7 @@ __all__ = [
     "SlicedScoreMatching",
     "Sparsity",
     "UniformNoise",
+    "VariationalLikelihood",
     "WeightDecay",
     "Weighted",
 ]
