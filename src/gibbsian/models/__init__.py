@@ -3,6 +3,7 @@
 from gibbsian.models.boltzmann import BoltzmannMachine
 from gibbsian.models.classification import ClassificationRBM
 from gibbsian.models.dbm import DBM
+from gibbsian.models.dbn import DBN
 from gibbsian.models.dbm_classifier import DBMClassifier
 from gibbsian.models.dbm import DBM
 from gibbsian.models.hopfield import Hopfield
@@ -15,6 +16,7 @@ from gibbsian.models.subspace import SubspaceRBM
 
 __all__ = [
     "DBM",
+    "DBN",
     "RBM",
     "BoltzmannMachine",
     "ClassificationRBM",

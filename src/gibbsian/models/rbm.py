@@ -13,7 +13,7 @@ from gibbsian.errors import ArgumentError, DivergenceError, ShapeError
 from gibbsian.models.rbm_contrast import bernoulli_contrast
 from gibbsian.models.rbm_path import RBMPath, TemperedRBM
 from gibbsian.random import require_generator, stream
-from gibbsian.units import Bernoulli, Count, Gaussian, Natural, Unit, as_unit, layer_noise
+from gibbsian.units import Bernoulli, Count, Gaussian, Joined, Natural, Softmax, Unit, as_unit, layer_noise
 
 __all__ = ["RBM"]
 
@@ -213,9 +213,18 @@ class RBM(Energy):
         require_generator(generator, batch.device)
         if steps < 1:
             raise ArgumentError(f"contrast(steps={steps}): at least one sweep is needed")
-        if isinstance(self.visible, Bernoulli) and isinstance(self.hidden, Bernoulli):
-            return bernoulli_contrast(self, batch, chains, steps, generator)
+        labels = self._labels() if isinstance(self.hidden, Bernoulli) else None
+        if labels is not None:
+            return bernoulli_contrast(self, batch, chains, steps, generator, labels)
         x = batch if chains is None else chains
         for _ in range(steps):
             x = self.gibbs_sweep(x, tuple(part[0] for part in self.gibbs_noise(x, 1, generator)))
         return self(batch).mean() - self(x).mean(), x
+
+    def _labels(self) -> int | None:
+        """How many classes of one softmax unit stand before Bernoulli visible units; None for other layers."""
+        parts = self.visible.layers if isinstance(self.visible, Joined) else [self.visible]
+        label, rest = (parts[0], parts[1:]) if isinstance(parts[0], Softmax) and len(parts) > 1 else (None, parts)
+        if len(rest) != 1 or type(rest[0]) is not Bernoulli or (label is not None and label.n != 1):
+            return None
+        return 0 if label is None else label.size

@@ -22,6 +22,7 @@ from gibbsian.objectives.samplers import FlowSampler, ImplicitSampler
 from gibbsian.objectives.score import ExplicitScoreMatching, ImplicitScoreMatching
 from gibbsian.objectives.sliced import SlicedScoreMatching
 from gibbsian.objectives.variational import VariationalLikelihood
+from gibbsian.objectives.up_down import UpDown
 from gibbsian.objectives.weighted import Weighted
 
 __all__ = [
@@ -57,6 +58,7 @@ __all__ = [
     "Sparsity",
     "UniformNoise",
     "VariationalLikelihood",
+    "UpDown",
     "WeightDecay",
     "Weighted",
 ]

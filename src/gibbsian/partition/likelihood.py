@@ -3,8 +3,10 @@
 log p(x) = -E(x) - log Z
 """
 
+import functools
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,6 +14,7 @@ from torch import Tensor
 from gibbsian.domains import Counts
 from gibbsian.energy import BoundedModel, Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DomainError
+from gibbsian.models.dbn import DBN
 from gibbsian.models.rbm import RBM
 from gibbsian.partition.base import LogZ, exactly, refuse_nan, require_energy
 from gibbsian.partition.exact import exact
@@ -55,7 +58,9 @@ class LogLikelihood:
         )
 
 
-def log_likelihood(energy: Energy, x: Tensor, log_z: "LogZ | float | Tensor | None" = None) -> LogLikelihood:
+def log_likelihood(
+    energy: Energy, x: Tensor, log_z: "LogZ | float | Tensor | None" = None, **options: Any
+) -> LogLikelihood:
     """The mean log-likelihood of data, with an interval from the spread of the data and the uncertainty of log Z.
 
         log p(x) = -E(x) - log Z;   for counts  log p(n) = log(N!/Πn_k!) - F(n) - log Z_N
@@ -63,7 +68,8 @@ def log_likelihood(energy: Energy, x: Tensor, log_z: "LogZ | float | Tensor | No
     A log Z that is too low flatters every likelihood by the same amount, and estimates of log Z err on that
     side: check `ais` against `reverse_ais`, or report `partition.raise_bound`, which needs no log Z. The
     error of log Z is common to all rows: it does not shrink with more data. Where the hidden variables of a model
-    cannot be summed out (a deep Boltzmann machine) the result is its variational lower bound, and its method says so.
+    cannot be summed out (a deep Boltzmann machine, a deep belief network) the result is its variational lower bound,
+    and its method says so.
 
     Args:
         energy: any model.
@@ -71,6 +77,7 @@ def log_likelihood(energy: Energy, x: Tensor, log_z: "LogZ | float | Tensor | No
         log_z: an estimate from `gibbsian.partition`, or a number; left out for models that know theirs or are
             small enough for `partition.exact`. For counts of several lengths it must be left out: there is
             one per length.
+        options: of the bound of such a model: a generator for `DBN.log_mass_bound`, iterations for a DBM's.
 
     >>> import gibbsian as gb
     >>> g = torch.Generator().manual_seed(0)
@@ -82,14 +89,16 @@ def log_likelihood(energy: Energy, x: Tensor, log_z: "LogZ | float | Tensor | No
     require_energy(energy)
     energy.domain.check(x, "x")
     bounded = isinstance(energy, BoundedModel) and not energy.sums_exactly()
+    if options and not isinstance(energy, BoundedModel):
+        raise ArgumentError(f"{type(energy).__name__} has an energy and no bound, so there is no {', '.join(options)}")
     with torch.no_grad():
-        log_mass = energy.log_mass_bound if bounded else lambda part: -energy(part)
+        log_mass = functools.partial(energy.log_mass_bound, **options) if bounded else lambda part: -energy(part)
         minus = torch.cat([log_mass(part).double() for part in x.split(_BLOCK)])
         if isinstance(energy.domain, Counts):
             minus = minus + energy.domain.log_orders(x.double())
-            if log_z is None:
+            if log_z is None and not isinstance(energy, DBN):
                 return likelihood_of(minus - _log_z_of_lengths(energy, x), None, "exact sum for every length")
-            if not bool((x.sum(-1) == x[0].sum()).all()):
+            if not isinstance(energy, DBN) and not bool((x.sum(-1) == x[0].sum()).all()):
                 raise ArgumentError(
                     "documents of several lengths have one log Z each; leave log_z out, or split the data by length"
                 )

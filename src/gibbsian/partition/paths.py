@@ -24,6 +24,7 @@ from gibbsian.models.boltzmann import BoltzmannMachine
 from gibbsian.models.classification import ClassificationRBM
 from gibbsian.models.ising import Ising
 from gibbsian.models.rbm import RBM
+from gibbsian.models.rbm_path import RBMPath
 from gibbsian.models.subspace import SubspaceRBM
 from gibbsian.partition.base import placement, require_energy
 from gibbsian.partition.bases import (
@@ -238,7 +239,8 @@ def path_of(energy: Energy, data: Tensor | None, base: "Energy | Tensor | None",
         return TemperedPath(energy, _law(energy, data, base))
     if isinstance(energy, Annealable):
         path = energy.path(data=data) if data is not None else energy.path(base)
-        if isinstance(energy, RBM) and isinstance(energy.visible, Bernoulli) and isinstance(energy.hidden, Bernoulli):
+        rbm = path.rbm if isinstance(path, RBMPath) else None
+        if isinstance(rbm, RBM) and type(rbm.visible) is type(rbm.hidden) is Bernoulli:
             return BernoulliPath(path)
         return path
     return GeometricPath(energy, _law(energy, data, base), kernel)

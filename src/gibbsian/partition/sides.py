@@ -15,6 +15,7 @@ from gibbsian.errors import DomainError
 from gibbsian.models.boltzmann import BoltzmannMachine
 from gibbsian.models.classification import ClassificationRBM, LabelledRBM
 from gibbsian.models.dbm import DBM
+from gibbsian.models.dbn import DBN
 from gibbsian.models.rbm import RBM
 from gibbsian.models.subspace import SubspaceRBM
 
@@ -73,6 +74,8 @@ class SubspaceSide(Energy):
 
 def summed_side(energy: Energy, total: int | None = None) -> tuple[Energy, Discrete]:
     """The energy whose enumeration gives log Z, and the domain to enumerate: the smaller layer where there are two."""
+    if isinstance(energy, DBN):  # its directed layers are normalised
+        return summed_side(energy.top)
     sides = [energy]
     if isinstance(energy, BoltzmannMachine) and energy.hidden:
         sides = [energy.complete()]

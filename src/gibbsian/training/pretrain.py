@@ -125,6 +125,15 @@ def pretrain(
         The runs of the stages; `run.energy` is the machine of a stage.
 
     Reference: Hinton, Osindero & Teh 2006; Bengio, Lamblin, Popovici & Larochelle 2007.
+
+    >>> import gibbsian as gb
+    >>> g = torch.Generator().manual_seed(0)
+    >>> data = torch.bernoulli(torch.full((200, 6), 0.3), generator=g)
+    >>> dbn = gb.models.DBN(6, 4, 6)
+    >>> cd = gb.objectives.ContrastiveDivergence(gb.kernels.Gibbs())
+    >>> runs = gb.pretrain(dbn, cd, data, steps=[20, 10], lr=0.1, optimiser="sgd")
+    >>> [run.step for run in runs]
+    [20, 10]
     """
     if not isinstance(model, Layered):
         raise CapabilityError(
