@@ -6,13 +6,16 @@ from gibbsian.models.dbm import DBM
 from gibbsian.models.dbn import DBN
 from gibbsian.models.dbm_classifier import DBMClassifier
 from gibbsian.models.dbm import DBM
+from gibbsian.models.gated import GatedRBM
 from gibbsian.models.hopfield import Hopfield
 from gibbsian.models.ising import Ising
 from gibbsian.models.joint import JointEnergy
 from gibbsian.models.noise_conditional import NoiseConditionalScore
 from gibbsian.models.rbm import RBM
 from gibbsian.models.rbm_path import RBMPath
+from gibbsian.models.spike_slab import SpikeSlabPath, SpikeSlabRBM
 from gibbsian.models.subspace import SubspaceRBM
+from gibbsian.models.temporal import TemporalRBM
 
 __all__ = [
     "DBM",
@@ -21,10 +24,14 @@ __all__ = [
     "BoltzmannMachine",
     "ClassificationRBM",
     "DBMClassifier",
+    "GatedRBM",
     "Hopfield",
     "Ising",
     "JointEnergy",
     "NoiseConditionalScore",
     "RBMPath",
+    "SpikeSlabPath",
+    "SpikeSlabRBM",
     "SubspaceRBM",
+    "TemporalRBM",
 ]

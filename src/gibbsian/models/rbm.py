@@ -106,8 +106,11 @@ class RBM(Energy):
     def forward(self, v: Tensor) -> Tensor:
         """The free energy F(v) = -log Σ_h exp(-E(v, h))."""
         self.check_proper()
-        cumulant = self.hidden.log_partition(self.hidden_natural(v)) - self.hidden.constant(self.hidden_bias)
-        return self.visible.energy(v, self.visible_bias) - cumulant
+        return self.own_energy(v) - self.hidden.log_partition(self.hidden_natural(v))
+
+    def own_energy(self, v: Tensor) -> Tensor:
+        """F(v) without the cumulant of the hidden layer."""
+        return self.visible.energy(v, self.visible_bias) + self.hidden.constant(self.hidden_bias)
 
     def joint(self, v: Tensor, h: Tensor) -> Tensor:
         """E(v, h), `(batch,)`."""

@@ -6,7 +6,7 @@ E_A is a layer of visible units fitted to data and E_0 the simplest hidden layer
 unit scale for real ones), so the base is normalised exactly and every member has exact block conditionals.
 """
 
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -15,14 +15,36 @@ from gibbsian.domains import Domain
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError
 from gibbsian.random import normals, require_generator, uniforms
-from gibbsian.units import Natural
-
-if TYPE_CHECKING:
-    from gibbsian.models.rbm import RBM
+from gibbsian.units import Natural, Unit
 
 __all__ = ["RBMPath", "TemperedRBM"]
 
 Base = tuple[Natural, Natural]  # of the visible and of the hidden layer
+
+
+class TwoLayers(Protocol):
+    """What is annealed: an RBM, or a machine that is one given its input."""
+
+    domain: Domain
+
+    @property
+    def visible(self) -> Unit: ...
+
+    @property
+    def hidden(self) -> Unit: ...
+
+    @property
+    def visible_bias(self) -> Tensor: ...
+
+    def check_proper(self) -> None: ...
+
+    def own_energy(self, v: Tensor) -> Tensor: ...
+
+    def hidden_natural(self, v: Tensor) -> Natural: ...
+
+    def visible_natural(self, h: Tensor) -> Natural: ...
+
+    def gibbs_noise(self, x: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, ...]: ...
 
 
 def _mixed(natural: Natural, base: Natural | None, beta: Tensor) -> Natural:
@@ -32,21 +54,20 @@ def _mixed(natural: Natural, base: Natural | None, beta: Tensor) -> Natural:
 
 
 def _natural_energy(natural: Natural, v: Tensor) -> Tensor:
-    """½λ·v² - η·v, `(batch,)`."""
+    """½λ·v² - η·v, `(batch,)`; η one for all rows or one a row."""
     v = v.flatten(1)
-    energy = -(v @ natural.linear)
+    energy = -(v @ natural.linear if natural.linear.dim() == 1 else (v * natural.linear).sum(1))
     return energy if natural.precision is None else energy + 0.5 * (v.square() @ natural.precision)
 
 
-def _free_energy(rbm: "RBM", base: Base | None, beta: Tensor, v: Tensor, hidden: Natural) -> Tensor:
+def _free_energy(rbm: TwoLayers, base: Base | None, beta: Tensor, v: Tensor, hidden: Natural) -> Tensor:
     """The free energy at β, from the natural parameters of h given v at β = 1."""
-    own = rbm.visible.energy(v, rbm.visible_bias) + rbm.hidden.constant(rbm.hidden_bias)
-    energy = beta * own - rbm.hidden.log_partition(_mixed(hidden, base[1] if base else None, beta))
+    energy = beta * rbm.own_energy(v) - rbm.hidden.log_partition(_mixed(hidden, base[1] if base else None, beta))
     return energy if base is None else energy + (1 - beta) * _natural_energy(base[0], v)
 
 
 def _sweep(
-    rbm: "RBM",
+    rbm: TwoLayers,
     base: Base | None,
     beta: Tensor,
     v: Tensor,
@@ -68,12 +89,12 @@ class TemperedRBM(Energy):
 
     beta: Tensor
 
-    def __init__(self, rbm: "RBM", beta: Tensor, base: Base | None = None) -> None:
+    def __init__(self, rbm: TwoLayers, beta: Tensor, base: Base | None = None) -> None:
         super().__init__(rbm.domain)
         if beta.dim() > 1:
             raise ArgumentError(f"beta has shape {tuple(beta.shape)}, expected a number or one per row")
         self.rbm = rbm
-        self.register_buffer("beta", beta.to(rbm.weight), persistent=False)
+        self.register_buffer("beta", beta.to(rbm.visible_bias), persistent=False)
         parts = [None] * 4 if base is None else [part for natural in base for part in natural]
         for i, part in enumerate(parts):  # buffers, so that they move along with the machine
             self.register_buffer(f"base_{i}", part, persistent=False)
@@ -115,10 +136,10 @@ class RBMPath:
     torch.Size([1])
     """
 
-    def __init__(self, rbm: "RBM", base: Natural) -> None:
+    def __init__(self, rbm: TwoLayers, base: Natural) -> None:
         self.rbm = rbm
         fixed = Natural(base.linear.detach(), None if base.precision is None else base.precision.detach())
-        self.base = (fixed, rbm.hidden.base(rbm.weight.detach()))
+        self.base = (fixed, rbm.hidden.base(rbm.visible_bias.detach()))
 
     @property
     def domain(self) -> Domain:
@@ -136,10 +157,10 @@ class RBMPath:
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """n exact draws of the base, `(n, *event)`."""
-        weight, visible = self.rbm.weight, self.rbm.visible
-        require_generator(generator, weight.device)
+        bias, visible = self.rbm.visible_bias, self.rbm.visible
+        require_generator(generator, bias.device)
         draw = uniforms if visible.noise == "uniform" else normals
-        noise = draw(1, n * visible.noise_size(), generator, dtype=weight.dtype, device=weight.device)
+        noise = draw(1, n * visible.noise_size(), generator, dtype=bias.dtype, device=bias.device)
         with torch.no_grad():
             return visible.sample(self.base[0], noise.reshape(n, -1))
 

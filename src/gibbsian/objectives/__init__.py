@@ -3,6 +3,7 @@
 from gibbsian.objectives.adversarial import Adversarial
 from gibbsian.objectives.base import Loss, Objective
 from gibbsian.objectives.classification import ClassificationLikelihood
+from gibbsian.objectives.conditional import Conditional
 from gibbsian.objectives.contrastive import ContrastiveDivergence
 from gibbsian.objectives.denoising import DenoisingScoreMatching, MultiScaleDenoising
 from gibbsian.objectives.dropout import DropoutCrossEntropy
@@ -29,6 +30,7 @@ __all__ = [
     "Adversarial",
     "Centred",
     "ClassificationLikelihood",
+    "Conditional",
     "ContrastiveDivergence",
     "CrossEntropy",
     "DenoisingScoreMatching",

@@ -4,6 +4,7 @@ from gibbsian.partition.annealed import ais
 from gibbsian.partition.base import LogZ
 from gibbsian.partition.bethe import bethe
 from gibbsian.partition.clamped import clamped_ais, clamped_log_likelihood
+from gibbsian.partition.conditional import LogZEach, ais_each, conditional_log_likelihood, exact_each
 from gibbsian.partition.exact import exact, exact_log_z
 from gibbsian.partition.likelihood import LogLikelihood, log_likelihood
 from gibbsian.partition.mean_field import mean_field
@@ -16,12 +17,16 @@ from gibbsian.partition.tree_reweighted import tree_reweighted
 __all__ = [
     "LogLikelihood",
     "LogZ",
+    "LogZEach",
     "ais",
+    "ais_each",
     "bethe",
     "bounds",
     "clamped_ais",
     "clamped_log_likelihood",
+    "conditional_log_likelihood",
     "exact",
+    "exact_each",
     "exact_log_z",
     "log_likelihood",
     "mean_field",

@@ -3,6 +3,8 @@
 log p*_β(v) = ((1-β)b^A + βb)·v + Σⱼ ζ(β(cⱼ + (vW)ⱼ));   h ~ σ(β(c + vW)),   v ~ σ((1-β)b^A + β(b + Wh))
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -19,7 +21,7 @@ class BernoulliPath:
 
     def __init__(self, path: RBMPath) -> None:
         self.path = path
-        rbm = path.rbm
+        rbm: Any = path.rbm  # an RBM: see path_of
         self.weight = rbm.weight.detach()
         self.transposed = self.weight.T.contiguous()
         self.b, self.c = rbm.visible_bias.detach(), rbm.hidden_bias.detach()

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from gibbsian.domains import Discrete
 from gibbsian.energy import Energy, Normalised
 from gibbsian.errors import ArgumentError, DomainError
+from gibbsian.models.conditional import ConditionedMachine
 from gibbsian.partition.base import LogZ, exactly, placement, refuse_nan, require_energy
 from gibbsian.partition.sides import summed_side
 from gibbsian.progress import progress_bar
@@ -71,7 +72,7 @@ def exact_log_z(energy: Energy, *, rows: int = 1 << 14, limit: int = LIMIT) -> T
     """log Z as a tensor that can be differentiated in the parameters: -∇log Z is the model's mean of ∇E.
 
     Every block of states is recomputed in the backward pass instead of being kept, so memory does not grow
-    with the number of states.
+    with the number of states. Conditional machines under several inputs have one each: `(inputs,)`.
 
     >>> import gibbsian as gb
     >>> bias = torch.nn.Parameter(torch.zeros(3))
@@ -88,9 +89,13 @@ def exact_log_z(energy: Energy, *, rows: int = 1 << 14, limit: int = LIMIT) -> T
     require_energy(energy)
     if isinstance(energy, Normalised):
         return energy.log_z()
+    dtype, device = placement(energy)
+    if isinstance(energy, ConditionedMachine) and len(energy.condition) > 1:
+        from gibbsian.partition.conditional import exact_each
+
+        return exact_each(energy, rows=rows, limit=limit).value.to(dtype)
     summed, domain = summed_side(energy)
     _check(summed, domain, rows, limit)
-    dtype, device = placement(energy)
 
     def block(start: int) -> Tensor:
         index = torch.arange(start, min(start + rows, domain.size), device=device)

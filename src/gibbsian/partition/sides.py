@@ -11,12 +11,14 @@ from torch.nn.functional import softplus
 
 from gibbsian.domains import Binary, Categorical, Discrete, Domain
 from gibbsian.energy import Energy
-from gibbsian.errors import DomainError
+from gibbsian.errors import CapabilityError, DomainError
 from gibbsian.models.boltzmann import BoltzmannMachine
 from gibbsian.models.classification import ClassificationRBM, LabelledRBM
+from gibbsian.models.conditional import ConditionedMachine
 from gibbsian.models.dbm import DBM
 from gibbsian.models.dbn import DBN
 from gibbsian.models.rbm import RBM
+from gibbsian.models.spike_slab import SpikeSlabRBM
 from gibbsian.models.subspace import SubspaceRBM
 
 __all__ = ["ClassificationSide", "HiddenSide", "SubspaceSide", "summed_side"]
@@ -32,6 +34,17 @@ class HiddenSide(Energy):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.rbm.hidden_energy(x, total=self.total)
+
+
+class OtherLayer(Energy):
+    """The hidden layer of a machine that has an energy for it alone."""
+
+    def __init__(self, machine: ConditionedMachine | SpikeSlabRBM, domain: Domain) -> None:
+        super().__init__(domain)
+        self.machine = machine
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.machine.hidden_energy(x)
 
 
 class ClassificationSide(Energy):
@@ -89,6 +102,15 @@ def summed_side(energy: Energy, total: int | None = None) -> tuple[Energy, Discr
         sides.append(ClassificationSide(energy.model, energy.model.hidden.domain, energy.y))
     elif isinstance(energy, SubspaceRBM) and energy.subspace <= 10:
         sides.append(SubspaceSide(energy))
+    elif isinstance(energy, ConditionedMachine):
+        if len(energy.condition) > 1:
+            raise CapabilityError(
+                f"there are {len(energy.condition)} inputs and one log Z for each: use partition.exact_each or ais_each, "
+                "or given() with one input"
+            )
+        sides.append(OtherLayer(energy, energy.hidden.domain))
+    elif isinstance(energy, SpikeSlabRBM):
+        sides.append(OtherLayer(energy, Binary(len(energy.hidden_bias))))
     finite = [(side, side.domain) for side in sides if isinstance(side.domain, Discrete)]
     if not finite:
         small = energy.domain.numel <= 3

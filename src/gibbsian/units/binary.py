@@ -19,6 +19,11 @@ def _below(u: Tensor, p: Tensor) -> Tensor:
     return torch.lt(u, p, out=torch.empty_like(p))
 
 
+def _linear_energy(v: Tensor, bias: Tensor) -> Tensor:
+    """-b·v, b one for all rows or one a row."""
+    return -(v @ bias) if bias.dim() == 1 else -(v * bias).sum(1)
+
+
 def smoothed_mean(data: Tensor) -> Tensor:
     """Mean of {0, 1} data with one imaginary observation of each value, so that its logit is finite."""
     return (data.sum(0) + 1) / (len(data) + 2)
@@ -36,7 +41,7 @@ class Bernoulli(Unit):
         return domains.Binary(self.n)
 
     def energy(self, v: Tensor, bias: Tensor) -> Tensor:
-        return -(v @ bias)
+        return _linear_energy(v, bias)
 
     def log_partition(self, natural: Natural, total: Tensor | None = None) -> Tensor:
         return F.softplus(natural.linear).sum(-1)
@@ -63,7 +68,7 @@ class Spin(Unit):
         return domains.Spin(self.n)
 
     def energy(self, v: Tensor, bias: Tensor) -> Tensor:
-        return -(v @ bias)
+        return _linear_energy(v, bias)
 
     def log_partition(self, natural: Natural, total: Tensor | None = None) -> Tensor:
         return torch.logaddexp(natural.linear, -natural.linear).sum(-1)

@@ -1,0 +1,174 @@
+"""The temporal RBM: a machine over the next frame of a sequence, whose biases follow the frames before it."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from gibbsian.errors import ArgumentError, DataError, ShapeError
+from gibbsian.models.conditional import ConditionalMachine, Terms
+from gibbsian.random import require_generator, stream
+from gibbsian.units import Unit, layer_noise
+
+__all__ = ["TemporalRBM"]
+
+
+class TemporalRBM(ConditionalMachine):
+    """Conditional RBM over a frame v given the `order` frames u before it.
+
+        b(u) = b + uA,   c(u) = c + uB,   then an RBM: F(v | u) = E_v(v; b(u)) - Σⱼ softplus(cⱼ(u) + (φ(v)W)ⱼ)
+
+    The past only shifts biases, so learning is that of an RBM with u held in both phases, and there is one
+    partition function per past. A alone is a linear autoregression (logistic for binary frames); the hidden
+    units, shared by past and present, say where the future is not one linear function of the past. With order
+    0 it is an RBM. For long memory use a recurrent network instead.
+
+    Train it on windows or on whole sequences with `objectives.Conditional`; `generate` goes forward in time,
+    `predict` gives E[v | u], `partition.conditional_log_likelihood(model.given(u), v)` the likelihood a frame.
+
+    Reference: Taylor, Hinton & Roweis 2007.
+
+    Args:
+        visible: a number of Bernoulli units, or one of `gibbsian.units` (not counts): the frame.
+        hidden: a number of Bernoulli units, or units of a finite kind.
+        order: frames of the past that are seen.
+        generator: for the initial weights, N(0, 0.01²); a fixed seed where it is left out. A and B start at 0.
+
+    Attributes:
+        weight: W `(visible.size, hidden.size)`; visible_bias b, hidden_bias c; past_visible: A
+            `(order · visible.size, visible.size)`; past_hidden: B `(order · visible.size, hidden.size)`. The
+            oldest frame comes first.
+
+    >>> g = torch.Generator().manual_seed(0)
+    >>> model = TemporalRBM(visible=4, hidden=3, order=2)
+    >>> past = torch.zeros(5, 2, 4)
+    >>> model.given(past)(torch.zeros(5, 4)).shape, model.generate(past, steps=7, generator=g).shape
+    (torch.Size([5]), torch.Size([5, 7, 4]))
+    """
+
+    def __init__(
+        self,
+        visible: int | Unit,
+        hidden: int | Unit,
+        order: int,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        if isinstance(order, bool) or not isinstance(order, int) or order < 0:
+            raise ArgumentError(f"TemporalRBM(order={order!r}): expected a number of past frames, 0 or more")
+        super().__init__(visible, hidden)
+        self.order = order
+        generator = stream(0, "init") if generator is None else generator
+        v, h = self.visible.size, self.hidden.size
+        weight = 0.01 * torch.randn(v, h, generator=generator, device=generator.device)
+        self.weight = nn.Parameter(weight)
+        self.visible_bias = nn.Parameter(weight.new_zeros(v))
+        self.hidden_bias = nn.Parameter(weight.new_zeros(h))
+        self.past_visible = nn.Parameter(weight.new_zeros(order * v, v))
+        self.past_hidden = nn.Parameter(weight.new_zeros(order * v, h))
+
+    # --- the input ----------------------------------------------------------------------------------
+
+    @property
+    def past_shape(self) -> tuple[int, ...]:
+        """The shape of one past: (order, *event)."""
+        return (self.order, *self.domain.shape)
+
+    def check_condition(self, condition: Tensor) -> Tensor:
+        self._check_floating(condition, self.domain.shape[-1], "past")
+        shape = self.past_shape
+        if tuple(condition.shape[-len(shape) :]) != shape or condition.dim() > len(shape) + 1:
+            raise ShapeError(f"past has shape {tuple(condition.shape)}, expected {shape} or (rows, *{shape})")
+        return condition[None] if condition.dim() == len(shape) else condition
+
+    def terms(self, condition: Tensor) -> Terms:
+        u = condition.flatten(1)
+        return torch.addmm(self.visible_bias, u, self.past_visible), torch.addmm(self.hidden_bias, u, self.past_hidden)
+
+    def up(self, statistic: Tensor, terms: Terms) -> Tensor:
+        return statistic @ self.weight
+
+    def down(self, statistic: Tensor, terms: Terms) -> Tensor:
+        return statistic @ self.weight.T
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Without a past (order 0) the free energy of the frame alone; otherwise refused."""
+        if self.order:
+            return super().forward(x)
+        return self.given(x.new_zeros(len(x), *self.past_shape))(x)
+
+    def windows(self, sequences: "Tensor | Sequence[Tensor]") -> tuple[Tensor, Tensor]:
+        """Every frame with its past: `(frames, order, *event)` and `(frames, *event)`.
+
+        Args:
+            sequences: a tensor `(sequences, time, *event)`, or a list of `(time, *event)` of any lengths above `order`.
+        """
+        length = self.order + 1
+        each = sequences.unbind(0) if isinstance(sequences, Tensor) else list(sequences)
+        event = tuple(self.domain.shape)
+        if not each or any(tuple(part.shape[1:]) != event or len(part) < length for part in each):
+            got = [tuple(part.shape) for part in each[:3]]
+            raise DataError(
+                f"sequences have shapes {got}, expected (time, *{event}) with more than {self.order} frames each"
+            )
+        whole = torch.cat([part.unfold(0, length, 1).movedim(-1, 1) for part in each])
+        return whole[:, :-1], whole[:, -1]
+
+    def split(self, batch: "Tensor | Sequence[Tensor]") -> tuple[Tensor, Tensor]:
+        """(past, frame) pairs as they are; a tensor of sequences `(batch, time, *event)` becomes its windows."""
+        return self.windows(batch) if isinstance(batch, Tensor) else super().split(batch)
+
+    # --- forward in time ----------------------------------------------------------------------------
+
+    def predict(self, past: Tensor, *, chains: int = 10, sweeps: int = 20, generator: torch.Generator) -> Tensor:
+        """E[v | u]: the mean of E[v | h, u] over the second half of Gibbs chains that start at the mean-field
+        solution, `(rows, *event)`. The best guess by squared error, as far as the chains mix."""
+        require_generator(generator, self.weight.device)
+        if chains < 1 or sweeps < 1:
+            raise ArgumentError(f"predict(chains={chains}, sweeps={sweeps}): both must be at least 1")
+        with torch.no_grad():
+            one = self.given(past)
+            every, n = one.repeated(chains), len(one.condition)
+            v = one.mean_field()[0].repeat(chains, *[1] * len(self.domain.shape))
+            total = torch.zeros_like(v)
+            noise = every.gibbs_noise(v, 1, generator)
+            terms = tuple(part[0] for part in noise[2:])
+            for sweep in range(sweeps):
+                up, down = (part[0] for part in layer_noise([self.hidden, self.visible], v, 1, generator))
+                natural = every.visible_natural(self.hidden.sample(every.hidden_natural(v, terms), up), terms)
+                v = self.visible.sample(natural, down)
+                if sweep >= sweeps // 2:
+                    total += self.visible.mean(natural)
+            return (total / (sweeps - sweeps // 2)).reshape(chains, n, *self.domain.shape).mean(0)
+
+    def generate(
+        self, past: Tensor, steps: int, *, sweeps: int = 30, mean: bool = False, generator: torch.Generator
+    ) -> Tensor:
+        """`steps` further frames `(rows, steps, *event)`, each drawn given those before it.
+
+        Args:
+            past: where to begin, `(order, *event)` or one a row.
+            steps: frames to draw.
+            sweeps: Gibbs sweeps a frame, from the frame before it (from the mean field where order is 0).
+            mean: keep E[v | h, u] of the last sweep instead of v itself: smoother, less noise than the law has.
+            generator: required.
+        """
+        require_generator(generator, self.weight.device)
+        if steps < 1 or sweeps < 1:
+            raise ArgumentError(f"generate(steps={steps}, sweeps={sweeps}): both must be at least 1")
+        u = self.check_condition(past)
+        frames: list[Tensor] = []
+        with torch.no_grad():
+            for _ in range(steps):
+                given = self.given(u)
+                v = u[:, -1] if self.order else given.mean_field()[0]
+                for one in zip(*given.gibbs_noise(v, sweeps, generator), strict=True):
+                    h = self.hidden.sample(given.hidden_natural(v, one[2:]), one[0])
+                    natural = given.visible_natural(h, one[2:])
+                    v = self.visible.sample(natural, one[1])
+                frames.append(self.visible.mean(natural) if mean else v)
+                u = torch.cat([u, frames[-1][:, None]], 1)[:, 1:] if self.order else u
+        return torch.stack(frames, 1)
+
+    def extra_repr(self) -> str:
+        return f"order={self.order}"

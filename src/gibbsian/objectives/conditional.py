@@ -1,0 +1,149 @@
+"""Learning of conditional models: any objective, with the input of every row held."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from gibbsian.energy import Family
+from gibbsian.errors import ArgumentError, CapabilityError, DataError
+from gibbsian.kernels.base import where_chain
+from gibbsian.kernels.tempering import ParallelTempering
+from gibbsian.objectives.base import Batch, Loss, Objective
+from gibbsian.objectives.chains import chain_metrics, start_points, walk
+from gibbsian.objectives.common import finish
+from gibbsian.objectives.persistent import PersistentContrastiveDivergence
+from gibbsian.random import require_generator
+
+__all__ = ["Conditional"]
+
+
+@runtime_checkable
+class Splitting(Protocol):
+    """Knows which part of a batch is the input and which is observed."""
+
+    def split(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """(input, observed)."""
+
+
+class BoundChains(NamedTuple):
+    """Persistent chains `(slots, *event)` and the input that each is bound to."""
+
+    x: Tensor
+    condition: Tensor
+
+
+@dataclass(frozen=True)
+class Conditional(Objective):
+    """An objective for p(y | x): the energy is `model.given(x)`, one input a row, in every part of the objective.
+
+        E_(x,y)~data [ -log p(y | x) ],   ∇ = E_data[∇E(y | x)] - E_{x~data} E_{y~p(·|x)}[∇E(y | x)]
+
+    Batches are pairs (x, y), or whatever the model's `split` takes (sequences for `models.TemporalRBM`). Chains
+    that start at the data, score matching, pseudo-likelihood and exact likelihood work as they are. Persistent
+    chains are bound to inputs: every slot keeps the input that it began with, and only y moves, so that each
+    chain tends to the law of its own input; `reinit` renews both.
+
+    Reference: Mnih, Larochelle & Hinton 2011 for why chains must not change their input.
+
+    Args:
+        objective: the objective for y.
+
+    >>> import gibbsian as gb
+    >>> g = torch.Generator().manual_seed(0)
+    >>> model = gb.models.GatedRBM(inputs=4, visible=4, hidden=3, factors=5)
+    >>> objective = Conditional(gb.objectives.ContrastiveDivergence(gb.kernels.Gibbs()))
+    >>> batch = torch.ones(6, 4), torch.zeros(6, 4)
+    >>> objective(model, batch, objective.init(model, batch, g), g).value.backward()
+    """
+
+    objective: Objective
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.objective, Objective):
+            raise ArgumentError(
+                f"Conditional(objective={self.objective!r}): expected one of gibbsian.objectives, such as "
+                "ContrastiveDivergence(kernels.Gibbs())"
+            )
+        inner = self.objective
+        if isinstance(inner, PersistentContrastiveDivergence):
+            asked = inner.classes is not None or inner.fast_weights is not None or inner.penalty
+            if asked or isinstance(inner.kernel, ParallelTempering):
+                raise CapabilityError(
+                    "persistent chains bound to inputs have no classes, fast weights, penalty or tempered replicas; "
+                    "leave those out, or use ContrastiveDivergence, which takes any kernel"
+                )
+
+    @staticmethod
+    def split(energy: Any, batch: Batch) -> tuple[Tensor, Tensor]:
+        """(input, observed)."""
+        if isinstance(energy, Splitting):
+            return energy.split(batch)
+        if isinstance(batch, Tensor) or len(batch) != 2:
+            raise DataError("Conditional needs pairs (x, y), for example torch.utils.data.TensorDataset(x, y)")
+        return batch[0], batch[1]
+
+    def check(self, energy: Any, batch: Batch) -> None:
+        if not isinstance(energy, Family):
+            raise CapabilityError(
+                f"Conditional trains families with given(x), such as models.GatedRBM; {type(energy).__name__} has none"
+            )
+        condition, y = self.split(energy, batch)
+        self.objective.check(energy.given(condition), y)
+
+    def init(self, energy: Any, batch: Batch, generator: torch.Generator) -> Any:
+        self.check(energy, batch)
+        condition, y = self.split(energy, batch)
+        inner = self.objective
+        if not isinstance(inner, PersistentContrastiveDivergence):
+            return inner.init(energy.given(condition), y, generator)
+        slots = inner.buffer or inner.chains
+        rows = _rows(len(y), slots, generator, y.device)
+        start = y[rows] if inner.start == "data" else start_points(inner.start, slots, energy, y, generator)
+        return BoundChains(start, condition[rows])
+
+    def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
+        condition, y = self.split(energy, batch)
+        if isinstance(self.objective, PersistentContrastiveDivergence):
+            return self._persistent(self.objective, energy, condition, y, state, generator)
+        return self.objective(energy.given(condition), y, state, generator)
+
+    def log_z(self, state: Any) -> Tensor | None:
+        return self.objective.log_z(state)
+
+    def _persistent(
+        self,
+        inner: PersistentContrastiveDivergence,
+        energy: Any,
+        condition: Tensor,
+        y: Tensor,
+        state: BoundChains,
+        generator: torch.Generator,
+    ) -> Loss:
+        require_generator(generator, y.device)
+        index = None
+        if inner.buffer is not None and inner.buffer != inner.chains:
+            index = torch.randperm(len(state.x), generator=generator, device=y.device)[: inner.chains]
+        before, bound = (part if index is None else part[index] for part in state)
+        if inner.reinit:
+            rows = _rows(len(y), len(before), generator, y.device)
+            start = inner.start
+            fresh = y[rows] if start == "data" else start_points(start, len(before), energy, y, generator)
+            anew = torch.rand(len(before), generator=generator, device=y.device) < inner.reinit
+            before, bound = where_chain(anew, fresh, before), where_chain(anew, condition[rows], bound)
+        member = energy.given(bound)
+        samples, metrics = walk(member, inner.kernel, before, inner.steps, generator)
+        low, high = energy.given(condition)(y).mean(), member(samples).mean()
+        metrics |= {"energy_data": low, "energy_samples": high, "gap": low - high, **chain_metrics(before, samples)}
+        if index is None:
+            state = BoundChains(samples, bound)
+        else:
+            state = BoundChains(state.x.index_copy(0, index, samples), state.condition.index_copy(0, index, bound))
+        return finish(self, low - high, state, metrics)
+
+
+def _rows(n: int, count: int, generator: torch.Generator, device: torch.device) -> Tensor:
+    """`count` of n rows, as evenly as can be: every row once before any comes twice."""
+    whole = [torch.randperm(n, generator=generator, device=device) for _ in range(-(-count // n))]
+    return torch.cat(whole)[:count]
