@@ -51,7 +51,7 @@ class WeightDecay(Objective):
     Args:
         rate: strength.
         norm: 2 or 1.
-        names: parameters whose name ends in one of these are weights.
+        names: parameters with one of these in their dotted name are weights.
 
     >>> import gibbsian as gb
     >>> g = torch.Generator().manual_seed(0)
@@ -63,7 +63,7 @@ class WeightDecay(Objective):
 
     rate: float = 1e-4
     norm: int = 2
-    names: tuple[str, ...] = ("weight",)
+    names: tuple[str, ...] = ("weight", "weights")
 
     def __post_init__(self) -> None:
         number(self, "rate", self.rate)
@@ -72,7 +72,7 @@ class WeightDecay(Objective):
 
     def weights(self, energy: Any) -> list[Tensor]:
         """The parameters that decay."""
-        found = [p for name, p in energy.named_parameters() if name.split(".")[-1] in self.names]
+        found = [p for name, p in energy.named_parameters() if not set(name.split(".")).isdisjoint(self.names)]
         if not found:
             raise CapabilityError(
                 f"{type(energy).__name__} has no parameter named {' or '.join(self.names)} to decay; it has "
