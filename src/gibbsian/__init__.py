@@ -23,6 +23,7 @@ _HOME = {
     "resume": "training.fit",
     "load": "training.fit",
     "log_likelihood": "partition.likelihood",
+    "maximum_entropy": "partition.maxent",
 }
 _MODULES = [
     "data", "domains", "energies", "errors", "hybrid", "kernels", "metrics", "models", "objectives", "partition",
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from gibbsian.energy import Energy, ScoreField, as_energy, mixture, unconstrained
     from gibbsian.kernels.adaptation import warm_up
     from gibbsian.partition.likelihood import log_likelihood
+    from gibbsian.partition.maxent import maximum_entropy
     from gibbsian.sampling import Trace, sample
     from gibbsian.training.fit import fit, load, resume
     from gibbsian.training.pretrain import pretrain

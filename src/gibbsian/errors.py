@@ -17,6 +17,7 @@ __all__ = [
     "EstimateWarning",
     "GibbsianError",
     "GibbsianWarning",
+    "InfeasibleError",
     "ProcessError",
     "RandomnessError",
     "ShapeError",
@@ -50,6 +51,10 @@ class RandomnessError(GibbsianError, ValueError):
 
 class CapabilityError(GibbsianError, TypeError):
     """The model cannot do what was asked of it (no known log Z, no exact conditionals, no energy)."""
+
+
+class InfeasibleError(GibbsianError, ValueError):
+    """No law keeps the constraints (moments outside what is possible, or on its boundary)."""
 
 
 class DivergenceError(GibbsianError, RuntimeError):

@@ -3,6 +3,7 @@
 from gibbsian.energies.banana import Banana
 from gibbsian.energies.double_well import DoubleWell
 from gibbsian.energies.experts import ProductOfExperts, StudentExperts
+from gibbsian.energies.exponential import ExponentialFamily, Monomials
 from gibbsian.energies.field import FieldOfExperts
 from gibbsian.energies.funnel import Funnel
 from gibbsian.energies.gaussian import Gaussian
@@ -10,7 +11,7 @@ from gibbsian.energies.gaussian_mixture import Bimodal, GaussianMixture
 from gibbsian.energies.grid import Grid
 from gibbsian.energies.ica import ICA
 from gibbsian.energies.neural import MLP, LayerNorm, MLPEnergy, NeuralEnergy
-from gibbsian.energies.neural_conv import ConvEnergy, ConvNet, ResidualEnergy, ResidualNet
+from gibbsian.energies.neural_conv import ConvEnergy, ConvNet, ResidualEnergy, ResidualNet, WideResidualNet
 from gibbsian.energies.neural_graph import GraphEnergy, GraphNet, Graphs
 from gibbsian.energies.neural_sequence import AttentionEnergy, AttentionNet, RecurrentEnergy, RecurrentNet
 from gibbsian.energies.ring import Ring
@@ -26,6 +27,7 @@ __all__ = [
     "ConvEnergy",
     "ConvNet",
     "DoubleWell",
+    "ExponentialFamily",
     "FieldOfExperts",
     "Funnel",
     "Gaussian",
@@ -36,6 +38,7 @@ __all__ = [
     "Grid",
     "LayerNorm",
     "MLPEnergy",
+    "Monomials",
     "NeuralEnergy",
     "ProductOfExperts",
     "RecurrentEnergy",
@@ -45,4 +48,5 @@ __all__ = [
     "Ring",
     "StudentExperts",
     "StudentT",
+    "WideResidualNet",
 ]
