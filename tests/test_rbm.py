@@ -389,7 +389,10 @@ def test_contrast_for_the_compiler_is_the_plain_one_to_rounding(chains):
         assert torch.allclose(a, p)
     assert fused(_whole_contrast) is None  # compiling is asked for
     with fusing():
-        assert fused(_whole_contrast, "key") is fused(_whole_contrast, "key")
+        compiled, w = rbm.contrast(x, start, 2, gen(3))
+    assert torch.equal(w, v)
+    for a, p in zip(torch.autograd.grad(compiled, list(rbm.parameters())), gradient, strict=True):
+        assert torch.allclose(a, p)
 
 
 def test_contrast_draws_from_the_transition_law():

@@ -81,43 +81,53 @@ def bernoulli_contrast(
         master, b, c = rbm.weight.detach(), rbm.visible_bias.detach(), rbm.hidden_bias.detach()
         half = rbm.products == "bf16"
         weight = master.bfloat16() if half else master
-        up, down = Way.of(c, weight), Way.of(b, weight.T)
-        n, m = len(batch), len(batch if chains is None else chains)
-        whole = fused(_whole_contrast, n, m, steps, *master.shape, half, labels) if master.is_cuda else None
+        m = len(batch if chains is None else chains)
+        whole = fused(_whole_contrast, len(batch), m, steps, *master.shape, half, labels)
         if whole is not None:
             count = m * (len(b) + len(c))
             coins = [quick_uniforms(count, generator, dtype=b.dtype, device=b.device) for _ in range(steps)]
             value, v, gradient = whole(weight, b, c, batch, chains, coins, labels)
-            return hand_out(value, [rbm.weight, rbm.visible_bias, rbm.hidden_bias], gradient), v
+        else:
+            value, v, gradient = _contrast(
+                Way.of(c, weight), Way.of(b, weight.T), batch, chains, steps, generator, labels
+            )
+    return hand_out(value, [rbm.weight, rbm.visible_bias, rbm.hidden_bias], gradient), v
 
-        data_mean, data_logits = up.mean_and_logits(batch)
-        if not half:
-            g_weight = torch.addmm(batch.new_empty(()), batch.T, data_mean, beta=0, alpha=-1 / n)
-        g_b, g_c = batch.mean(0), data_mean.mean(0)
-        v, p = (batch, data_mean) if chains is None else (chains, up.mean(chains))
-        logits = None
-        for _ in range(steps):
-            u = quick_uniforms(m * (len(b) + len(c)), generator, dtype=p.dtype, device=p.device)
-            h, w = u[: p.numel()].view_as(p), u[p.numel() :].view(m, -1)
-            h = torch.lt(h, p, out=h)
-            q = down.mean(h)
-            v = torch.lt(w, q, out=q)
-            if labels:
-                v[:, :labels] = _one_of(Way(b[:labels], weight[:labels].T).logits(h), w[:, :1])
-            v_mean = v.mean(0)  # here v is still in the cache
-            p, logits = up.mean_and_logits(v)
-        g_b, g_c = v_mean.sub_(g_b), p.mean(0).sub_(g_c)
-        if half:  # one product, so that the difference is rounded and not its terms
-            pair = torch.cat([data_mean.mul(-1 / n).bfloat16(), p.mul(1 / m).bfloat16()])
-            g_weight = torch.mm(torch.cat([batch.bfloat16(), v.bfloat16()]).T, pair).to(master.dtype)
-        else:
-            g_weight.addmm_(v.T, p, alpha=1 / m)
-        if data_logits is not None and logits is not None:
-            gap = F.softplus(logits).sum() / m - F.softplus(data_logits).sum() / n
-            value = torch.dot(g_b, b).add_(gap)
-        else:
-            value = _value(up, down, batch, data_mean, v, p, g_b)
-    return hand_out(value, [rbm.weight, rbm.visible_bias, rbm.hidden_bias], [g_weight, g_b, g_c]), v
+
+def _contrast(
+    up: Way, down: Way, batch: Tensor, chains: Tensor | None, steps: int, generator: torch.Generator, labels: int
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Value, samples and gradients, with each product while its factors are still in the cache."""
+    b, c, half = down.bias, up.bias, up.weight.dtype != up.bias.dtype
+    n, m = len(batch), len(batch if chains is None else chains)
+    data_mean, data_logits = up.mean_and_logits(batch)
+    if not half:
+        g_weight = torch.addmm(batch.new_empty(()), batch.T, data_mean, beta=0, alpha=-1 / n)
+    g_b, g_c = batch.mean(0), data_mean.mean(0)
+    v, p = (batch, data_mean) if chains is None else (chains, up.mean(chains))
+    logits = None
+    for _ in range(steps):
+        u = quick_uniforms(m * (len(b) + len(c)), generator, dtype=p.dtype, device=p.device)
+        h, w = u[: p.numel()].view_as(p), u[p.numel() :].view(m, -1)
+        h = torch.lt(h, p, out=h)
+        q = down.mean(h)
+        v = torch.lt(w, q, out=q)
+        if labels:
+            v[:, :labels] = _one_of(Way(b[:labels], down.weight[:, :labels]).logits(h), w[:, :1])
+        v_mean = v.mean(0)  # here v is still in the cache
+        p, logits = up.mean_and_logits(v)
+    g_b, g_c = v_mean.sub_(g_b), p.mean(0).sub_(g_c)
+    if half:  # one product, so that the difference is rounded and not its terms
+        pair = torch.cat([data_mean.mul(-1 / n).bfloat16(), p.mul(1 / m).bfloat16()])
+        g_weight = torch.mm(torch.cat([batch.bfloat16(), v.bfloat16()]).T, pair).to(b.dtype)
+    else:
+        g_weight.addmm_(v.T, p, alpha=1 / m)
+    if data_logits is not None and logits is not None:
+        gap = F.softplus(logits).sum() / m - F.softplus(data_logits).sum() / n
+        value = torch.dot(g_b, b).add_(gap)
+    else:
+        value = _value(up, down, batch, data_mean, v, p, g_b)
+    return value, v, [g_weight, g_b, g_c]
 
 
 def _whole_contrast(

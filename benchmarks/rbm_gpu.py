@@ -1,0 +1,103 @@
+"""PCD-1 updates of an RBM on one GPU: many in one CUDA graph against eager ones and the bare products.
+
+    PYTHONPATH=src:benchmarks python benchmarks/rbm_gpu.py --save benchmarks/results/rbm_gpu.json
+
+RBM 784×500, batch and chains of 100 and 1000, SGD, random binary data on the device; whole calls of `gibbsian.fit`,
+capture and compilation left out by subtracting a short call of the same kind.
+"""
+
+import argparse
+import time
+import warnings
+
+import torch
+from timing import save
+
+import gibbsian as gb
+from gibbsian import kernels, models, objectives
+
+warnings.simplefilter("ignore")
+
+
+def trainer(data: torch.Tensor, batch: int, **how):
+    """A function of the number of updates that trains one more time, with the graphs of this call left out."""
+    rbm = models.RBM(784, 500).cuda()
+    objective = objectives.PersistentContrastiveDivergence(kernels.Gibbs(), steps=1, chains=batch)
+    if how.pop("centred", False):
+        objective = objectives.Centred(objective)
+
+    def call(updates: int) -> float:
+        begun = time.perf_counter()
+        gb.fit(rbm, objective, data, steps=updates, batch_size=batch, lr=0.01, optimiser="sgd", **how)
+        torch.cuda.synchronize()
+        return time.perf_counter() - begun
+
+    return call
+
+
+def microseconds(call, short: int, long: int, rounds: int) -> list[float]:
+    """Per update, from pairs of a short and a long call."""
+    call(short)
+    return [(call(long) - call(short)) / (long - short) * 1e6 for _ in range(rounds)]
+
+
+def products(batch: int, precision: str) -> float:
+    """The six products of PCD-1, a hundred times in one graph."""
+    torch.set_float32_matmul_precision(precision)
+    w = torch.randn(784, 500, device="cuda")
+    v, h = torch.rand(batch, 784, device="cuda"), torch.rand(batch, 500, device="cuda")
+
+    def six() -> None:
+        v @ w, v @ w, h @ w.T, v @ w, v.T @ h, v.T @ h
+
+    six()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(100):
+            six()
+    torch.set_float32_matmul_precision("highest")
+    times = []
+    for _ in range(20):
+        torch.cuda.synchronize()
+        begun = time.perf_counter()
+        graph.replay()
+        torch.cuda.synchronize()
+        times.append((time.perf_counter() - begun) / 100 * 1e6)
+    return sorted(times)[len(times) // 2]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--save")
+    options = parser.parse_args()
+    results = []
+    for batch in (100, 1000):
+        data = (torch.rand(10_000, 784, device="cuda") < 0.3).float()
+        quiet = {"guard": False, "log_every": 1000}
+        ways = {
+            "many updates in a graph, tf32": {"compile": True, "precision": "tf32", **quiet},
+            "many updates in a graph, f32": {"compile": True, **quiet},
+            "the same with guard and log as usual": {"compile": True, "precision": "tf32"},
+            "the same, centred": {"compile": True, "precision": "tf32", "centred": True, **quiet},
+        }
+        row: dict = {"batch": batch}
+        for name, how in ways.items():
+            begun = time.perf_counter()
+            call = trainer(data, batch, **how)
+            call(200)
+            first = time.perf_counter() - begun
+            row[name] = microseconds(call, 1000, 11_000, options.rounds)
+            print(f"batch {batch}, {name}: {[round(t, 1) for t in row[name]]} µs; first call {first:.1f} s", flush=True)
+        row["eager"] = microseconds(trainer(data, batch, **quiet), 100, 600, options.rounds)
+        for precision in ("high", "highest"):
+            row[f"six products in a graph, {precision}"] = products(batch, precision)
+        print({k: v for k, v in row.items() if "products" in k or k == "eager"}, flush=True)
+        results.append(row)
+    if options.save:
+        save(results, options.save)
+
+
+if __name__ == "__main__":
+    main()
