@@ -2,6 +2,7 @@
 
 from gibbsian.objectives.adversarial import Adversarial
 from gibbsian.objectives.base import Loss, Objective
+from gibbsian.objectives.binarised import Binarised
 from gibbsian.objectives.classification import ClassificationLikelihood
 from gibbsian.objectives.conditional import Conditional
 from gibbsian.objectives.contrastive import ContrastiveDivergence
@@ -28,6 +29,7 @@ from gibbsian.objectives.weighted import Weighted
 
 __all__ = [
     "Adversarial",
+    "Binarised",
     "Centred",
     "ClassificationLikelihood",
     "Conditional",

@@ -26,6 +26,7 @@ from gibbsian.domains import Domain
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError
 from gibbsian.objectives.base import Batch, Loss, Objective
+from gibbsian.objectives.binarised import Binarised
 from gibbsian.random import stream
 from gibbsian.training.fit import fit
 from gibbsian.training.loader import make_feed
@@ -112,7 +113,7 @@ def pretrain(
 
     Args:
         model: `models.DBN` or `models.DBM`, or anything with the methods of `Layered`.
-        objective: one for all stages, or a list with one for each.
+        objective: one for all stages, or a list with one for each; `objectives.Binarised` for grey data.
         data: as in `fit`; pairs (x, y) where the top layer has labels.
         draw: give the next machine states drawn layer by layer (what the variational bound is about), or means,
             which are less noisy.
@@ -157,21 +158,29 @@ def pretrain(
                 f"the objective of stage {stage + 1} is a {type(own).__name__}; see gibbsian.objectives"
             )
         stage_seed = stream(seed, f"stage/{stage}").initial_seed()
-        machine = model.begin_stage(stage, _first_rows(model, stage, data, stage_seed, where, chosen))
         folder = None if run_dir is None else Path(run_dir) / f"stage-{stage + 1}"
-        wrapped = Encoded(own, model, stage, draw)
+        wrapped: Objective = Encoded(own.objective if isinstance(own, Binarised) else own, model, stage, draw)
+        if isinstance(own, Binarised):  # grey values are drawn first, then encoded
+            wrapped = Binarised(wrapped)
+        machine = model.begin_stage(stage, _first_rows(model, stage, wrapped, data, stage_seed, where, chosen))
         runs.append(fit(machine, wrapped, data, seed=stage_seed, run_dir=folder, device=where, **chosen))
         model.end_stage(stage, machine)
     return runs
 
 
 def _first_rows(
-    model: Layered, stage: int, data: Any, seed: int, device: torch.device, options: dict[str, Any]
+    model: Layered,
+    stage: int,
+    objective: Objective,
+    data: Any,
+    seed: int,
+    device: torch.device,
+    options: dict[str, Any],
 ) -> Batch:
     """Some encoded rows, for the biases that a machine starts from."""
 
     def check(batch: Any) -> None:
-        model.check_stage(stage, batch)
+        objective.check(None, batch)  # of the data, not of the machine, which is still to be made
 
     feed = make_feed(
         data,
@@ -181,5 +190,8 @@ def _first_rows(
         check=check,
         transform=options.get("transform"),
     )
+    generator, batch = stream(seed, "first", device), feed.first()
+    if isinstance(objective, Binarised):
+        batch = objective.drawn(batch, generator)
     with torch.no_grad():
-        return model.encode(stage, feed.first(), stream(seed, "first", device))
+        return model.encode(stage, batch, generator)
