@@ -6,10 +6,41 @@ import torch
 from torch import Tensor, nn
 
 from gibbsian.domains import Domain, Real
-from gibbsian.energy import ScoreField
+from gibbsian.energy import Energy, ScoreField
 from gibbsian.errors import ArgumentError, DomainError, ShapeError
 
-__all__ = ["NoiseConditionalScore", "ScoreAtLevel"]
+__all__ = ["EnergyAtLevel", "NoiseConditionalEnergy", "NoiseConditionalScore", "ScoreAtLevel"]
+
+
+def check_ladder(net: Any, domain: Any, sigmas: Any) -> Tensor:
+    """Refuse what is no network, whole space and noise ladder; the ladder as a tensor of its own."""
+    if not isinstance(domain, Real):
+        raise DomainError(
+            f"noise takes x out of {domain}, so noise-conditional models live on all of R^d; declare "
+            f"domains.Real({domain.shape if isinstance(domain, Domain) else '...'})"
+        )
+    ladder = torch.as_tensor(sigmas)
+    good = ladder.dim() == 1 and len(ladder) > 0 and bool((ladder > 0).all() & torch.isfinite(ladder).all())
+    if not good or not bool((ladder.diff() < 0).all()):
+        raise ArgumentError(
+            f"sigmas={sigmas}: a noise ladder is a row of positive numbers that descend; "
+            "try schedules.noise_ladder(data).sigmas, or schedules.geometric(1.0, 0.01, 10)"
+        )
+    if not callable(net):
+        raise ArgumentError(
+            f"net is a {type(net).__name__}, expected a module that maps (x, sigma) to a score or energy"
+        )
+    return ladder.clone()
+
+
+def level_of(sigma: Tensor | float, x: Tensor) -> Tensor:
+    """σ `(batch,)` from one number, or one a row."""
+    if not isinstance(sigma, Tensor):  # filled on the device, so that a CUDA graph can hold it
+        return torch.full((len(x),), float(sigma), dtype=x.dtype, device=x.device)
+    level = sigma.to(x)
+    if level.dim() > 1 or (level.dim() and len(level) not in {1, len(x)}):
+        raise ShapeError(f"{tuple(level.shape)} noise levels met {len(x)} rows; give one, or one a row")
+    return level.expand(len(x))
 
 
 class NoiseConditionalScore(ScoreField):
@@ -22,10 +53,12 @@ class NoiseConditionalScore(ScoreField):
     Reference: Song & Ermon 2019.
 
     Args:
-        net: maps x `(batch, *event)` and σ `(batch,)` to scores of the shape of x.
+        net: maps x `(batch, *event)` and σ `(batch,)` to scores of the shape of x, such as `models.ScoreMLP` or
+            `models.ScoreUNet`.
         domain: `Real` of the event shape.
-        sigmas: the ladder, descending, for example `schedules.geometric(1.0, 0.01, 10)`. The largest should be
-            about the largest distance between data, the smallest about their fine structure.
+        sigmas: the ladder, descending, for example `schedules.noise_ladder(data).sigmas` or
+            `schedules.geometric(1.0, 0.01, 10)`. The largest should be about the largest distance between data,
+            the smallest about their fine structure.
 
     >>> import gibbsian as gb
     >>> class Exact(torch.nn.Module):  # the score of a blurred standard normal
@@ -40,29 +73,13 @@ class NoiseConditionalScore(ScoreField):
 
     def __init__(self, net: nn.Module, domain: Domain, sigmas: Tensor) -> None:
         super().__init__(domain)
-        if not isinstance(domain, Real):
-            raise DomainError(
-                f"noise takes x out of {domain}, so noise-conditional scores live on all of R^d; declare "
-                f"domains.Real({domain.shape if isinstance(domain, Domain) else '...'})"
-            )
-        ladder = torch.as_tensor(sigmas)
-        good = ladder.dim() == 1 and len(ladder) > 0 and bool((ladder > 0).all() & torch.isfinite(ladder).all())
-        if not good or not bool((ladder.diff() < 0).all()):
-            raise ArgumentError(
-                f"sigmas={sigmas}: a noise ladder is a row of positive numbers that descend; "
-                "try schedules.geometric(1.0, 0.01, 10)"
-            )
-        if not callable(net):
-            raise ArgumentError(f"net is a {type(net).__name__}, expected a module that maps (x, sigma) to a score")
+        ladder = check_ladder(net, domain, sigmas)
         self.net = net
-        self.register_buffer("sigmas", ladder.clone())
+        self.register_buffer("sigmas", ladder)
 
     def forward(self, x: Tensor, sigma: Tensor | float) -> Tensor:
         """s(x, σ) for one σ, or one a row `(batch,)`; differentiable."""
-        level = torch.as_tensor(sigma, dtype=x.dtype, device=x.device)
-        if level.dim() > 1 or (level.dim() and len(level) not in {1, len(x)}):
-            raise ShapeError(f"{tuple(level.shape)} noise levels met {len(x)} rows; give one, or one a row")
-        score = self.net(x, level.expand(len(x)))
+        score = self.net(x, level_of(sigma, x))
         if score.shape != x.shape:
             raise ShapeError(
                 f"the score network gave {tuple(score.shape)} for x of shape {tuple(x.shape)}; they must agree"
@@ -91,3 +108,56 @@ class ScoreAtLevel(ScoreField):
                 return self.family(x, self.sigma)
         with torch.no_grad():
             return self.family(x, self.sigma)
+
+
+class NoiseConditionalEnergy(Energy):
+    """A family of energies E(x, σ) of the laws p ∗ N(0, σ²I), whose score is the gradient -∇ₓE(x, σ).
+
+    Trained and sampled like `NoiseConditionalScore`; twice the cost, but the field is a gradient by construction,
+    and levels can be compared, composed and Metropolis-corrected. By itself it is the energy of the last level.
+
+    Reference: Song & Ermon 2019; Salimans & Ho 2021 (energy or score).
+
+    Args:
+        net: maps x `(batch, *event)` and σ `(batch,)` to energies `(batch,)`, such as `models.LevelEnergy`.
+        domain: `Real` of the event shape.
+        sigmas: the ladder, descending.
+
+    >>> import gibbsian as gb
+    >>> class Exact(torch.nn.Module):  # the energy of a blurred standard normal
+    ...     def forward(self, x, sigma):
+    ...         return 0.5 * x.square().sum(1) / (1 + sigma**2)
+    >>> family = NoiseConditionalEnergy(Exact(), gb.domains.Real(2), gb.schedules.geometric(10.0, 0.1, 5))
+    >>> family.given(1.0).score(torch.ones(1, 2))
+    tensor([[-0.5000, -0.5000]])
+    """
+
+    sigmas: Tensor
+
+    def __init__(self, net: nn.Module, domain: Domain, sigmas: Tensor) -> None:
+        super().__init__(domain)
+        ladder = check_ladder(net, domain, sigmas)
+        self.net = net
+        self.register_buffer("sigmas", ladder)
+
+    def at(self, x: Tensor, sigma: Tensor | float) -> Tensor:
+        """E(x, σ), `(batch,)`, for one σ or one a row."""
+        return self.net(x, level_of(sigma, x))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.at(x, self.sigmas[-1])
+
+    def given(self, index: Any) -> "EnergyAtLevel":
+        """The energy at the noise level σ, a number or one a row."""
+        return EnergyAtLevel(self, index)
+
+
+class EnergyAtLevel(Energy):
+    """E(·, σ) with σ fixed, a number or one a row."""
+
+    def __init__(self, family: NoiseConditionalEnergy, sigma: Tensor | float) -> None:
+        super().__init__(family.domain)
+        self.family, self.sigma = family, sigma
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.family.at(x, self.sigma)

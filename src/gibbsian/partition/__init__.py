@@ -9,12 +9,14 @@ from gibbsian.partition.exact import exact, exact_log_z
 from gibbsian.partition.likelihood import LogLikelihood, log_likelihood
 from gibbsian.partition.mean_field import mean_field
 from gibbsian.partition.perturb import perturb_and_map
+from gibbsian.partition.probability_flow import FlowLikelihood, flow_log_likelihood
 from gibbsian.partition.quadrature import quadrature
 from gibbsian.partition.reverse import bounds, raise_bound, reverse_ais
 from gibbsian.partition.smc import smc
 from gibbsian.partition.tree_reweighted import tree_reweighted
 
 __all__ = [
+    "FlowLikelihood",
     "LogLikelihood",
     "LogZ",
     "LogZEach",
@@ -28,6 +30,7 @@ __all__ = [
     "exact",
     "exact_each",
     "exact_log_z",
+    "flow_log_likelihood",
     "log_likelihood",
     "mean_field",
     "perturb_and_map",

@@ -1,0 +1,112 @@
+"""What the image examples share: reading idx files, weak augmentation, a classifier, pictures, a clock."""
+
+import math
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import gibbsian as gb
+from gibbsian.data.readers import read_idx
+from gibbsian.plots.images import tile
+
+FOLDERS = {"mnist": "mnist", "fashion": "fashion_mnist"}
+
+
+def read(name: str, split: str, limit: int | None = None) -> tuple[Tensor, Tensor]:
+    """Images `(rows, 1, 28, 28)` in [-1, 1] and labels of $GIBBSIAN_DATA/<set>; split "train" or "test"."""
+    folder = Path(os.environ.get("GIBBSIAN_DATA", "data")) / FOLDERS[name]
+    start = "train" if split == "train" else "t10k"
+    x = torch.from_numpy(read_idx(folder / f"{start}-images-idx3-ubyte.gz")[:limit].copy())
+    y = torch.from_numpy(read_idx(folder / f"{start}-labels-idx1-ubyte.gz")[:limit].copy())
+    return x[:, None].float() / 127.5 - 1, y.long()
+
+
+def augmented(x: Tensor, generator: torch.Generator, *, shift: int = 0, flip: bool = False) -> Tensor:
+    """Every image moved by up to `shift` pixels, and mirrored half of the time; nothing waits for the device."""
+    n, _, height, width = x.shape
+    if flip:
+        mirror = torch.rand(n, 1, 1, 1, generator=generator, device=x.device) < 0.5
+        x = torch.where(mirror, x.flip(3), x)
+    if shift:
+        moves = torch.randint(2 * shift + 1, (2, n, 1), generator=generator, device=x.device) - shift
+        rows = (torch.arange(height, device=x.device) + moves[0]).clamp(0, height - 1)
+        columns = (torch.arange(width, device=x.device) + moves[1]).clamp(0, width - 1)
+        image = torch.arange(n, device=x.device)[:, None, None]
+        x = x[:, 0][image, rows[:, :, None], columns[:, None, :]][:, None]
+    return x
+
+
+class Clock:
+    """A training budget in seconds: a learning rate that falls along with it, and a hook that ends the run."""
+
+    def __init__(self, seconds: float, lr: float, warm: int = 200) -> None:
+        self.seconds, self.lr, self.warm = seconds, lr, warm
+        self.begun: float | None = None
+
+    def elapsed(self) -> float:
+        """Seconds since the first step."""
+        return 0.0 if self.begun is None else time.perf_counter() - self.begun
+
+    def rate(self, step: int) -> float:
+        """Warm-up by steps, then half a cosine wave in time."""
+        if self.begun is None:
+            self.begun = time.perf_counter()
+        t = min(1.0, self.elapsed() / self.seconds)
+        return self.lr * min(1.0, (step + 1) / self.warm) * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * t)))
+
+    def over(self, run: Any) -> bool:
+        """Is the time up?"""
+        return self.elapsed() > self.seconds
+
+
+def train_classifier(
+    net: torch.nn.Module,
+    data: tuple[Tensor, Tensor],
+    transform: Callable[..., Any],
+    steps: int,
+    *,
+    domain: gb.domains.Domain,
+    lr: float,
+    batch: int = 128,
+    seed: int = 0,
+) -> Any:
+    """A network trained on cross-entropy alone; its averaged weights, as a joint energy."""
+    fast = data[0].is_cuda
+    run = gb.fit(
+        gb.models.JointEnergy(net, domain),
+        gb.objectives.CrossEntropy(),
+        data,
+        transform=transform,
+        steps=steps,
+        batch_size=batch,
+        lr=lr,
+        schedule="warm-up cosine",
+        ema=0.999,
+        seed=seed,
+        precision="bf16" if fast else None,
+        compile=fast,
+        log_every=max(1, steps // 10),
+        progress=False,
+    )
+    return run.ema.eval()
+
+
+def probabilities(model: Any, x: Tensor, **how: Any) -> Tensor:
+    """p(y|x) on the CPU in double precision."""
+    return gb.hybrid.classify(model, x, **how).double().cpu()
+
+
+def save_png(images: Tensor, path: Path, columns: int) -> None:
+    """Images `(count, 1, height, width)` in [-1, 1] as a mosaic."""
+    try:
+        from matplotlib.image import imsave
+    except ImportError:
+        torch.save(images.cpu(), path.with_suffix(".pt"))
+        return
+    grid = tile(((images[:, 0].float().cpu() + 1) / 2).clamp(0, 1), columns, pad=0.5).numpy()
+    imsave(path, grid.repeat(3, 0).repeat(3, 1), cmap="gray", vmin=0.0, vmax=1.0)

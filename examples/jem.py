@@ -1,0 +1,193 @@
+"""A classifier that is also a generative model: a joint energy on MNIST or Fashion-MNIST.
+
+    GIBBSIAN_DATA=folder python examples/jem.py --data fashion --seconds 200 --out out/jem_fashion
+
+Trains a residual network without batch norm as p(x, y) (cross-entropy plus persistent contrastive divergence), and the
+same network on cross-entropy alone for as many updates. Writes results.json: test accuracy and calibration of both,
+detection of foreign images, what refinement does to attacked images, how another classifier reads generated images;
+and pictures: samples.png (a column a class, from the replay buffer), noise.png (from noise), buffer.png.
+
+The data folder holds mnist/ and fashion_mnist/ with the four idx.gz files each.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import torch
+from images import Clock, augmented, probabilities, read, save_png, train_classifier
+from torch import Tensor
+from torch.nn import functional as F
+
+import gibbsian as gb
+from gibbsian import domains, hybrid, kernels, metrics, models, objectives
+from gibbsian.energies import ResidualNet
+
+SECONDS = {"mnist": 100.0, "fashion": 180.0}
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", choices=["mnist", "fashion"], default="mnist")
+    parser.add_argument("--out", default="out/jem")
+    parser.add_argument("--seconds", type=float, help="of the training of the joint energy")
+    parser.add_argument("--widths", type=int, nargs="+", default=[32, 64, 128])
+    parser.add_argument("--blocks", type=int, default=1)
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--lr", type=float, default=5e-4)
+    parser.add_argument("--weight", type=float, default=1.0, help="of the energy term; 1 is the joint likelihood")
+    parser.add_argument("--steps", type=int, default=20, help="sampler steps an update")
+    parser.add_argument("--step-size", type=float, default=1.0)
+    parser.add_argument("--noise", type=float, default=0.01, help="of the sampler")
+    parser.add_argument("--score-clip", type=float, help="largest slope of a pixel in a sampler step")
+    parser.add_argument("--buffer", type=int, default=10_000)
+    parser.add_argument("--reinit", type=float, default=0.05)
+    parser.add_argument("--penalty", type=float, default=0.001, help="on squared energies")
+    parser.add_argument("--input-noise", type=float, default=0.03)
+    parser.add_argument("--shift", type=int, default=1, help="augmentation: pixels")
+    parser.add_argument("--ema", type=float, default=0.999)
+    parser.add_argument("--epsilon", type=float, default=0.2, help="largest change of a pixel in the attack, of 2")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--limit", type=int, help="rows of each set, for a quick look")
+    return parser.parse_args()
+
+
+def quality(p: Tensor, y: Tensor) -> dict[str, float]:
+    """Accuracy, expected calibration error with 15 bins, and mean log loss."""
+    return {
+        "accuracy": float((p.argmax(1) == y).double().mean()),
+        "ece": float(metrics.expected_calibration_error(p, y, bins=15)),
+        "log_loss": float(-p.gather(1, y[:, None]).clamp(min=1e-12).log().mean()),
+    }
+
+
+def attacked(model: models.JointEnergy, x: Tensor, y: Tensor, epsilon: float, steps: int = 10) -> Tensor:
+    """Projected gradient ascent on the cross-entropy, each pixel within ±epsilon and [-1, 1]."""
+    low, high = (x - epsilon).clamp(min=-1), (x + epsilon).clamp(max=1)
+    moved = x
+    for _ in range(steps):
+        moved = moved.detach().requires_grad_()
+        (slope,) = torch.autograd.grad(F.cross_entropy(model.logits(moved), y), moved)
+        moved = torch.minimum(torch.maximum(moved + 2.5 * epsilon / steps * slope.sign(), low), high)
+    return moved.detach()
+
+
+def main() -> None:
+    chosen = options()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    fast = device == "cuda"
+    torch.backends.cudnn.benchmark = True  # all batches have one shape
+    out = Path(chosen.out)
+    out.mkdir(parents=True, exist_ok=True)
+    begun = time.perf_counter()
+    x, y = (t.to(device) for t in read(chosen.data, "train", chosen.limit))
+    held_x, held_y = (t.to(device) for t in read(chosen.data, "test", chosen.limit))
+
+    wall = 1.0 + 5 * chosen.input_noise  # noise takes pixels out of [-1, 1]
+    domain = domains.Box((1, 28, 28), -wall, wall)
+
+    def noisy(batch: tuple[Tensor, Tensor], generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        images = augmented(batch[0], generator, shift=chosen.shift, flip=chosen.data == "fashion")
+        noise = torch.randn(images.shape, generator=generator, device=images.device)
+        return (images + chosen.input_noise * noise).clamp(-wall, wall), batch[1]
+
+    def network() -> ResidualNet:
+        net = ResidualNet((1, 28, 28), chosen.widths, chosen.blocks, outputs=10)
+        return net.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    kernel = kernels.ShortRunLangevin(chosen.step_size, chosen.noise, clip=chosen.score_clip)
+    chains = objectives.PersistentContrastiveDivergence(
+        kernel,
+        steps=chosen.steps,
+        chains=chosen.batch,
+        buffer=chosen.buffer,
+        reinit=chosen.reinit,
+        penalty=chosen.penalty,
+    )
+    joint = models.JointEnergy(network(), domain)
+    clock = Clock(chosen.seconds or SECONDS[chosen.data], chosen.lr)
+    run = gb.fit(
+        joint,
+        objectives.Weighted([objectives.CrossEntropy(), chains], [1.0, chosen.weight]),
+        (x, y),
+        transform=noisy,
+        steps=10_000_000,
+        batch_size=chosen.batch,
+        lr=chosen.lr,
+        schedule=clock.rate,
+        clip=1.0,
+        ema=chosen.ema,
+        seed=chosen.seed,
+        precision="bf16" if fast else None,
+        compile=fast,
+        checkpoint_every=1_000_000,
+        log_every=500 if fast else 10,
+        hooks=[clock.over],
+        progress=False,
+    )
+    model, seconds = run.ema.eval(), clock.elapsed()
+    print(f"joint energy: {run.step} updates in {seconds:.0f} s, {run.step * chosen.batch / len(x):.1f} epochs")
+    plain = train_classifier(
+        network(), (x, y), noisy, run.step, domain=domain, lr=chosen.lr, batch=chosen.batch, seed=chosen.seed
+    )
+
+    g = gb.random.stream(chosen.seed, "evaluate", device)
+    truth = held_y.cpu()
+    result = {
+        "options": vars(chosen),
+        "device": torch.cuda.get_device_name() if fast else "cpu",
+        "updates": run.step,
+        "images_a_second": run.step * chosen.batch / seconds,
+        "events": run.events,
+        "history": [r for r in run.history if "event" not in r][-40:],
+        "joint": quality(probabilities(model, held_x), truth),
+        "cross_entropy_alone": quality(probabilities(plain, held_x), truth),
+    }
+
+    other = "fashion" if chosen.data == "mnist" else "mnist"
+    foreign = read(other, "test", chosen.limit)[0].to(device)
+    result["foreign"] = other
+    result["auroc"] = {
+        name: {
+            method: float(metrics.auroc(metrics.ood_scores(m, held_x, method), metrics.ood_scores(m, foreign, method)))
+            for method in ("energy", "score_norm", "confidence")
+        }
+        for name, m in (("joint", model), ("cross_entropy_alone", plain))
+    }
+
+    some, some_y = held_x[:1000], held_y[:1000]
+    bad = attacked(model, some, some_y, chosen.epsilon)
+    accuracy = lambda p: float((p.argmax(1) == some_y.cpu()).double().mean())  # noqa: E731
+    result["refinement"] = {
+        "epsilon": chosen.epsilon,
+        "plain network attacked": accuracy(probabilities(plain, attacked(plain, some, some_y, chosen.epsilon))),
+        "joint attacked": accuracy(probabilities(model, bad)),
+        "joint attacked, 10 steps": accuracy(probabilities(model, bad, kernel=kernel, steps=10, generator=g)),
+        "joint attacked, 50 steps": accuracy(probabilities(model, bad, kernel=kernel, steps=50, generator=g)),
+        "joint clean, 10 steps": accuracy(probabilities(model, some, kernel=kernel, steps=10, generator=g)),
+    }
+
+    pool = hybrid.buffer_of(run.state)
+    classes = torch.arange(10, device=device).repeat(10)
+    drawn = hybrid.generate(model, classes, kernel, chosen.steps, pool=pool, generator=g)
+    save_png(drawn, out / "samples.png", 10)
+    fresh = hybrid.generate(model, classes, kernel, 20 * chosen.steps, generator=g)
+    save_png(fresh, out / "noise.png", 10)
+    save_png(pool[:200], out / "buffer.png", 20)
+    save_png(x[:100], out / "data.png", 10)
+    for name, images in (("samples", drawn), ("from_noise", fresh)):
+        p = probabilities(plain, images.clamp(-1, 1))
+        right = (p.argmax(1) == classes.cpu()).double()
+        result[name] = {
+            "read_as_their_class_by_the_other_network": float(right.mean()),
+            "mean_confidence": float(p.amax(1).mean()),
+            "per_class": [float(right[classes.cpu() == k].mean()) for k in range(10)],
+        }
+    result["seconds"] = {"training": seconds, "everything": time.perf_counter() - begun}
+    (out / "results.json").write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps({k: v for k, v in result.items() if k not in ("history", "options")}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
