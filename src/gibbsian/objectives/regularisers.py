@@ -173,9 +173,8 @@ class Centred(Objective):
 
     def check(self, energy: Any, batch: Batch) -> None:
         self.objective.check(energy, batch)
-        linear = (units.Bernoulli, units.Spin, units.Softmax)
         pair = getattr(energy, "visible", None), getattr(energy, "hidden", None)
-        if not all(isinstance(layer, linear) for layer in pair):
+        if not all(_linear(layer) for layer in pair):
             names = " and ".join(type(layer).__name__ for layer in pair)
             raise CapabilityError(
                 "Centred needs an RBM whose layers are Bernoulli, spin or softmax units, so that "
@@ -206,6 +205,13 @@ class Centred(Objective):
         gradient[id(energy.hidden_bias)] = c - mu @ dw
         value = linear_loss(loss.value, parameters, [gradient[id(p)] for p in parameters])
         return Loss(value, Offsets(loss.state, mu, nu), loss.metrics, loss.other)
+
+
+def _linear(layer: Any) -> bool:
+    """Do biases enter the energy of this layer linearly, with bounded statistics?"""
+    if isinstance(layer, units.Joined):
+        return all(map(_linear, layer.layers))
+    return isinstance(layer, units.Bernoulli | units.Spin | units.Softmax)
 
 
 def _means(energy: Any, x: Tensor) -> tuple[Tensor, Tensor]:
