@@ -24,6 +24,9 @@ _HOME = {
     "load": "training.fit",
     "log_likelihood": "partition.likelihood",
     "maximum_entropy": "partition.maxent",
+    "minimise": "modes",
+    "denoise": "restoration",
+    "inpaint": "restoration",
 }
 _MODULES = [
     "data", "domains", "energies", "errors", "hybrid", "kernels", "metrics", "models", "objectives", "partition",
@@ -53,8 +56,10 @@ if TYPE_CHECKING:
     )
     from gibbsian.energy import Energy, ScoreField, as_energy, mixture, unconstrained
     from gibbsian.kernels.adaptation import warm_up
+    from gibbsian.modes import minimise
     from gibbsian.partition.likelihood import log_likelihood
     from gibbsian.partition.maxent import maximum_entropy
+    from gibbsian.restoration import denoise, inpaint
     from gibbsian.sampling import Trace, sample
     from gibbsian.training.fit import fit, load, resume
     from gibbsian.training.pretrain import pretrain

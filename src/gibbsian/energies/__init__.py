@@ -14,6 +14,7 @@ from gibbsian.energies.neural import MLP, LayerNorm, MLPEnergy, NeuralEnergy
 from gibbsian.energies.neural_conv import ConvEnergy, ConvNet, ResidualEnergy, ResidualNet, WideResidualNet
 from gibbsian.energies.neural_graph import GraphEnergy, GraphNet, Graphs
 from gibbsian.energies.neural_sequence import AttentionEnergy, AttentionNet, RecurrentEnergy, RecurrentNet
+from gibbsian.energies.observed import Observed
 from gibbsian.energies.ring import Ring
 from gibbsian.energies.student import StudentT
 
@@ -40,6 +41,7 @@ __all__ = [
     "MLPEnergy",
     "Monomials",
     "NeuralEnergy",
+    "Observed",
     "ProductOfExperts",
     "RecurrentEnergy",
     "RecurrentNet",

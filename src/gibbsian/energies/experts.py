@@ -3,6 +3,7 @@
 E(x) = Σᵢ αᵢ log(1 + ½ zᵢ²) + ½ε‖x‖²,   z = Wx
 """
 
+import copy
 import math
 from abc import abstractmethod
 
@@ -82,6 +83,17 @@ class StudentExperts(Energy):
             return self.energy_and_score(x)[1]
         with torch.enable_grad():
             return self._score(x, self.responses(x))
+
+    def tempered(self, beta: Tensor) -> Energy:
+        """βE: exponents βα and confinement βε, so that the conditionals stay exact; one β for each row is plain βE."""
+        beta = torch.as_tensor(beta)
+        if beta.dim() or not bool(beta > 0):
+            return super().tempered(beta)
+        other = copy.copy(self)
+        other._parameters = dict(self._parameters)
+        other.log_alpha = nn.Parameter((self.log_alpha + beta.log()).detach(), requires_grad=False)
+        other.confine = self.confine * float(beta)
+        return other
 
     # --- Gibbs sampling -----------------------------------------------------------------------------
 

@@ -1,0 +1,192 @@
+"""Minima of energies against brute force and closed forms; posteriors against conjugate Gaussians and dense solves."""
+
+import itertools
+import math
+
+import pytest
+import torch
+
+import gibbsian as gb
+from gibbsian import domains, energies, kernels, models
+from gibbsian.errors import ArgumentError, CapabilityError, DivergenceError, ShapeError
+from gibbsian.testing import check_energy, check_invariance, check_kernel
+
+F64 = torch.float64
+
+
+def gen(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def rnd(*shape, seed=0):
+    return torch.randn(*shape, generator=gen(seed), dtype=F64)
+
+
+def gaussian(d=3, seed=0):
+    root = rnd(d, d, seed=seed) + 2 * torch.eye(d, dtype=F64)
+    return energies.Gaussian(rnd(d, seed=seed + 1), root @ root.T / d)
+
+
+# --- minima -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["lbfgs", "gradient"])
+def test_the_minimum_of_a_gaussian_is_its_mean_and_clamped_its_conditional_mean(method):
+    energy, x0 = gaussian(), rnd(4, 3, seed=5)
+    free = gb.minimise(energy, x0, method=method, steps=2000)
+    torch.testing.assert_close(free.x, energy.mean.expand(4, 3), atol=1e-4, rtol=0)
+    assert bool(free.converged.all())
+    held = gb.minimise(energy, x0, method=method, clamp=torch.tensor([True, False, False]), steps=2000)
+    p = energy.precision
+    want = energy.mean[1:] - torch.linalg.solve(p[1:, 1:], p[1:, :1] @ (x0[:, :1] - energy.mean[0]).T).T
+    torch.testing.assert_close(held.x[:, 1:], want, atol=1e-4, rtol=0)
+    assert torch.equal(held.x[:, 0], x0[:, 0])
+
+
+@pytest.mark.parametrize("method", ["lbfgs", "gradient"])
+def test_walls_are_kept(method):
+    slope = gb.as_energy(lambda x: x[:, 0] + (x[:, 1] - 0.3).square(), domains.Box(2))
+    found = gb.minimise(slope, torch.full((2, 2), 0.7, dtype=F64), method=method, steps=400)
+    torch.testing.assert_close(found.x, torch.tensor([[0.0, 0.3]] * 2, dtype=F64), atol=2e-3, rtol=0)
+    half = gb.as_energy(lambda x: (x - 2).square().sum(1), domains.NonNegative(1))
+    near = gb.minimise(half, torch.ones(1, 1, dtype=F64), method=method).x
+    assert float(near) == pytest.approx(2.0, abs=1e-4)
+
+
+def test_what_has_no_minimum_does_not_look_like_one():
+    down = gb.as_energy(lambda x: -(x**3).sum(1), domains.Real(1))
+    with pytest.raises(DivergenceError, match="without end"):
+        gb.minimise(down, torch.ones(1, 1, dtype=F64))
+    found = gb.minimise(gaussian(), rnd(2, 3), steps=1)
+    assert not bool(found.converged.any())
+
+
+@pytest.mark.parametrize("domain", [domains.Binary(5), domains.Spin(5), domains.Categorical(4, classes=3)], ids=str)
+def test_discrete_searches_against_every_state(domain):
+    """Enumeration finds the lowest state, a wide beam the same; ICM a state that no single change improves."""
+    w = rnd(domain.numel, domain.numel)
+    energy = gb.as_energy(lambda x: (x.flatten(1) @ w * x.flatten(1)).sum(1), domain)
+    states = domain.states(dtype=F64)
+    best = float(energy(states).min())
+    x0 = states[:3]
+    assert float(gb.minimise(energy, x0, method="enumerate").energy.max()) == pytest.approx(best)
+    beam = gb.minimise(energy, x0, method="beam", width=len(states))
+    assert float(beam.energy.max()) == pytest.approx(best)
+    torch.testing.assert_close(energy(beam.x), beam.energy)
+    narrow = gb.minimise(energy, x0, method="beam", width=1)
+    assert bool((narrow.energy >= best - 1e-9).all())
+    local = gb.minimise(energy, states, method="icm")
+    assert bool(local.converged.all())
+    assert bool((local.energy <= energy(states) + 1e-12).all())
+    for x, e in zip(local.x[:20], local.energy[:20], strict=True):
+        near = states[((states != x).reshape(len(states), -1)).sum(1) <= (2 if len(domain.shape) > 1 else 1)]
+        assert float(energy(near).min()) >= float(e) - 1e-9
+
+
+@pytest.mark.parametrize("method", ["icm", "beam", "enumerate"])
+def test_discrete_clamps_hold(method):
+    domain = domains.Spin(4)
+    w = rnd(4, 4)
+    energy = gb.as_energy(lambda x: (x @ w * x).sum(1), domain)
+    x0 = domain.sample(6, generator=gen(3), dtype=F64)
+    clamp = torch.tensor([True, False, True, False])
+    found = gb.minimise(energy, x0, method=method, clamp=clamp, width=99)
+    assert torch.equal(found.x[:, clamp], x0[:, clamp])
+    if method != "icm":
+        for row, e in zip(x0, found.energy, strict=True):
+            every = [
+                torch.tensor([row[0], a, row[2], b], dtype=F64) for a, b in itertools.product((-1.0, 1.0), repeat=2)
+            ]
+            assert float(e) == pytest.approx(float(energy(torch.stack(every)).min()))
+
+
+def test_icm_does_not_stir_where_two_values_tie():
+    flat = gb.as_energy(lambda x: 0 * x.sum(1), domains.Binary(3))
+    x0 = torch.tensor([[1.0, 0.0, 1.0]])
+    assert torch.equal(gb.minimise(flat, x0).x, x0)
+
+
+def test_methods_are_checked_against_the_domain():
+    with pytest.raises(ArgumentError, match="'icm', 'beam'"):
+        gb.minimise(models.RBM(3, 2), torch.zeros(1, 3), method="lbfgs")
+    with pytest.raises(CapabilityError, match="as_energy"):
+        gb.minimise(torch.nn.Linear(1, 1), torch.zeros(1, 1))
+
+
+# --- posteriors -------------------------------------------------------------------------------------
+
+
+def test_a_gaussian_posterior_is_conjugate():
+    prior, y, sigma = gaussian(), rnd(2, 3, seed=3), 0.7
+    seen = torch.tensor([True, False, True])
+    posterior = energies.Observed(prior, y, sigma, seen)
+    noise = torch.diag(seen.to(F64) / sigma**2)
+    cov = torch.linalg.inv(prior.precision + noise)
+    mean = (cov @ (prior.precision @ prior.mean + y @ noise).T).T
+    torch.testing.assert_close(posterior.score(mean), torch.zeros(2, 3, dtype=F64), atol=1e-9, rtol=0)
+    full = gb.denoise(prior, y, sigma)
+    cov = torch.linalg.inv(prior.precision + torch.eye(3, dtype=F64) / sigma**2)
+    want = (prior.precision @ prior.mean + y / sigma**2) @ cov
+    torch.testing.assert_close(full.x, want, atol=1e-5, rtol=0)
+    drawn = gb.denoise(
+        prior, y, sigma, method="mean", kernel=kernels.HMC(0.4, 2), steps=120, chains=200, generator=gen()
+    )
+    torch.testing.assert_close(drawn.x, want, atol=0.03, rtol=0)  # 5 sigma: 0.6/√(200·50)
+    torch.testing.assert_close(drawn.sd, cov.diagonal().sqrt().expand(2, 3), atol=0.03, rtol=0)
+    check_energy(posterior, rnd(4, 3), generator=gen())
+
+
+def test_strength_multiplies_the_prior():
+    prior, y = gaussian(), rnd(2, 3, seed=3)
+    cov = torch.linalg.inv(0.25 * prior.precision + torch.eye(3, dtype=F64))
+    want = (0.25 * prior.precision @ prior.mean + y) @ cov
+    torch.testing.assert_close(gb.denoise(prior, y, 1.0, strength=0.25).x, want, atol=1e-5, rtol=0)
+    product = energies.ProductOfExperts(3, 4, confine=0.2).double()
+    x = rnd(5, 3)
+    torch.testing.assert_close(product.tempered(torch.tensor(0.3))(x), 0.3 * product(x))
+    assert float(product.alpha[0].detach()) == pytest.approx(1.5)
+
+
+def test_gibbs_of_a_posterior_stays_in_its_law():
+    """Exact posterior draws: prior draws of a square product, weighted by the observation (rejection)."""
+    prior = energies.ProductOfExperts(2, alpha=2.0).double()
+    y, sigma = torch.tensor([0.8, -0.5], dtype=F64), 0.6
+    x = prior.sample(200000, generator=gen(1))
+    posterior = energies.Observed(prior, y, sigma)
+    keep = torch.rand(len(x), generator=gen(2), dtype=F64).log() < -(x - y).square().sum(1) / (2 * sigma**2)
+    check_invariance(posterior, kernels.Gibbs(), draws=x[keep], steps=3, generator=gen(3))
+    check_kernel(kernels.Gibbs(), posterior, x[:5], generator=gen())
+
+
+def test_a_field_denoises_and_fills_in():
+    """A smooth image: the posterior mean beats the observation, and a hole is filled to within the noise."""
+    field = energies.FieldOfExperts((12, 12), filters=8, size=3, alpha=0.5, scale=10.0).double()
+    clean = 0.5 + 0.3 * torch.outer(torch.linspace(-1, 1, 12, dtype=F64), torch.linspace(0, 1, 12, dtype=F64))[None]
+    noisy = clean + 0.1 * rnd(1, 12, 12)
+    mean = gb.denoise(field, noisy, 0.1, method="mean", steps=60, burn_in=10, chains=2, generator=gen())
+    mode = gb.denoise(field, noisy, 0.1)
+    before = float((noisy - clean).square().mean())
+    assert float((mean.x - clean).square().mean()) < 0.4 * before
+    assert float((mode.x - clean).square().mean()) < 0.4 * before
+    hole = torch.zeros(12, 12, dtype=torch.bool)
+    hole[4:7, 5:8] = True
+    torn = torch.where(hole, 0.0, clean)
+    for how in ("mode", "mean"):
+        filled = gb.inpaint(field, torn, ~hole, method=how, generator=gen(), steps=100).x
+        assert torch.equal(filled[:, ~hole], clean[:, ~hole])
+        assert float((filled - clean)[:, hole].abs().max()) < 0.12
+
+
+def test_posteriors_check_what_they_are_given():
+    prior = gaussian()
+    with pytest.raises(ShapeError, match="observation"):
+        energies.Observed(prior, torch.zeros(4), 1.0)
+    with pytest.raises(ArgumentError, match="sigma"):
+        energies.Observed(prior, torch.zeros(3), 0.0)
+    with pytest.raises(ArgumentError, match="continuous"):
+        energies.Observed(models.RBM(3, 2), torch.zeros(3), 1.0)
+    with pytest.raises(CapabilityError, match="HMC"):
+        gb.denoise(prior, rnd(1, 3), 1.0, method="mean", generator=gen())
+    with pytest.raises(ArgumentError, match="'mode' or 'mean'"):
+        gb.denoise(prior, rnd(1, 3), 1.0, method="median", generator=gen())
+    assert math.isfinite(float(energies.Observed(prior, torch.zeros(3, dtype=F64), 1.0)(rnd(1, 3))))
