@@ -225,8 +225,7 @@ class DBM(Energy):
     def gibbs_noise(self, x: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, ...]:
         """One uniform to pick the state of the enumerated half, and what the other layers need."""
         require_generator(generator, x.device)
-        which = layer_noise([Bernoulli(1)], x, steps, generator)
-        return (*which, *layer_noise(list(self.layers), x, steps, generator, self.layers[0]))
+        return layer_noise([Bernoulli(1), *self.layers], x, steps, generator, self.layers[0])
 
     def gibbs_sweep(self, x: Tensor, noise: tuple[Tensor, ...], free: Tensor | None = None) -> Tensor:
         """h ~ p(h | v) exactly, then v ~ p(v | h¹) where `free`; for machines of few hidden units, else use `side(0)`."""
