@@ -133,7 +133,7 @@ def test_a_gaussian_posterior_is_conjugate():
     )
     torch.testing.assert_close(drawn.x, want, atol=0.03, rtol=0)  # 5 sigma: 0.6/√(200·50)
     torch.testing.assert_close(drawn.sd, cov.diagonal().sqrt().expand(2, 3), atol=0.03, rtol=0)
-    check_energy(posterior, rnd(4, 3), generator=gen())
+    check_energy(energies.Observed(prior, y[0], sigma, seen), rnd(4, 3), generator=gen())
 
 
 def test_strength_multiplies_the_prior():
