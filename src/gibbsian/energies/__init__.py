@@ -15,6 +15,7 @@ from gibbsian.energies.neural_conv import ConvEnergy, ConvNet, ResidualEnergy, R
 from gibbsian.energies.neural_graph import GraphEnergy, GraphNet, Graphs
 from gibbsian.energies.neural_sequence import AttentionEnergy, AttentionNet, RecurrentEnergy, RecurrentNet
 from gibbsian.energies.observed import Observed
+from gibbsian.energies.parzen import MarginalParzen, Parzen
 from gibbsian.energies.ring import Ring
 from gibbsian.energies.student import StudentT
 
@@ -39,9 +40,11 @@ __all__ = [
     "Grid",
     "LayerNorm",
     "MLPEnergy",
+    "MarginalParzen",
     "Monomials",
     "NeuralEnergy",
     "Observed",
+    "Parzen",
     "ProductOfExperts",
     "RecurrentEnergy",
     "RecurrentNet",

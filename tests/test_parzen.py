@@ -1,0 +1,90 @@
+"""Parzen windows against scikit-learn, scipy and quadrature; bandwidths against plain loops."""
+
+import math
+
+import pytest
+import torch
+from scipy import stats
+from sklearn.neighbors import KernelDensity
+
+from gibbsian.energies import MarginalParzen, Parzen, parzen
+from gibbsian.errors import GibbsianError
+from gibbsian.testing import check_energy
+
+F64 = torch.float64
+
+
+def gen(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def normal(n, d, seed=0):
+    return torch.randn(n, d, generator=gen(seed), dtype=F64)
+
+
+@pytest.mark.parametrize("d", [1, 3, 20])
+def test_density_is_that_of_scikit_learn(d, monkeypatch):
+    points, x = normal(70, d), 2 * normal(40, d, 1) + 5
+    theirs = KernelDensity(bandwidth=0.6).fit(points).score_samples(x)
+    assert torch.allclose(-Parzen(points, 0.6)(x), torch.from_numpy(theirs), atol=1e-9)
+    monkeypatch.setattr(parzen, "_BLOCK", 500)  # seven rows at a time
+    assert torch.allclose(-Parzen(points, 0.6)(x), torch.from_numpy(theirs), atol=1e-9)
+    h = torch.rand(d, generator=gen(2), dtype=F64) + 0.2
+    by_column = [stats.gaussian_kde(points[:, j], 1.0) for j in range(d)]
+    for j, kde in enumerate(by_column):
+        kde.set_bandwidth(float(h[j]) / float(points[:, j].std()))
+    expected = sum(torch.from_numpy(kde.logpdf(x[:, j])) for j, kde in enumerate(by_column))
+    near = torch.isfinite(expected)  # their densities vanish far away, ours are summed in logarithms
+    assert int(near.sum()) > 5
+    assert torch.allclose(-MarginalParzen(points, h)(x)[near], expected[near], atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [Parzen, MarginalParzen])
+def test_windows_conform(kind):
+    energy = kind(normal(6, 2), torch.tensor([0.4, 0.8], dtype=F64))
+    assert check_energy(energy, chains=5000, generator=gen()) == ["rows", "score", "log_z", "sample"]
+
+
+def test_bandwidth_is_the_most_likely_under_the_others():
+    x = torch.cat([normal(60, 2), normal(40, 2, 1) * 0.1 + 4])
+    grid = torch.tensor([0.05, 0.1, 0.2, 0.4, 0.8, 1.6], dtype=F64)
+
+    def loo(h):
+        total = 0.0
+        for i in range(len(x)):
+            others = torch.cat([x[:i], x[i + 1 :]])
+            total -= float(Parzen(others, h)(x[i : i + 1]))
+        return total
+
+    best = max(grid.tolist(), key=loo)
+    assert Parzen.fit(x, grid).bandwidth.tolist() == [best, best]
+    assert 0.05 < best < 1.6
+    alone = [
+        float(Parzen.fit(c[:, None], s * grid).bandwidth) for c, s in zip(x.T, x.std(0, correction=0), strict=True)
+    ]
+    assert MarginalParzen.fit(x, grid).bandwidth.tolist() == pytest.approx(alone)
+
+
+def test_degenerate_data_keep_finite_energies():
+    x = torch.zeros(30, 2)
+    x[:, 1] = torch.randint(3, (30,), generator=gen()).float()
+    far = torch.tensor([[1e6, 0.0]])
+    for kind in (Parzen, MarginalParzen):
+        energy = kind.fit(x)
+        assert torch.isfinite(energy(torch.cat([x, far]))).all()
+        assert torch.isfinite(kind.fit(x[:1])(far)).all()
+        assert math.isfinite(float(energy.score(far).norm()))
+
+
+@pytest.mark.parametrize("bad", [
+    lambda: Parzen(torch.zeros(3), 1.0),
+    lambda: Parzen(torch.zeros(3, 2).long(), 1.0),
+    lambda: Parzen(torch.zeros(0, 2), 1.0),
+    lambda: Parzen(torch.zeros(3, 2), 0.0),
+    lambda: MarginalParzen(torch.zeros(3, 2), torch.ones(3)),
+    lambda: Parzen(torch.zeros(3, 2), 1.0).sample(3, generator=None),
+])  # fmt: skip
+def test_bad_input_is_refused(bad):
+    with pytest.raises(GibbsianError) as caught:
+        bad()
+    assert len(str(caught.value)) > 25
