@@ -12,6 +12,7 @@ import gibbsian as gb
 from gibbsian import domains, kernels, objectives, partition, units
 from gibbsian.errors import ArgumentError, CapabilityError, DataError, RandomnessError
 from gibbsian.models import DBN, RBM
+from gibbsian.models.dbn_parts import machine_of
 from gibbsian.testing import check_energy, check_objective
 from gibbsian.training.serialise import describe, rebuild
 
@@ -145,7 +146,7 @@ def test_a_stage_starts_where_the_one_below_ended(labels):
                 ("weight", "bias", "recognition_bias"), ("weight", "visible_bias", "hidden_bias"), strict=True
             ):
                 getattr(dbn.layers[0], a).copy_(getattr(rbm, b))
-        dbn.end_stage(0, dbn._machine(0))
+        dbn.end_stage(0, machine_of(dbn, 0))
         machine = dbn.begin_stage(1, torch.zeros(4, dbn.top.visible.size, dtype=F64))
         assert machine is dbn.top
         bound = dbn.log_mass_bound(v, samples=20, generator=gen()) - partition.exact(dbn).value

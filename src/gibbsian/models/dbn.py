@@ -14,12 +14,13 @@ from torch import Tensor, nn
 from gibbsian.domains import Discrete, Domain
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DataError
-from gibbsian.models.directed import Directed, Upward
+from gibbsian.models.dbn_parts import can_tie, classifier_of, machine_of, tie
+from gibbsian.models.directed import Directed
 from gibbsian.models.joint import JointEnergy
 from gibbsian.models.rbm import RBM
 from gibbsian.models.rbm_path import RBMPath
 from gibbsian.random import require_generator, stream
-from gibbsian.units import Bernoulli, Gaussian, Joined, Softmax, Unit, as_unit
+from gibbsian.units import Gaussian, Joined, Softmax, Unit, as_unit
 
 __all__ = ["DBN"]
 
@@ -142,15 +143,14 @@ class DBN(Energy):
 
     # --- energies and the bound ---------------------------------------------------------------------
 
-    def _rows(self) -> tuple[Tensor, Tensor]:
-        """The top weights of label and features."""
-        split = [self.classes or 0, self.penultimate.size]
-        label, rest = self.top.weight.split(split)
-        return label, rest
+    def top_weights(self) -> tuple[Tensor, Tensor]:
+        """The weights between the top layer and the label, and between it and the layer below."""
+        classes = self.classes or 0
+        return self.top.weight[:classes], self.top.weight[classes:]
 
     def _label_fields(self, h: Tensor) -> Tensor:
         """The input of the top layer under every label, `(batch, classes, size)`."""
-        label, rest = self._rows()
+        label, rest = self.top_weights()
         return (self.penultimate.statistic(h) @ rest)[:, None] + label
 
     def _label_logits(self, h: Tensor) -> Tensor:
@@ -288,7 +288,7 @@ class DBN(Energy):
             raise ArgumentError(f"class_log_prob(method={method!r}): expected 'free energy' or 'up-pass'")
         if method == "up-pass":
             h = self.up(x)[-1]
-            label, rest = self._rows()
+            label, rest = self.top_weights()
             field = self.penultimate.statistic(h) @ rest + label.mean(0)
             hidden = self.top.hidden
             top = hidden.statistic(hidden.mean(hidden.natural(self.top.hidden_bias, field)))
@@ -381,10 +381,10 @@ class DBN(Energy):
         turned over: W = W_belowᵀ, b = c_below, c = b_below. Further units begin with small weights, compensated in
         the visible bias. Elsewhere it starts from small weights and the base rates of `batch`.
         """
-        machine = self._machine(stage)
+        machine = machine_of(self, stage)
         with torch.no_grad():
-            if stage and self.tied and self._fits(stage):
-                self._tie(machine, self.layers[stage - 1])
+            if self.tied and can_tie(self, stage):
+                tie(machine, self.layers[stage - 1])
             else:
                 machine.visible_bias.copy_(machine.visible.fit_bias(batch))
         return machine
@@ -395,32 +395,6 @@ class DBN(Energy):
             layer = self.layers[stage]
             with torch.no_grad():
                 layer.recognition_weight.copy_(layer.weight)
-
-    def _machine(self, stage: int) -> RBM:
-        if stage == len(self.directed):
-            return self.top
-        layer = self.layers[stage]
-        machine = RBM(layer.lower, layer.upper)
-        machine.visible, machine.hidden = layer.lower, layer.upper
-        machine.weight, machine.visible_bias = layer.weight, layer.bias
-        machine.hidden_bias = layer.recognition_bias
-        return machine
-
-    def _fits(self, stage: int) -> bool:
-        below, above = self.layers[stage - 1].lower, self._machine(stage).hidden
-        plain = isinstance(above, Bernoulli) or above.size == below.size
-        return type(above) is type(below) and above.size >= below.size and plain and not below.real
-
-    def _tie(self, machine: RBM, below: Directed) -> None:
-        n, skip = below.lower.size, machine.visible.size - below.upper.size
-        machine.weight[:skip] = 0  # of labels, which change nothing yet
-        machine.weight[skip:, :n] = below.weight.T
-        machine.hidden_bias.zero_()
-        machine.hidden_bias[:n] = below.bias
-        machine.visible_bias.zero_()
-        machine.visible_bias[skip:] = below.recognition_bias
-        further = machine.weight[:, n:]  # half on at first: their mean input is taken out of the bias
-        machine.visible_bias.sub_(0.5 * further.sum(1))
 
     # --- classifiers --------------------------------------------------------------------------------
 
@@ -437,30 +411,11 @@ class DBN(Energy):
             domain: of the inputs, where it is to be another one than the network's: domains.Box(784) for grey values.
             generator: for the last layer; a fixed seed where it is left out.
         """
-        classes = self._need_labels("to_classifier() without a number of classes") if classes is None else classes
+        if classes is None:
+            classes = self._need_labels("to_classifier() without a number of classes")
         if self.classes is not None and classes != self.classes:
             raise ArgumentError(f"to_classifier({classes}): the network has labels of {self.classes} classes")
-        generator = stream(0, "init") if generator is None else generator
-        label, rest = self._rows()
-        ups = [Upward(layer.lower, layer.upper) for layer in self.layers]
-        ups.append(Upward(self.penultimate, self.top.hidden))
-        last = nn.utils.skip_init(nn.Linear, self.top.hidden.size, classes)
-        with torch.no_grad():
-            weights = [(layer.recognition_weight, layer.recognition_bias) for layer in self.layers]
-            weights.append((rest, self.top.hidden_bias))
-            for up, (weight, bias) in zip(ups, weights, strict=True):
-                up.weight.copy_(weight)
-                up.bias.copy_(bias)
-            if self.classes is None:
-                nn.init.normal_(last.weight, 0.0, 0.01, generator=generator)
-                nn.init.zeros_(last.bias)
-            else:
-                ups[-1].bias.add_(label.mean(0))  # an undecided label
-                last.weight.copy_(label)
-                last.bias.copy_(self.top.visible_bias[:classes])
-        flat = [nn.Flatten()] if len(self.top.hidden.domain.shape) > 1 else []
-        net = nn.Sequential(*ups, *flat, last).to(self.top.weight)
-        return JointEnergy(net, self.domain if domain is None else domain)
+        return classifier_of(self, classes, self.domain if domain is None else domain, generator)
 
     def extra_repr(self) -> str:
         return f"labels={self.classes}" if self.classes else ""

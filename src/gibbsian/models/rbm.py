@@ -224,6 +224,11 @@ class RBM(Energy):
             x = self.gibbs_sweep(x, tuple(part[0] for part in self.gibbs_noise(x, 1, generator)))
         return self(batch).mean() - self(x).mean(), x
 
+    @property
+    def bernoulli(self) -> bool:
+        """Are both layers plain Bernoulli units?"""
+        return type(self.visible) is type(self.hidden) is Bernoulli
+
     def _labels(self) -> int | None:
         """How many classes of one softmax unit stand before Bernoulli visible units; None for other layers."""
         parts = self.visible.layers if isinstance(self.visible, Joined) else [self.visible]

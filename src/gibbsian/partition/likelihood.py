@@ -3,7 +3,6 @@
 log p(x) = -E(x) - log Z
 """
 
-import functools
 import math
 from dataclasses import dataclass, replace
 from typing import Any
@@ -92,8 +91,7 @@ def log_likelihood(
     if options and not isinstance(energy, BoundedModel):
         raise ArgumentError(f"{type(energy).__name__} has an energy and no bound, so there is no {', '.join(options)}")
     with torch.no_grad():
-        log_mass = functools.partial(energy.log_mass_bound, **options) if bounded else lambda part: -energy(part)
-        minus = torch.cat([log_mass(part).double() for part in x.split(_BLOCK)])
+        minus = torch.cat([_log_mass(energy, part, options).double() for part in x.split(_BLOCK)])
         if isinstance(energy.domain, Counts):
             minus = minus + energy.domain.log_orders(x.double())
             if log_z is None and not isinstance(energy, DBN):
@@ -107,6 +105,13 @@ def log_likelihood(
     if not bounded:
         return out
     return replace(out, upper=torch.full_like(out.upper, math.inf), method=f"variational bound, {known.method}")
+
+
+def _log_mass(energy: Energy, x: Tensor, options: dict[str, Any]) -> Tensor:
+    """log Σ_h exp(-E(x, h)), or a lower bound where the sum is out of reach."""
+    if isinstance(energy, BoundedModel) and not energy.sums_exactly():
+        return energy.log_mass_bound(x, **options)
+    return -energy(x)
 
 
 def known_log_z(energy: Energy, log_z: "LogZ | float | Tensor | None") -> LogZ:

@@ -36,7 +36,6 @@ from gibbsian.partition.bases import (
 )
 from gibbsian.partition.bernoulli_path import BernoulliPath
 from gibbsian.partition.machine_paths import MachinePath, TemperedPath
-from gibbsian.units import Bernoulli
 
 __all__ = ["GeometricPath", "Moves", "Path", "path_of", "single"]
 
@@ -239,8 +238,7 @@ def path_of(energy: Energy, data: Tensor | None, base: "Energy | Tensor | None",
         return TemperedPath(energy, _law(energy, data, base))
     if isinstance(energy, Annealable):
         path = energy.path(data=data) if data is not None else energy.path(base)
-        rbm = path.rbm if isinstance(path, RBMPath) else None
-        if isinstance(rbm, RBM) and type(rbm.visible) is type(rbm.hidden) is Bernoulli:
+        if isinstance(path, RBMPath) and isinstance(path.rbm, RBM) and path.rbm.bernoulli:
             return BernoulliPath(path)
         return path
     return GeometricPath(energy, _law(energy, data, base), kernel)
