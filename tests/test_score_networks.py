@@ -276,3 +276,29 @@ def test_flows_refuse_what_does_not_fit():
             partition.flow_log_likelihood(mixture_family(), x, **bad)
     with pytest.raises(errors.DataError, match="two rows"):
         partition.flow_log_likelihood(mixture_family(), x, data=torch.zeros(2, 4, dtype=D))
+
+
+@pytest.mark.parametrize("projections", [1, 3])
+def test_second_derivatives_through_group_norm_are_taken_one_by_one(projections):
+    """Torch's batched gradients fail there; the trace by brute force and by the objectives must agree."""
+    net = models.ScoreUNet((1, 4, 4), (8, 8), 1).double()
+    with torch.no_grad():
+        for p in net.parameters():
+            p += 0.2 * torch.randn(p.shape, generator=gen(5), dtype=D)
+    family = models.NoiseConditionalScore(net, domains.Real((1, 4, 4)), LADDER)
+    x = torch.randn(3, 1, 4, 4, generator=gen(), dtype=D)
+    level = LADDER[-1:].expand(1)
+    jacobians = [torch.autograd.functional.jacobian(lambda z: net(z[None], level)[0], row) for row in x]
+    traces = torch.stack([j.reshape(16, 16).trace() for j in jacobians])
+    norm_of = family.score(x).square().sum() / 3
+    implicit = objectives.ImplicitScoreMatching()(family, x, (), gen()).value
+    torch.testing.assert_close(implicit.detach(), traces.mean() + 0.5 * norm_of)
+    g = gen(1)
+    v = objectives.curvature.directions("rademacher", projections, x, g)
+    curved = torch.stack(
+        [one.flatten() @ j.reshape(16, 16) @ one.flatten() for k in v for j, one in zip(jacobians, k, strict=True)]
+    )
+    sliced = objectives.SlicedScoreMatching(projections=projections)(family, x, (), gen(1)).value
+    torch.testing.assert_close(sliced.detach(), curved.mean() + 0.5 * norm_of)
+    out = partition.flow_log_likelihood(family, x, data=x, steps=1, max_steps=2, tolerance=1e9)
+    assert torch.isfinite(out.per_sample).all()

@@ -43,21 +43,28 @@ def directions(kind: str, count: int, x: Tensor, generator: torch.Generator) -> 
     return v
 
 
-def products(x: Tensor, s: Tensor, v: Tensor) -> Tensor:
+def batchable(model: nn.Module) -> bool:
+    """Can gradients of several directions be taken in one batched pass? Torch's rule for that, applied to the
+    gradient of a group norm, mixes up sizes: it raises, or is wrong where they happen to fit.
+    """
+    return not any(isinstance(module, nn.GroupNorm) for module in model.modules())
+
+
+def products(x: Tensor, s: Tensor, v: Tensor, *, batched: bool = True) -> Tensor:
     """(∇s)ᵀv for directions `(count, batch, *event)`; differentiable once more."""
     if not s.requires_grad:  # a score that depends on nothing
         return torch.zeros_like(v)
     with torch.enable_grad():
-        if len(v) == 1:
-            (out,) = torch.autograd.grad(s, x, v[0], create_graph=True, allow_unused=True)
-            return torch.zeros_like(v) if out is None else out.unsqueeze(0)
+        if len(v) == 1 or not batched:
+            each = [torch.autograd.grad(s, x, one, create_graph=True, allow_unused=True)[0] for one in v]
+            return torch.zeros_like(v) if each[0] is None else torch.stack(each)
         (out,) = torch.autograd.grad(s, x, v, create_graph=True, is_grads_batched=True, allow_unused=True)
         return torch.zeros_like(v) if out is None else out
 
 
-def curvature(x: Tensor, s: Tensor, v: Tensor) -> Tensor:
+def curvature(x: Tensor, s: Tensor, v: Tensor, *, batched: bool = True) -> Tensor:
     """vᵀ(∇s)v for directions `(count, batch, *event)`, shape `(count, batch)`."""
-    return (products(x, s, v) * v).flatten(2).sum(2)
+    return (products(x, s, v, batched=batched) * v).flatten(2).sum(2)
 
 
 class Bend(NamedTuple):
@@ -80,7 +87,7 @@ def bend(energy: Any, data: Tensor, v: Tensor, *, norm: bool = True, projected: 
             square = gradient.square().sum() / n
         return Bend(-second.sum() / n, square, slope.square().mean() if projected else None)
     x, s = score_with_graph(energy, data)
-    trace = (products(x, s, v) * v).sum() / n
+    trace = (products(x, s, v, batched=batchable(energy)) * v).sum() / n
     along_v = (v * s).flatten(2).sum(2).square().mean() if projected else None
     return Bend(trace, s.square().sum() / n if norm else None, along_v)
 
@@ -92,16 +99,17 @@ def trace_block(energy: Any, data: Tensor, first: int, last: int, *, norm: bool)
         basis = torch.eye(d, dtype=data.dtype, device=data.device)[first:last]
         return bend(energy, data, basis.reshape(-1, 1, *data.shape[1:]), norm=norm)
     x, s = score_with_graph(energy, data)
-    trace = diagonal(x, s, first, last).sum() / len(data)
+    trace = diagonal(x, s, first, last, batched=batchable(energy)).sum() / len(data)
     return Bend(trace, s.square().sum() / len(data) if norm else None, None)
 
 
-def diagonal(x: Tensor, s: Tensor, first: int, last: int) -> Tensor:
+def diagonal(x: Tensor, s: Tensor, first: int, last: int, *, batched: bool = True) -> Tensor:
     """∂ᵢsᵢ(x) for the flattened entries first..last-1, exactly; shape `(batch, last - first)`."""
     d = x[0].numel()
     basis = torch.eye(d, dtype=x.dtype, device=x.device)[first:last]
     v = basis.reshape(-1, 1, *x.shape[1:]).expand(-1, *x.shape)
-    return products(x, s, v).flatten(2)[:, :, first:last].diagonal(dim1=0, dim2=2)
+    found = products(x, s, v, batched=batched)
+    return found.flatten(2)[:, :, first:last].diagonal(dim1=0, dim2=2)
 
 
 def blocks(x: Tensor, chunk: int | None) -> Sequence[tuple[int, int]]:

@@ -11,6 +11,7 @@ from gibbsian.domains import NonNegative
 from gibbsian.objectives.base import Batch, Loss, Objective, observed
 from gibbsian.objectives.common import accumulated, finish, one_of, whole
 from gibbsian.objectives.curvature import (
+    batchable,
     blocks,
     curvature,
     diagonal,
@@ -71,13 +72,13 @@ class NonNegativeScoreMatching(Objective):
             require_generator(generator, data.device)
             x, s = score_with_graph(energy, data)
             v = directions("rademacher", self.probes, x, generator) * data
-            return finish(self, curvature(x, s, v).mean() + first_order(data, s), state, {})
+            return finish(self, curvature(x, s, v, batched=batchable(energy)).mean() + first_order(data, s), state, {})
         cuts = blocks(data, self.chunk)
 
         def part(first: int, last: int) -> Tensor:
             x, s = score_with_graph(energy, data)
             square = data.flatten(1)[:, first:last].square()
-            second = (square * diagonal(x, s, first, last)).sum(1).mean()
+            second = (square * diagonal(x, s, first, last, batched=batchable(energy))).sum(1).mean()
             return second + first_order(data, s) if first == 0 else second
 
         return finish(self, accumulated([partial(part, *cut) for cut in cuts], energy), state, {})

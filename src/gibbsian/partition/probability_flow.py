@@ -16,7 +16,7 @@ from torch import Tensor
 from gibbsian.energies.gaussian import Gaussian
 from gibbsian.energy import Energy, Family, log_z_of
 from gibbsian.errors import ArgumentError, CapabilityError, DataError, EstimateWarning
-from gibbsian.objectives.curvature import curvature, diagonal, directions, score_with_graph
+from gibbsian.objectives.curvature import batchable, curvature, diagonal, directions, score_with_graph
 from gibbsian.partition.likelihood import LogLikelihood, likelihood_of
 from gibbsian.random import require_generator
 
@@ -192,11 +192,12 @@ def _slope(family: Any, y: Tensor, t: float, v: Tensor | None, dtype: torch.dtyp
     """dx/dt = -σ² s, and -σ² div s, what log p gains on the way, for each probe."""
     sigma = math.exp(t)
     x, s = score_with_graph(family.given(sigma), y.to(dtype))
+    batched = batchable(family)
     if v is not None:
-        trace = curvature(x, s, v)
+        trace = curvature(x, s, v, batched=batched)
     else:
         d = x[0].numel()
         size = max(1, _BLOCK // x.numel())
-        parts = [diagonal(x, s, i, min(i + size, d)).sum(1) for i in range(0, d, size)]
+        parts = [diagonal(x, s, i, min(i + size, d), batched=batched).sum(1) for i in range(0, d, size)]
         trace = torch.stack(parts).sum(0)[None]
     return -(sigma**2) * s.detach().double(), -(sigma**2) * trace.detach().double()
