@@ -160,12 +160,12 @@ def classify(
         raise ArgumentError(f"classify(steps={steps}) needs a kernel, such as kernels.ShortRunLangevin(1.0, 0.01)")
     total = []
     for part in x.split(_BLOCK):
-        p = 0.0
+        each = []
         for _ in range(draws if steps else 1):
             refined = part
             if steps and kernel is not None:
                 refined = refine(model, part, kernel, steps, generator=require_generator(generator, x.device))
             with torch.no_grad():
-                p = p + model.class_log_prob(refined).exp()
-        total.append(p / (draws if steps else 1))
-    return torch.cat(total)  # type: ignore[arg-type]
+                each.append(model.class_log_prob(refined).exp())
+        total.append(torch.stack(each).mean(0))
+    return torch.cat(total)
