@@ -212,7 +212,10 @@ def _digits(entry: Named, _part: str | None) -> DataSet:
 
 def _photographs(entry: Named, _part: str | None) -> DataSet:
     images = _sklearn("photographs").load_sample_images().images
-    grey = [np.asarray(image, dtype=np.float32) @ np.float32([0.299, 0.587, 0.114]) / 255 for image in images]
+    grey = [
+        np.asarray(image, dtype=np.float32) @ np.array([0.299, 0.587, 0.114], dtype=np.float32) / 255
+        for image in images
+    ]
     return DataSet("photographs", Rows(torch.from_numpy(np.stack(grey).astype(np.float32))))
 
 

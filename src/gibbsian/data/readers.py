@@ -23,7 +23,7 @@ __all__ = ["read", "read_idx"]
 _INPUTS = ("x", "X", "data", "images", "features", "arr_0")
 _LABELS = ("y", "Y", "labels", "label", "target", "targets", "class")
 _PARTS = {"train": ("train",), "validation": ("valid", "validation", "val", "dev"), "test": ("test",)}
-_IDX = {
+_IDX: dict[int, Any] = {
     0x08: np.uint8,
     0x09: np.int8,
     0x0B: np.dtype(">i2"),
@@ -141,7 +141,7 @@ def _from_arrays(arrays: dict[str, Any], stem: str, label: str | None, where: st
             parts[part] = Rows(_tensor(arrays[key]), y)
             break
     if "train" in parts:
-        return DataSet(stem, **parts, classes=classes)
+        return DataSet(stem, parts["train"], parts.get("validation"), parts.get("test"), classes)
     key = find(_INPUTS) or (next(iter(arrays)) if len(arrays) == 1 else None)
     if key is None:
         raise DataError(

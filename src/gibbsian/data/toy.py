@@ -20,16 +20,16 @@ class _Draw:
     """Uniforms, normals and choices for `n` points from one generator."""
 
     def __init__(self, n: int, generator: torch.Generator, dtype: torch.dtype) -> None:
-        self.n, self.generator, self.how = n, generator, {"dtype": dtype, "device": generator.device}
+        self.n, self.generator, self.dtype = n, generator, dtype
 
     def uniform(self, *shape: int) -> Tensor:
-        return torch.rand(self.n, *shape, generator=self.generator, **self.how)
+        return torch.rand(self.n, *shape, generator=self.generator, dtype=self.dtype, device=self.generator.device)
 
     def normal(self, *shape: int) -> Tensor:
-        return torch.randn(self.n, *shape, generator=self.generator, **self.how)
+        return torch.randn(self.n, *shape, generator=self.generator, dtype=self.dtype, device=self.generator.device)
 
     def choice(self, k: int) -> Tensor:
-        return torch.randint(k, (self.n,), generator=self.generator, device=self.generator.device).to(self.how["dtype"])
+        return torch.randint(k, (self.n,), generator=self.generator, device=self.generator.device).to(self.dtype)
 
 
 def _polar(radius: Tensor, angle: Tensor) -> Tensor:

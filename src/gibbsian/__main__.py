@@ -1,0 +1,8 @@
+"""`python -m gibbsian` is the command `gibbsian`."""
+
+import sys
+
+from gibbsian.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())
