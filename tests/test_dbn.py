@@ -13,6 +13,8 @@ from gibbsian import domains, kernels, objectives, partition, units
 from gibbsian.errors import ArgumentError, CapabilityError, DataError, RandomnessError
 from gibbsian.models import DBN, RBM
 from gibbsian.models.dbn_parts import machine_of
+from gibbsian.models.dbn_phases import sleep_phase, wake_phase
+from gibbsian.models.rbm_contrast import _whole_contrast
 from gibbsian.testing import check_energy, check_objective
 from gibbsian.training.serialise import describe, rebuild
 
@@ -297,8 +299,6 @@ def test_fast_phases_are_those_of_any_units():
     dbn = randomise(DBN(6, 5, 4, 3))
     x = bits(9, 6)
     low, high = dbn.layers
-    from gibbsian.models.dbn_phases import sleep_phase, wake_phase
-
     wake, top = wake_phase(dbn.layers, x, gen())
     noise = torch.rand(9, 5, generator=(g := gen()), dtype=F64), torch.rand(9, 4, generator=g, dtype=F64)
     h = (noise[0] < torch.sigmoid(low.recognition_bias + x @ low.recognition_weight)).double()
@@ -472,6 +472,23 @@ def test_labelled_contrast_is_the_one_of_any_units():
         torch.testing.assert_close(a, b)
     counts = (chain[:, None] == seen).all(2).double().sum(0)
     assert scipy.stats.chisquare(counts.numpy(), (40000 * law).numpy()).pvalue > 1e-4
+
+
+def test_labelled_contrast_for_the_compiler_is_the_plain_one():
+    rbm = RBM(units.Joined(units.Softmax(1, classes=3), units.Bernoulli(4)), 5).double()
+    g = gen(1)
+    with torch.no_grad():
+        for p in rbm.parameters():
+            p.copy_(torch.randn(p.shape, generator=g, dtype=F64))
+    batch, g = rbm.domain.sample(8, generator=gen(2), dtype=F64), gen(7)
+    coins = [torch.rand(8 * (7 + 5), generator=g, dtype=F64) for _ in range(2)]
+    weights = [p.detach() for p in (rbm.weight, rbm.visible_bias, rbm.hidden_bias)]
+    value, chain, gradients = _whole_contrast(*weights, batch, None, coins, 3)
+    plain, samples = rbm.contrast(batch, None, 2, gen(7))
+    assert torch.equal(chain, samples)
+    torch.testing.assert_close(value, plain.detach())
+    expected = torch.autograd.grad(plain, [rbm.weight, rbm.visible_bias, rbm.hidden_bias])
+    torch.testing.assert_close(tuple(gradients), expected)
 
 
 def test_copies_do_not_share_units():
