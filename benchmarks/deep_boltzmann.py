@@ -140,7 +140,7 @@ def main() -> None:
         ("bare products", bare(), 5),
         ("gibbsian objective and update", ours(), 5),
         ("the same, centred", ours(0.01), 5),
-        ("gibbsian fit", whole_fit(), 20),
+        ("gibbsian fit", whole_fit(), 60),
         ("plain torch", plain(), 5),
     ]
     title = "DBM 784-500-1000, batch 100, 10 mean-field iterations, 5 sweeps of 100 chains: an update"

@@ -88,6 +88,7 @@ def train(dbm: models.DBM, data: torch.Tensor, transform, options: argparse.Name
         "batch_size": options.batch,
         "seed": options.seed,
         "compile": device == "cuda",
+        "precision": options.precision,
         "transform": transform,
         "guard": False,
         "progress": False,
@@ -243,6 +244,7 @@ def arguments() -> argparse.Namespace:
     add("--chains", type=int, default=100)
     add("--centring", type=float, default=0.0, help="rate of the offsets; 0 for none")
     add("--ema", type=float, default=0.0, help="decay of averaged weights; 0 for none")
+    add("--precision", choices=["tf32"], default=None, help="of matrix products, on a GPU")
     add("--seconds", type=float, default=None, help="most seconds of joint training")
     add("--betas", type=int, default=20_000, help="temperatures of AIS")
     add("--ais-chains", type=int, default=500)

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from gibbsian.models.dbm_infer import odd_term, start, statistic, update
+from gibbsian.models.rbm_contrast import Way
 from gibbsian.random import normals, quick_uniforms
-from gibbsian.units import Natural, Unit
+from gibbsian.units import Bernoulli, Natural, Unit
 
 if TYPE_CHECKING:
     from gibbsian.models.dbm import DBM
@@ -38,15 +39,26 @@ def linear_layers(dbm: "DBM") -> bool:
     return all(type(unit).natural is Unit.natural and not unit.real for unit in dbm.layers)
 
 
+def _ends(dbm: "DBM") -> dict[int, Way]:
+    """The layers with one neighbour by number, where product, bias and logistic function can be done at once."""
+    top = len(dbm.layers) - 1
+    ways = {0: Way.of(dbm.biases[0], dbm.weights[0].T), top: Way.of(dbm.biases[top], dbm.weights[-1])}
+    return {i: way for i, way in ways.items() if isinstance(dbm.layers[i], Bernoulli) and i % 2 == 0}
+
+
 def positive_phase(dbm: "DBM", v: Tensor, iterations: int) -> tuple[Phase, Tensor]:
     """Means of all layers given the data after a fixed number of mean-field iterations; and by how much the last one
     changed h¹ at most."""
     below, naturals, seen = start(dbm, v)
     before = seen[1]
-    for _ in range(iterations):
+    ends = _ends(dbm)
+    for k in range(iterations):
         before = seen[1]
         update(dbm, 1, seen, below, naturals)
-        update(dbm, 0, seen, below, naturals)
+        if len(dbm.layers) == 3 and 2 in ends and k + 1 < iterations:  # natural parameters are wanted at the end alone
+            seen[2] = ends[2].mean(seen[1])
+        else:
+            update(dbm, 0, seen, below, naturals)
     bound = -dbm.layers[0].energy(v, dbm.biases[0]).mean()
     for i in range(1, len(dbm.layers)):
         if i % 2:
@@ -80,9 +92,14 @@ def negative_phase(
     units = list(dbm.layers)
     seen: list[Tensor] = [unit.statistic(x) for unit, x in zip(units, values, strict=True)]
     naturals: dict[int, Natural] = {}
+    ends = _ends(dbm)
     for _ in range(steps):
         numbers = _numbers(units, len(values[0]), generator, values[0])
         for i in (*range(0, len(units), 2), *range(1, len(units), 2)):
+            if i in ends:
+                p = ends[i].mean(seen[1 if i == 0 else i - 1])
+                values[i] = seen[i] = torch.lt(numbers[i], p, out=p)
+                continue
             natural = dbm.natural(i, seen)
             values[i] = units[i].sample(natural, numbers[i])
             seen[i] = units[i].statistic(values[i])

@@ -9,9 +9,10 @@ from torch import Tensor
 from gibbsian.errors import ArgumentError, CapabilityError
 from gibbsian.models.dbm import DBM
 from gibbsian.models.dbm_phases import linear_layers, negative_phase, phase_contrast, positive_phase
+from gibbsian.models.rbm_contrast import hand_out
 from gibbsian.objectives.base import Batch, Loss, Objective, observed
 from gibbsian.objectives.chains import STARTS, chain_metrics, start_points
-from gibbsian.objectives.common import finish, linear_loss, number, one_of, trainable, whole
+from gibbsian.objectives.common import finish, number, one_of, trainable, whole
 from gibbsian.random import require_generator
 
 __all__ = ["VariationalLikelihood"]
@@ -128,7 +129,7 @@ class VariationalLikelihood(Objective):
                 _centre(weights, biases, offsets)
             gradient = {id(p): g for p, g in zip((*energy.weights, *energy.biases), (*weights, *biases), strict=True)}
         parameters = trainable(energy)
-        value = linear_loss(gap, parameters, [gradient.get(id(p)) for p in parameters])
+        value = hand_out(gap, parameters, [gradient[id(p)] for p in parameters])
         return finish(self, value, LayerChains(layers, offsets), metrics)
 
 
