@@ -251,7 +251,6 @@ def make_parser(model: type = Energy) -> ArgumentParser:
     parser.add_class_arguments(PretrainSpec, "pretrain")
     parser.add_class_arguments(SampleSpec, "sample")
     parser.add_class_arguments(EvaluateSpec, "evaluate")
-    parser.add_instantiator(_instantiate, Objective)
     return parser
 
 
@@ -298,7 +297,7 @@ def parse_recipe(text: str, flags: Sequence[str] = (), *, name: str = "run") -> 
                 raise ArgumentError(f"{name} has no {key}:, which every recipe needs")
     try:
         config = parser.parse_args(["--config", yaml.safe_dump(loaded, sort_keys=False), *flags])
-        built = parser.instantiate(config)
+        built = parser.instantiate(config, instantiators=[(_instantiate, Objective, True)])
     except GibbsianError as error:
         raise ArgumentError(f"{name}: {error}") from error
     except (ParserError, ValueError, TypeError) as error:
