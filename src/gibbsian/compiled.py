@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 
 from gibbsian.errors import CompileWarning
 
-__all__ = ["Chunk", "compiled_chunk", "fused", "fusing"]
+__all__ = ["Chunk", "compiled_chunk", "fused", "fusing", "watched"]
 
 Runner = Callable[[Any, Any, Any, Any], tuple[Any, Tensor, Tensor, Tensor]]
 
@@ -84,19 +84,26 @@ def _fresh(function: Any) -> Any:
     return torch.compile(copy, fullgraph=True, dynamic=False, backend=_backend)
 
 
-_fusing = False
+_fusing, _watched = False, True
 _fused: dict[Any, Any] = {}
 
 
 @contextmanager
-def fusing() -> Iterator[None]:
-    """Inside, algorithms that offer it run their element-wise parts as compiled kernels; see `fused`."""
-    global _fusing
-    before, _fusing = _fusing, True
+def fusing(watched: bool = True) -> Iterator[None]:
+    """Inside, algorithms that offer it run their element-wise parts as compiled kernels (see `fused`), and may leave
+    out what is only looked at where nobody does (see `watched`)."""
+    global _fusing, _watched
+    before = _fusing, _watched
+    _fusing, _watched = True, watched
     try:
         yield
     finally:
-        _fusing = before
+        _fusing, _watched = before
+
+
+def watched() -> bool:
+    """Will anybody look at the metrics of this step?"""
+    return _watched
 
 
 def fused(function: Any, *key: Any) -> Any | None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gibbsian import units
+from gibbsian.compiled import fused
 from gibbsian.errors import ArgumentError, CapabilityError
 from gibbsian.objectives.base import Batch, Loss, Objective, observed
 from gibbsian.objectives.common import finish, linear_loss, number, one_of, trainable
@@ -183,7 +184,8 @@ class Centred(Objective):
 
     def init(self, energy: Any, batch: Batch, generator: torch.Generator) -> Offsets:
         self.check(energy, batch)
-        return Offsets(self.objective.init(energy, batch, generator), *_means(energy, observed(batch)))
+        means = (rows.mean(0) for rows in _statistics(energy, observed(batch)))
+        return Offsets(self.objective.init(energy, batch, generator), *means)
 
     def log_z(self, state: Offsets) -> Tensor | None:
         return self.objective.log_z(state.inner)
@@ -194,15 +196,11 @@ class Centred(Objective):
         plain = torch.autograd.grad(loss.value, parameters, allow_unused=True, materialize_grads=True)
         gradient = {id(p): g for p, g in zip(parameters, plain, strict=True)}
         w, b, c = (gradient[id(p)] for p in (energy.weight, energy.visible_bias, energy.hidden_bias))
-        visible, hidden = _means(energy, observed(batch))
-        if self.offsets == "average":  # g_b = E_model[v] - E_data[v]
-            visible, hidden = visible + 0.5 * b, hidden + 0.5 * c
-        mu = torch.lerp(state.visible, visible, self.rate)
-        nu = torch.lerp(state.hidden, hidden, self.rate)
-        dw = torch.addr(w, mu, c, alpha=-1).addr_(b, nu, alpha=-1)  # one large temporary, not four
-        gradient[id(energy.weight)] = dw
-        gradient[id(energy.visible_bias)] = b - dw @ nu
-        gradient[id(energy.hidden_bias)] = c - mu @ dw
+        direction = fused(_centre, *w.shape, len(observed(batch)), self) or _centre
+        old = state.visible, state.hidden
+        (dw, db, dc), mu, nu = direction(w, b, c, *_statistics(energy, observed(batch)), *old, self.rate, self.offsets)
+        for p, g in zip((energy.weight, energy.visible_bias, energy.hidden_bias), (dw, db, dc), strict=True):
+            gradient[id(p)] = g
         value = linear_loss(loss.value, parameters, [gradient[id(p)] for p in parameters])
         return Loss(value, Offsets(loss.state, mu, nu), loss.metrics, loss.other)
 
@@ -214,7 +212,19 @@ def _linear(layer: Any) -> bool:
     return isinstance(layer, units.Bernoulli | units.Spin | units.Softmax)
 
 
-def _means(energy: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-    """Means over the batch of the visible and hidden statistics."""
+def _statistics(energy: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The visible and hidden statistics of the rows of a batch."""
     with torch.no_grad():
-        return energy.visible.statistic(x).mean(0), energy.hidden.statistic(energy.hidden_mean(x)).mean(0)
+        return energy.visible.statistic(x), energy.hidden.statistic(energy.hidden_mean(x))
+
+
+def _centre(
+    w: Tensor, b: Tensor, c: Tensor, v: Tensor, h: Tensor, mu: Tensor, nu: Tensor, rate: float, offsets: str
+) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor, Tensor]:
+    """The centred direction of plain gradients, and the offsets after a step towards the statistics of a batch."""
+    visible, hidden = v.mean(0), h.mean(0)
+    if offsets == "average":  # g_b = E_model[v] - E_data[v]
+        visible, hidden = visible + 0.5 * b, hidden + 0.5 * c
+    mu, nu = torch.lerp(mu, visible, rate), torch.lerp(nu, hidden, rate)
+    dw = torch.addr(w, mu, c, alpha=-1).addr_(b, nu, alpha=-1)  # one large temporary, not four
+    return (dw, b - dw @ nu, c - mu @ dw), mu, nu

@@ -7,7 +7,10 @@ A graph holds addresses, so batch and objective state live in fixed tensors, and
 registered generators.
 """
 
+import gc
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -43,6 +46,20 @@ def _reason(error: BaseException) -> str:
     return " ".join(str(error).split())[:200]
 
 
+@contextmanager
+def _capturing(graph: torch.cuda.CUDAGraph, pool: Any = None) -> Iterator[None]:
+    """Capture what is done inside. Graphs of earlier runs, freed by the garbage collector meanwhile, would break it."""
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        with torch.cuda.graph(graph, pool=pool):
+            yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 class _Leap:
     """The graph of many steps, and what goes into it: row numbers, learning rates, weights of the average."""
 
@@ -54,8 +71,8 @@ class _Leap:
     def __init__(self, job: "Job", length: int, batch: int) -> None:
         self.length = length
         self.rows = torch.zeros(length, batch, dtype=torch.long, device=job.device)
-        self.rates = torch.zeros(length, device=job.device)
-        self.ema_weights = torch.zeros(length, device=job.device)
+        self.numbers = torch.zeros(2, length, device=job.device)
+        self.rates, self.ema_weights = self.numbers
 
     def fill(self, job: "Job") -> None:
         """Read off what the coming steps need, and move the data's position past them."""
@@ -65,9 +82,10 @@ class _Leap:
         assert rows is not None
         self.rows.copy_(rows)
         feed.skip(self.length)
-        self.rates.copy_(torch.tensor([job.rate(step + k) for k in range(self.length)]))
-        if job.ema is not None:
-            self.ema_weights.copy_(torch.tensor([job.ema.weight(step + k + 1) for k in range(self.length)]))
+        steps = range(step, step + self.length)
+        weights = [0.0] * self.length if job.ema is None else [job.ema.weight(k + 1) for k in steps]
+        numbers = torch.tensor([[job.rate(k) for k in steps], weights], pin_memory=True)
+        self.numbers.copy_(numbers, non_blocking=True)  # nobody waits for the device here
 
 
 class CapturedStep:
@@ -124,12 +142,15 @@ class CapturedStep:
         job, feed = self.job, self.job.feed
         if self.refused or self.loss is None or self.longest == 1 or quiet == 1:
             return 1
-        if not (isinstance(feed, TensorRows) and feed.verified and feed.home.type == "cuda"):
+        if not (isinstance(feed, TensorRows) and feed.home.type == "cuda"):
             return 1
+        if not feed.verified:
+            feed.verify()
         if self.leap is None:
             length = self._length(quiet) if job.updates.capturable and job.world.size == 1 else 1
-            if length == 1 or not self._capture_leap(length):
+            if length == 1:
                 self.longest = 1
+            if length == 1 or not self._capture_leap(length):
                 return 1
         assert self.leap is not None  # for the type checker
         return self.leap.length if self.leap.length <= quiet and feed.ahead(self.leap.length) is not None else 1
@@ -167,11 +188,11 @@ class CapturedStep:
             leap.forward = torch.cuda.CUDAGraph()
             for g in generators:
                 leap.forward.register_generator_state(g)
-            with torch.cuda.graph(leap.forward):
+            with _capturing(leap.forward):
                 state = self.state
                 for k in range(length):
                     job.updates.copy_rates(leap.rates[k])
-                    loss = self._step(feed.prepare(feed.take(leap.rows[k])), state)
+                    loss = self._step(feed.prepare(feed.take(leap.rows[k])), state, watched=k == length - 1)
                     state = loss.state
                     if k < length - 1:
                         job.clip_gradients(measure=False)
@@ -183,6 +204,8 @@ class CapturedStep:
             leap.move = self._capture_move(loss, leap.forward)
         except (RuntimeError, _Changes) as error:
             self._recover(before)
+            self.reset()  # the graphs of single steps hold the old generators
+            self.steps, self.longest = _WARM, 1
             warnings.warn(f"one step at a time is captured, because {_reason(error)}", CompileWarning, stacklevel=3)
             return False
         leap.loss = self._outputs(loss)
@@ -198,11 +221,11 @@ class CapturedStep:
         for parameter, gradient in gradients:
             parameter.grad = gradient
 
-    def _step(self, batch: Any, state: Any) -> Loss:
+    def _step(self, batch: Any, state: Any, *, watched: bool = True) -> Loss:
         """Forward and backward pass."""
         job, run = self.job, self.job.run
         job.updates.drop_gradients()
-        with job.precision(cache=False), fusing():
+        with job.precision(cache=False), fusing(watched):
             loss = run.objective(run.energy, batch, state, job.generator)
         job.backward(loss)
         return loss
@@ -227,7 +250,7 @@ class CapturedStep:
             job.generator.set_state(before[0])
             self.forward = torch.cuda.CUDAGraph()
             self.forward.register_generator_state(job.generator)
-            with torch.cuda.graph(self.forward):
+            with _capturing(self.forward):
                 loss = self._step(held_batch, self.state)
             self.gradients = [(p, p.grad) for p in job.parameters]
             self.move = self._capture_move(loss, self.forward)
@@ -248,7 +271,7 @@ class CapturedStep:
         if not moved and not updates.capturable:
             return None
         move = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(move, pool=forward.pool()):
+        with _capturing(move, forward.pool()):
             if updates.capturable:
                 updates.optimiser.step()
             if moved:

@@ -33,7 +33,8 @@ class Guard:
     objective, counts as well. Snapshots live in memory: a resumed run goes back no further than its checkpoint.
 
     Args:
-        every: steps between two looks; a look waits once for the device.
+        every: steps between two looks; a look waits once for the device, so training that captures many steps as
+            one CUDA graph looks once a graph.
         snapshot_every: steps between two states kept in memory to roll back to.
         snapshots: how many are kept besides the first one; further failures go back further.
         tries: rollbacks before the run is given up with `DivergenceError`.

@@ -53,7 +53,7 @@ def train(job: Job, held_out: Any, hooks: Sequence[Hook], progress: bool | None)
             if diverged > 0 and problem is None:
                 problem = "another process diverged"
 
-            looking = watch is not None and (step == 1 or step % watch.guard.every == 0)
+            looking = watch is not None and (step == 1 or ahead > 1 or step % watch.guard.every == 0)
             logging = step % settings.log_every == 0 or step == settings.steps
             numbers: dict[str, float] = {}
             if loss is not None and problem is None:
@@ -97,7 +97,7 @@ def _quiet(job: Job, validating: bool) -> int:
     if validating:
         periods.append(settings.validate_every)
     if job.watch is not None:
-        periods.append(job.watch.guard.every)
+        periods.append(job.watch.guard.snapshot_every)
     return min(settings.steps - step, *(period - step % period for period in periods))
 
 

@@ -59,13 +59,16 @@ class Rows(Feed):
     def ahead(self, batches: int) -> Tensor | None:
         """Row numbers of the next batches (batches, rows), where all are full ones; the position stays."""
         if self.seen is None or self.seen[0] != (self.epoch, self.index, self.salt, batches):
-            here, found = (self.epoch, self.index, self.salt), []
-            for _ in range(batches):
-                found.append(self._numbers())
-                self.index += 1
+            here, found, left = (self.epoch, self.index, self.salt), [], batches
+            while left:
+                self._turn()
+                run = min(left, self.per_epoch - self.index)
+                found.append(self.permuted()[self.index * self.size : (self.index + run) * self.size])
+                self.index, left = self.index + run, left - run
             self.seek(*here)
-            full = all(len(rows) == self.size for rows in found)
-            self.seen = (*here, batches), torch.stack(found) if full else None
+            rows = torch.cat(found) if len(found) > 1 else found[0]
+            full = len(rows) == batches * self.size
+            self.seen = (*here, batches), rows.view(batches, self.size) if full else None
         return self.seen[1]
 
     def skip(self, batches: int) -> None:
@@ -91,11 +94,13 @@ class Rows(Feed):
             yield self.prepare(self.take(torch.arange(start, min(start + self.size, self.rows), device=self.home)))
 
     def verify(self, chunk: int = 8192) -> None:
-        """Check every row once, in chunks, so that no batch needs to be looked at again."""
+        """Check every row once, transformed and in chunks, so that no batch needs to be looked at again."""
+        noise = stream(self.seed, f"verify/{self.rank}", self.device)
         for start in range(0, self.rows, chunk):
             rows = torch.arange(start, min(start + chunk, self.rows), device=self.home)
             where = f"the data from row {start} on" if start else "the data"
-            self.refuse(place(self.take(rows), self.device), where)
+            batch = place(self.take(rows), self.device)
+            self.refuse(batch if self.transform is None else self.transform(batch, noise), where)
         self.verified = True
 
 
