@@ -40,7 +40,7 @@ def __getattr__(name: str) -> Callable[..., Any]:
         raise AttributeError(f"{name} takes no list of layers; use it directly")
     own = list(inspect.signature(cls.__init__).parameters.values())[1:]  # type: ignore[misc]
     parameters = [
-        p.replace(kind=p.KEYWORD_ONLY, annotation=list[p.annotation] if p is star else p.annotation)  # type: ignore[name-defined]
+        p.replace(kind=p.KEYWORD_ONLY, annotation=list[p.annotation] if p.name == star.name else p.annotation)  # type: ignore[name-defined]
         for p in own
         if p.name != "generator"
     ]

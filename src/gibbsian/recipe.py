@@ -302,7 +302,7 @@ def parse_recipe(text: str, flags: Sequence[str] = (), *, name: str = "run") -> 
         raise ArgumentError(f"{name}: {error}") from error
     except (ParserError, ValueError, TypeError) as error:
         raise ArgumentError(f"{name}: {explain(str(error), parser)}") from error
-    text = parser.dump(config, format="gibbsian", skip_none=True)
+    text = parser.dump(config, format="gibbsian")
     if built.model is None or built.objective is None:
         raise ArgumentError(f"{name} names no model or no objective; every recipe needs both")
     return Recipe(
