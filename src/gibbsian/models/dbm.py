@@ -4,7 +4,6 @@ E(v, h¹, ..., h^L) = Σₗ Eₗ(hˡ) - Σₗ φ(h^{l-1})ᵀ Wˡ φ(hˡ),   h⁰
 """
 
 import copy
-import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
@@ -13,18 +12,16 @@ from torch import Tensor, nn
 
 from gibbsian.domains import Discrete
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, CapabilityError
+from gibbsian.errors import ArgumentError
 from gibbsian.models.dbm_doubled import DoubledRBM
+from gibbsian.models.dbm_exact import exact_hidden, exact_mass, few_states
 from gibbsian.models.dbm_infer import Posterior, infer, log_mass_bound
 from gibbsian.models.dbm_path import DBMPath
 from gibbsian.models.dbm_side import LayerSide
 from gibbsian.random import require_generator, stream
-from gibbsian.units import Bernoulli, Count, Natural, Unit, as_unit, layer_noise, pick
+from gibbsian.units import Bernoulli, Count, Natural, Unit, as_unit, layer_noise
 
 __all__ = ["DBM"]
-
-_MOST_STATES = 16 * math.log(2)  # hidden states that are enumerated: 65536
-_MOST_NUMBERS = 1 << 22  # held at a time while they are
 
 
 class DBM(Energy):
@@ -62,8 +59,8 @@ class DBM(Energy):
     """
 
     layers: Sequence[Unit]
-    weights: Sequence[Tensor]
-    biases: Sequence[Tensor]
+    weights: nn.ParameterList
+    biases: nn.ParameterList
 
     def __init__(self, *layers: int | Unit, generator: torch.Generator | None = None) -> None:
         if len(layers) < 2:
@@ -123,7 +120,7 @@ class DBM(Energy):
             else:
                 own = -unit.energy(x, self.biases[i])
                 if i + 1 < len(seen) and seen[i + 1] is not None:
-                    own = own + (seen[i] @ self.weights[i] * seen[i + 1]).sum(1)  # type: ignore[operator]
+                    own = own + (seen[i] @ self.weights[i] * seen[i + 1]).sum(1)
             terms.append(own if beta is None else beta * own)
         total = terms[0]
         for term in terms[1:]:
@@ -138,54 +135,15 @@ class DBM(Energy):
 
     def forward(self, x: Tensor) -> Tensor:
         """The free energy F(v) = -log Σ_h exp(-E(v, h)), by enumeration of the smaller half of the hidden layers."""
-        states = self._states(x)
-        return -torch.cat([torch.logsumexp(self._masses(part, states), 1) for part in self._parts(x, states)])
+        return -exact_mass(self, x)
 
     def side(self, parity: int) -> LayerSide:
         """The law of the even layers (0: v, h², ...) or of the odd ones (1: h¹, h³, ...), the others summed out."""
         return LayerSide(self, parity)
 
-    # --- exact sums over few hidden units -----------------------------------------------------------
-
-    def _half(self) -> list[int]:
-        """Those of the odd or of the even hidden layers that have fewer states."""
-        halves = [list(range(start, len(self.layers), 2)) for start in (1, 2)]
-        return min((half for half in halves if half), key=self._log_states)
-
-    def _log_states(self, half: list[int]) -> float:
-        return sum(self.layers[i].domain.log_size for i in half)  # type: ignore[attr-defined]
-
     def sums_exactly(self) -> bool:
         """Whether `forward` is within reach."""
-        return self._log_states(self._half()) <= _MOST_STATES + 1e-9
-
-    def _states(self, like: Tensor) -> list[Tensor | None]:
-        """Every state of the smaller half of the hidden layers; None for the other layers."""
-        if not self.sums_exactly():
-            raise CapabilityError(
-                f"the free energy of {self._name()} sums more than 2^16 hidden states; log_mass_bound(v) bounds it, "
-                "side(0) (v, h², ...) and side(1) (h¹, h³, ...) are laws that kernels.Gibbs samples, and "
-                "objectives.VariationalLikelihood trains the machine"
-            )
-        states: list[Tensor | None] = [None] * len(self.layers)
-        for i in self._half():
-            own = self.layers[i].domain.states(dtype=like.dtype, device=like.device)  # type: ignore[attr-defined]
-            before = [s for s in states if s is not None]
-            count = len(before[0]) if before else 1
-            states = [None if s is None else s.repeat_interleave(len(own), 0) for s in states]
-            states[i] = own.repeat(count, *[1] * (own.dim() - 1))
-        return states
-
-    def _parts(self, v: Tensor, states: list[Tensor | None]) -> Sequence[Tensor]:
-        """Rows few enough for a sum over all states."""
-        count = len(states[self._half()[0]])  # type: ignore[arg-type]
-        return v.split(max(1, _MOST_NUMBERS // (count * max(unit.size for unit in self.layers))))
-
-    def _masses(self, v: Tensor, states: list[Tensor | None]) -> Tensor:
-        """log Σ exp(-E) over the other half for every row and state: `(batch, states)`."""
-        count = len(states[self._half()[0]])  # type: ignore[arg-type]
-        above = [None if s is None else s.repeat(len(v), *[1] * (s.dim() - 1)) for s in states[1:]]
-        return self.mass([v.repeat_interleave(count, 0), *above]).reshape(len(v), count)
+        return few_states(self)
 
     # --- inference and sampling ---------------------------------------------------------------------
 
@@ -230,30 +188,16 @@ class DBM(Energy):
     def gibbs_sweep(self, x: Tensor, noise: tuple[Tensor, ...], free: Tensor | None = None) -> Tensor:
         """h ~ p(h | v) exactly, then v ~ p(v | h¹) where `free`; for machines of few hidden units, else use `side(0)`."""
         with torch.no_grad():
-            values: list[Tensor | None] = [x, *self._draw(x, noise)]
+            values: list[Tensor | None] = [x, *exact_hidden(self, x, noise)]
             natural = self.natural(0, self.statistics(values))
             return self.layers[0].resample(natural, noise[1], x, free)
-
-    def _draw(self, v: Tensor, noise: tuple[Tensor, ...]) -> list[Tensor]:
-        """Exact draws of all hidden layers given v."""
-        states, start = self._states(v), 0
-        rows = []
-        for part in self._parts(v, states):
-            u = noise[0][start : start + len(part), 0]
-            rows.append(pick(torch.softmax(self._masses(part, states), 1), u))
-            start += len(part)
-        index = torch.cat(rows)
-        values = [v, *(None if s is None else s[index] for s in states[1:])]
-        other = 1 if values[1] is None else 0
-        drawn = self.resample(values, other, dict(enumerate(noise[1:])), visible=False)
-        return drawn[1:]  # type: ignore[return-value]
 
     def draw_hidden(self, v: Tensor, *, generator: torch.Generator, sweeps: int = 100) -> list[Tensor]:
         """h¹, h², ... ~ p(h | v): exactly where the hidden states can be enumerated, else after `sweeps` Gibbs sweeps
         with v clamped that start from the mean-field posterior."""
         with torch.no_grad():
             if self.sums_exactly():
-                return self._draw(v, tuple(part[0] for part in self.gibbs_noise(v, 1, generator)))
+                return exact_hidden(self, v, tuple(part[0] for part in self.gibbs_noise(v, 1, generator)))
             numbers = self._numbers(v, generator)
             values: list[Tensor | None] = [v]
             for i, natural in enumerate(self.infer(v).naturals, start=1):
@@ -357,6 +301,3 @@ class DBM(Energy):
                 for layer, bias in self._own_biases.items():
                     self.biases[layer].add_(bias).mul_(0.5)
                 self._own_biases.clear()
-
-    def _name(self) -> str:
-        return f"DBM({', '.join(str(unit.n) for unit in self.layers)})"

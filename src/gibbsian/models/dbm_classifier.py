@@ -1,7 +1,7 @@
 """A feed-forward classifier that starts as a deep Boltzmann machine."""
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -29,9 +29,9 @@ class DBMNetwork(Recorded):
     pass upwards is one more mean-field iteration.
     """
 
-    weights: Sequence[Tensor]
-    above: Sequence[Tensor]
-    biases: Sequence[Tensor]
+    weights: nn.ParameterList
+    above: nn.ParameterList
+    biases: nn.ParameterList
 
     def __init__(
         self, dbm: DBM, classes: int, iterations: int = 10, *, generator: torch.Generator | None = None
