@@ -30,10 +30,10 @@ CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
 WALL, STEPS, NOISE, SLOTS = 1.15, 20, 0.01, 10_000
 CONFIGS = {
-    "tiny": (lambda: ResidualNet((1, 28, 28), (8, 16), 1, outputs=10), 16),  # for a look on the CPU
-    "small": (lambda: ResidualNet((1, 28, 28), (32, 64, 128), 1, outputs=10), 128),
-    "large": (lambda: ResidualNet((1, 28, 28), (64, 128, 128), 2, outputs=10), 256),
-    "wide": (lambda: WideResidualNet((1, 28, 28), 10, 8, outputs=10), 256),
+    "tiny": (lambda: ResidualNet((1, 28, 28), (8, 16), 1, outputs=10, pool=False), 16),  # for a look on the CPU
+    "small": (lambda: ResidualNet((1, 28, 28), (32, 64, 128), 1, outputs=10, pool=False), 128),
+    "large": (lambda: ResidualNet((1, 28, 28), (64, 128, 128), 2, outputs=10, pool=False), 256),
+    "wide": (lambda: WideResidualNet((1, 28, 28), 10, 8, outputs=10, pool=False), 256),
 }
 
 

@@ -93,7 +93,7 @@ def main() -> None:
         return (images + chosen.input_noise * noise).clamp(-wall, wall), batch[1]
 
     def network() -> ResidualNet:
-        net = ResidualNet((1, 28, 28), chosen.widths, chosen.blocks, outputs=10)
+        net = ResidualNet((1, 28, 28), chosen.widths, chosen.blocks, outputs=10, pool=False)
         return net.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     kernel = kernels.ShortRunLangevin(chosen.step_size, chosen.noise, clip=chosen.score_clip)

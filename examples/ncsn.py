@@ -63,7 +63,7 @@ def main() -> None:
     # a judge that has nothing to do with the score network
     box = domains.Box((1, 28, 28), -1.0, 1.0)
     judge = train_classifier(
-        ResidualNet((1, 28, 28), (32, 64, 128) if fast else (8, 8), 1, outputs=10).to(device),
+        ResidualNet((1, 28, 28), (32, 64, 128) if fast else (8, 8), 1, outputs=10, pool=False).to(device),
         (x, y),
         shifted,
         chosen.classifier_steps,

@@ -266,3 +266,15 @@ def test_wide_networks_have_the_depth_they_say():
     assert [s[0].second.out_channels for s in net.stages] == [32, 64, 128]
     with pytest.raises(errors.ArgumentError, match="6n"):
         WideResidualNet((3, 16, 16), 12)
+
+
+@pytest.mark.parametrize("side", [(28, 28), (7, 5), (2, 3)])
+def test_residual_networks_may_keep_positions(side):
+    net = ResidualNet((1, *side), (4, 6, 8), 1, outputs=3, pool=False)
+    x = torch.randn(2, 1, *side, generator=gen())
+    assert net(x).shape == (2, 3)
+    moved = x.roll(1, 3)
+    pooled = ResidualNet((1, *side), (4, 6, 8), 1, outputs=3)
+    assert net.head.in_features > pooled.head.in_features or min(side) < 4
+    assert net._arguments[1]["pool"] is False
+    assert not torch.allclose(net(x), net(moved))
