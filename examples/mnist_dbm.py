@@ -270,7 +270,9 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     clock = Clock(device)
     grey, labels = (read("train")[: options.rows].to(device) for read in (read_images, read_labels))
-    test = read_fixed("test").to(device)
+    test = read_fixed("test")[torch.randperm(10000, generator=gb.random.stream(0, "test"))].to(
+        device
+    )  # sorted by class
     data = read_fixed("train", "valid")[: options.rows].to(device) if options.fixed else grey
     dbm = models.DBM(*options.sizes, generator=gb.random.stream(options.seed, "init"))
     dbm.initialise_visible_bias(binarise(grey[:10000].cpu(), "threshold"))
