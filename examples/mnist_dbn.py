@@ -18,6 +18,7 @@ import argparse
 import json
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -89,10 +90,10 @@ def classify(options: argparse.Namespace, clock: Clock) -> tuple[models.DBN, dic
     dbn = models.DBN(*options.sizes, labels=10).to(DEVICE)
     epoch = math.ceil(len(x) / options.batch)
     greedy = [int(epochs * epoch) for epochs in options.greedy_epochs]
-    fine = [int(options.epochs * epoch / 3)] * 3
+    fine = [int(options.epochs * epoch / 3)] * 3  # with 3, 6 and 10 sweeps
     clock.lap("reading")
     if options.seconds:
-        greedy, fine = within(options, dbn, (x, y), greedy, fine)
+        greedy, fine = within(options, (x, y), greedy, fine)
         clock.lap("measuring")
     cd = objectives.Binarised(decayed(objectives.ContrastiveDivergence(kernels.Gibbs()), options.decay))
     stages = [settings(n, options.greedy_rate, options) for n in greedy]
@@ -126,28 +127,53 @@ def classify(options: argparse.Namespace, clock: Clock) -> tuple[models.DBN, dic
     labels = torch.arange(10, device=DEVICE).repeat_interleave(10)
     draw(dbn.generate(100, steps=options.sweeps, label=labels, mean=True, generator=g), dbn, options)
     clock.lap("samples")
+    if options.net_epochs:  # the same weights as the start of a feed-forward classifier
+        net = dbn.to_classifier(domain=gb.domains.Box(options.sizes[0]))
+        steps = int(options.net_epochs * epoch)
+        common = settings(steps, 1e-4, options) | {"optimiser": "adam"}
+        gb.fit(net, objectives.CrossEntropy(), (x, y), seed=options.seed, **common)
+        with torch.no_grad():
+            wrong = net.class_log_prob(test_x).argmax(1) != test_y
+        result["back_propagation_test_error"] = round(100 * float(wrong.double().mean()), 3)
+        clock.lap("back-propagation")
     return dbn, result
 
 
-def within(options: argparse.Namespace, dbn: models.DBN, pair: tuple, greedy: list[int], fine: list[int]) -> tuple:
-    """The numbers of updates, scaled to the time that was given: a third of it is for greedy training."""
+def per_update(train: Callable[[int], object]) -> float:
+    """Seconds an update, without what a run costs once: the slope between two lengths."""
+    train(500)  # compiles
+    seconds = []
+    for updates in (500, 3000):
+        begun = Clock()
+        train(updates)
+        seconds.append(begun.now() - begun.last)
+    return max((seconds[1] - seconds[0]) / 2500, 1e-6)
+
+
+def stage_cost(
+    options: argparse.Namespace, stage: int, objective: objectives.Objective, pair, labels: int | None
+) -> float:
+    """Seconds an update of one stage of greedy training."""
+    spare = models.DBN(*options.sizes, labels=labels).to(DEVICE)
+    encoded = objectives.Binarised(Encoded(objective, spare, stage))
+    return per_update(lambda n: gb.fit(machine_of(spare, stage), encoded, pair, **settings(n, 1e-4, options)))
+
+
+def within(options: argparse.Namespace, pair: tuple, greedy: list[int], fine: list[int]) -> tuple[list[int], list[int]]:
+    """The numbers of updates, scaled to the time that was given: a quarter of it is for greedy training."""
+    cd = decayed(objectives.ContrastiveDivergence(kernels.Gibbs()), options.decay)
+    costs = [stage_cost(options, stage, cd, pair, 10) for stage in range(3)]
     spare = models.DBN(*options.sizes, labels=10).to(DEVICE)
-    tried = settings(600, 1e-4, options)
-    cd = objectives.Binarised(objectives.ContrastiveDivergence(kernels.Gibbs()))
-    costs = []
-    for kind in ("greedy", 3, 6, 10):
-        for _ in range(2):  # the first time compiles
-            begun = Clock()
-            if kind == "greedy":
-                gb.pretrain(spare, cd, pair, **tried)
-            else:
-                gb.fit(spare, objectives.Binarised(objectives.UpDown(steps=kind)), pair, **tried)
-            cost = (begun.now() - begun.last) / 600
-        costs.append(cost)
-    ratio = options.seconds / 3 / (costs[0] * sum(greedy) / 3)
-    other = options.seconds * 2 / 3 / sum(cost * n for cost, n in zip(costs[1:], fine, strict=True))
-    print(f"seconds an update: {[f'{cost:.2e}' for cost in costs]}", flush=True)
-    return [max(1, int(ratio * n)) for n in greedy], [max(1, int(other * n)) for n in fine]
+    for k in (3, 6, 10):
+        objective = objectives.Binarised(objectives.UpDown(steps=k))
+        costs.append(per_update(lambda n, o=objective: gb.fit(spare, o, pair, **settings(n, 1e-4, options))))
+    print(f"microseconds an update: {[round(1e6 * cost) for cost in costs]}", flush=True)
+    shares = (0.25, greedy, costs[:3]), (0.75, fine, costs[3:])
+    scaled = [
+        [max(1, int(n * share * options.seconds / sum(a * b for a, b in zip(some, cost, strict=True)))) for n in some]
+        for share, some, cost in shares
+    ]
+    return scaled[0], scaled[1]
 
 
 def density(options: argparse.Namespace, clock: Clock) -> tuple[models.DBN, dict]:
@@ -157,23 +183,15 @@ def density(options: argparse.Namespace, clock: Clock) -> tuple[models.DBN, dict
     dbn = models.DBN(*options.sizes).to(DEVICE)
     clock.lap("reading")
     pcd = objectives.PersistentContrastiveDivergence(
-        kernels.Gibbs(), steps=options.sweeps_an_update, chains=options.chains
+        kernels.Gibbs(), steps=options.sweeps_an_update, chains=options.chains, start="data"
     )
     objective = objectives.Binarised(decayed(objectives.Centred(pcd), options.decay))
     options.momentum = 0.0
     updates, rates = options.updates, options.rates
     if options.seconds:
-        updates = list(updates)
-        for stage, share in enumerate((0.4, 0.6)):
-            spare = models.DBN(*options.sizes).to(DEVICE)
-            for _ in range(2):
-                begun = Clock()
-                machine = machine_of(spare, stage)
-                encoded = objectives.Binarised(Encoded(objective.objective, spare, stage))
-                gb.fit(machine, encoded, x, **settings(1000, 1e-4, options))
-                cost = (begun.now() - begun.last) / 1000
-            updates[stage] = max(1000, int(options.seconds * share / cost))
-        print(f"updates that fit into {options.seconds} s: {updates}", flush=True)
+        costs = [stage_cost(options, stage, objective.objective, x, None) for stage in range(2)]
+        print(f"microseconds an update: {[round(1e6 * cost) for cost in costs]}", flush=True)
+        updates = [max(1, int(options.seconds / 2 / cost)) for cost in costs]
         clock.lap("measuring")
     stages = [settings(n, rate, options) for n, rate in zip(updates, rates, strict=True)]
     per_stage = {name: [stage[name] for stage in stages] for name in ("steps", "lr", "schedule", "log_every")}
@@ -239,6 +257,7 @@ def main() -> None:
     only.add_argument("--epochs", type=float, default=300, help="of up-down, a third each with 3, 6 and 10 sweeps")
     only.add_argument("--rate", type=float, default=0.01, help="of up-down, falling to 0")
     only.add_argument("--momentum", type=float, default=0.9)
+    only.add_argument("--net-epochs", type=float, default=20, help="of back-propagation in the classifier made of it")
     only.add_argument("--fine-decay", type=float, default=0.0, help="weight decay of up-down")
     only = parser.add_argument_group("density")
     only.add_argument("--updates", type=int, nargs=2, default=[150_000, 150_000])
