@@ -97,6 +97,31 @@ def test_the_fast_gradient_is_that_of_the_energies():
     assert torch.allclose(loss.value, -bound + dbm.mass([v, None, h2]).mean())
 
 
+@pytest.mark.parametrize("spec", [(6, 4, 3), (6, 4, 3, 3), (6, 4, 3, 2, 2), (6, 4)], ids=str)
+@pytest.mark.parametrize("sweeps", [1, 3])
+def test_phases_side_by_side_are_the_same(spec, sweeps, monkeypatch):
+    """What is compiled for captured steps against the two phases one after the other, on the same random numbers."""
+    dbm, x = machine(*spec), structured(9).double()
+    objective = objectives.VariationalLikelihood(iterations=4, steps=sweeps, chains=7, centring=0.1)
+    state = objective.init(dbm, x, gen())
+    plain = objective(dbm, x, state, gen(2))
+    asked = []
+
+    def same(function, *key):
+        asked.append(key)
+        return function
+
+    monkeypatch.setattr("gibbsian.objectives.variational.fused", same)
+    beside = objective(dbm, x, state, gen(2))
+    assert len(asked) == 1
+    assert torch.allclose(plain.value, beside.value)
+    assert all(torch.equal(a, b) for a, b in zip(plain.state.layers, beside.state.layers, strict=True))
+    assert all(torch.allclose(a, b) for a, b in zip(plain.state.offsets, beside.state.offsets, strict=True))
+    assert torch.allclose(plain.metrics["residual"], beside.metrics["residual"], atol=1e-12)
+    gradients = [torch.autograd.grad(loss.value, list(dbm.parameters())) for loss in (plain, beside)]
+    assert all(torch.allclose(a, b) for a, b in zip(*gradients, strict=True))
+
+
 def test_gaussian_visible_units_learn_through_the_energy():
     dbm = machine(units.Gaussian(2), 3, 2, scale=0.3)
     x = 1 + torch.randn(50, 2, generator=gen(), dtype=F64)

@@ -6,14 +6,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from gibbsian.compiled import fused
 from gibbsian.errors import ArgumentError, CapabilityError
 from gibbsian.models.dbm import DBM
+from gibbsian.models.dbm_fused import Learned, fused_phases
 from gibbsian.models.dbm_phases import linear_layers, negative_phase, phase_contrast, positive_phase
 from gibbsian.models.rbm_contrast import hand_out
 from gibbsian.objectives.base import Batch, Loss, Objective, observed
 from gibbsian.objectives.chains import STARTS, chain_metrics, start_points
 from gibbsian.objectives.common import finish, number, one_of, trainable, whole
-from gibbsian.random import require_generator
+from gibbsian.random import quick_uniforms, require_generator
+from gibbsian.units import Bernoulli
 
 __all__ = ["VariationalLikelihood"]
 
@@ -107,30 +110,60 @@ class VariationalLikelihood(Objective):
     def __call__(self, energy: Any, batch: Batch, state: LayerChains, generator: torch.Generator) -> Loss:
         x = observed(batch)
         require_generator(generator, x.device)
-        with torch.no_grad():
-            positive, residual = positive_phase(energy, x, self.iterations)
-            negative, layers = negative_phase(energy, state.layers, self.steps, generator)
-            gap = positive.energy - negative.energy
-        metrics = {"gap": gap, "residual": residual, **chain_metrics(state.layers[0], layers[0])}
         if not linear_layers(energy):
-            means = [m.view(len(x), *u.domain.shape) for m, u in zip(positive.seen[1:], energy.layers[1:], strict=True)]
-            even = [None if i % 2 else layer for i, layer in enumerate(layers)]
-            value = energy.joint(x, *means).mean() + energy.mass(even).mean()
-            value = value + (gap - value.detach())  # the entropy of the posterior is held fixed, but counted
-            return finish(self, value, LayerChains(layers), metrics)
+            return self._through_energies(energy, x, state, generator)
         with torch.no_grad():
-            weights, biases = phase_contrast(positive, negative)
-            offsets = state.offsets
+            learned = self._fused(energy, x, state, generator)
+            if learned is None:
+                positive, residual = positive_phase(energy, x, self.iterations)
+                negative, layers = negative_phase(energy, state.layers, self.steps, generator)
+                gradients = phase_contrast(positive, negative)
+                gap = positive.energy - negative.energy
+                learned = Learned(gap, *gradients, positive.seen, list(layers), residual)
+            weights, biases, offsets = learned.weights, learned.biases, state.offsets
             if self.centring is not None:
                 if len(offsets) != len(biases):
                     raise ArgumentError("the state has no offsets; make it with init of an objective with centring")
-                means = [s.mean(0) for s in positive.seen]
+                means = [s.mean(0) for s in learned.means]
                 offsets = tuple(torch.lerp(a, b, self.centring) for a, b in zip(offsets, means, strict=True))
                 _centre(weights, biases, offsets)
             gradient = {id(p): g for p, g in zip((*energy.weights, *energy.biases), (*weights, *biases), strict=True)}
         parameters = trainable(energy)
-        value = hand_out(gap, parameters, [gradient[id(p)] for p in parameters])
-        return finish(self, value, LayerChains(layers, offsets), metrics)
+        value = hand_out(learned.gap, parameters, [gradient[id(p)] for p in parameters])
+        layers = tuple(learned.layers)
+        return finish(
+            self, value, LayerChains(layers, offsets), _metrics(value, learned.residual, state.layers, layers)
+        )
+
+    def _fused(self, energy: DBM, x: Tensor, state: LayerChains, generator: torch.Generator) -> Learned | None:
+        """Both phases compiled, where a captured step asks for that."""
+        units = list(energy.layers)
+        if self.steps >= self.iterations or not all(type(unit) is Bernoulli for unit in units):
+            return None
+        sizes = tuple(unit.size for unit in units)
+        whole = fused(fused_phases, len(x), self.chains, self.iterations, self.steps, *sizes)
+        if whole is None:
+            return None
+        count = self.chains * sum(sizes)
+        coins = [quick_uniforms(count, generator, dtype=x.dtype, device=x.device) for _ in range(self.steps)]
+        weights, biases = ([p.detach() for p in part] for part in (energy.weights, energy.biases))
+        return whole(weights, biases, x, list(state.layers), coins, self.iterations)
+
+    def _through_energies(self, energy: DBM, x: Tensor, state: LayerChains, generator: torch.Generator) -> Loss:
+        """The same for visible units whose parameters enter in other ways, by differentiation of the energies."""
+        with torch.no_grad():
+            positive, residual = positive_phase(energy, x, self.iterations)
+            negative, layers = negative_phase(energy, state.layers, self.steps, generator)
+            gap = positive.energy - negative.energy
+        means = [m.view(len(x), *u.domain.shape) for m, u in zip(positive.seen[1:], energy.layers[1:], strict=True)]
+        even = [None if i % 2 else layer for i, layer in enumerate(layers)]
+        value = energy.joint(x, *means).mean() + energy.mass(even).mean()
+        value = value + (gap - value.detach())  # the entropy of the posterior is held fixed, but counted
+        return finish(self, value, LayerChains(layers), _metrics(gap, residual, state.layers, layers))
+
+
+def _metrics(gap: Tensor, residual: Tensor, before: tuple[Tensor, ...], after: tuple[Tensor, ...]) -> dict[str, Tensor]:
+    return {"gap": gap, "residual": residual, **chain_metrics(before[0], after[0])}
 
 
 def _centre(weights: list[Tensor], biases: list[Tensor], offsets: tuple[Tensor, ...]) -> None:
