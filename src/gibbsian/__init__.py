@@ -27,10 +27,12 @@ _HOME = {
     "minimise": "modes",
     "denoise": "restoration",
     "inpaint": "restoration",
+    "predict": "prediction",
+    "predict_interval": "prediction",
 }
 _MODULES = [
     "data", "domains", "energies", "errors", "hybrid", "kernels", "metrics", "models", "objectives", "partition",
-    "plots", "random", "schedules", "testing", "training", "units",
+    "plots", "random", "schedules", "sklearn", "testing", "training", "units",
 ]  # fmt: skip
 
 __all__ = [*_HOME, *_MODULES]
@@ -50,6 +52,7 @@ if TYPE_CHECKING:
         plots,
         random,
         schedules,
+        sklearn,
         testing,
         training,
         units,
@@ -59,6 +62,7 @@ if TYPE_CHECKING:
     from gibbsian.modes import minimise
     from gibbsian.partition.likelihood import log_likelihood
     from gibbsian.partition.maxent import maximum_entropy
+    from gibbsian.prediction import predict, predict_interval
     from gibbsian.restoration import denoise, inpaint
     from gibbsian.sampling import Trace, sample
     from gibbsian.training.fit import fit, load, resume

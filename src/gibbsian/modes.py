@@ -112,7 +112,7 @@ def _lbfgs(energy: Any, x0: Tensor, free: Tensor, steps: int, tolerance: float) 
         u.grad = -s * slope(u) * free
         return e.sum()
 
-    optimiser.step(closure)  # type: ignore[arg-type]
+    optimiser.step(closure)
     x = torch.where(free != 0, constrain(u), x0)
     e, s = energy.energy_and_score(x)
     if not bool(torch.isfinite(e).all()):

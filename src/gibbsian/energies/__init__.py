@@ -1,6 +1,8 @@
 """Energies over observed variables."""
 
 from gibbsian.energies.banana import Banana
+from gibbsian.energies.chain import ChainField
+from gibbsian.energies.conditional import ConditionalEnergy, GivenEnergy, PairMLP
 from gibbsian.energies.double_well import DoubleWell
 from gibbsian.energies.experts import ProductOfExperts, StudentExperts
 from gibbsian.energies.exponential import ExponentialFamily, Monomials
@@ -10,6 +12,7 @@ from gibbsian.energies.gaussian import Gaussian
 from gibbsian.energies.gaussian_mixture import Bimodal, GaussianMixture
 from gibbsian.energies.grid import Grid
 from gibbsian.energies.ica import ICA
+from gibbsian.energies.label_field import LabelField
 from gibbsian.energies.neural import MLP, LayerNorm, MLPEnergy, NeuralEnergy
 from gibbsian.energies.neural_conv import ConvEnergy, ConvNet, ResidualEnergy, ResidualNet, WideResidualNet
 from gibbsian.energies.neural_graph import GraphEnergy, GraphNet, Graphs
@@ -26,6 +29,8 @@ __all__ = [
     "AttentionNet",
     "Banana",
     "Bimodal",
+    "ChainField",
+    "ConditionalEnergy",
     "ConvEnergy",
     "ConvNet",
     "DoubleWell",
@@ -34,16 +39,19 @@ __all__ = [
     "Funnel",
     "Gaussian",
     "GaussianMixture",
+    "GivenEnergy",
     "GraphEnergy",
     "GraphNet",
     "Graphs",
     "Grid",
+    "LabelField",
     "LayerNorm",
     "MLPEnergy",
     "MarginalParzen",
     "Monomials",
     "NeuralEnergy",
     "Observed",
+    "PairMLP",
     "Parzen",
     "ProductOfExperts",
     "RecurrentEnergy",

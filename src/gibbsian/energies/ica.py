@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -180,8 +180,8 @@ class ICA(Energy):
         self.present = sorted(set(self.kind.tolist()))
         return self.sources
 
-    def _load_from_state_dict(self, *args: object) -> None:
-        super()._load_from_state_dict(*args)  # type: ignore[arg-type]
+    def _load_from_state_dict(self, *args: Any) -> None:
+        super()._load_from_state_dict(*args)
         self.present = sorted(set(self.kind.tolist()))
 
     def extra_repr(self) -> str:

@@ -10,7 +10,8 @@ __all__ = ["strength"]
 
 def _basis(vectors: np.ndarray, order: np.ndarray, tolerance: float) -> np.ndarray:
     """The greedy basis: vectors in the given order, each taken where it is independent of those before."""
-    d, taken = vectors.shape[1], []
+    d = vectors.shape[1]
+    taken: list[int] = []
     frame = np.zeros((d, d))
     for i in order:
         v = vectors[i]

@@ -18,17 +18,19 @@ from gibbsian.objectives.persistent import PersistentContrastiveDivergence
 from gibbsian.objectives.perturb_and_map import PerturbAndMAP
 from gibbsian.objectives.probability_flow import MinimumProbabilityFlow
 from gibbsian.objectives.pseudo import PseudoLikelihood
+from gibbsian.objectives.ranking import Around, Flips, RankingContrastive
 from gibbsian.objectives.ratio import RatioMatching
 from gibbsian.objectives.regularisers import Centred, Sparsity, WeightDecay
 from gibbsian.objectives.samplers import FlowSampler, ImplicitSampler
 from gibbsian.objectives.score import ExplicitScoreMatching, ImplicitScoreMatching
 from gibbsian.objectives.sliced import SlicedScoreMatching
-from gibbsian.objectives.variational import VariationalLikelihood
 from gibbsian.objectives.up_down import UpDown
+from gibbsian.objectives.variational import VariationalLikelihood
 from gibbsian.objectives.weighted import Weighted
 
 __all__ = [
     "Adversarial",
+    "Around",
     "Binarised",
     "Centred",
     "ClassificationLikelihood",
@@ -40,6 +42,7 @@ __all__ = [
     "EnergyMargin",
     "ExactLikelihood",
     "ExplicitScoreMatching",
+    "Flips",
     "FlowNoise",
     "FlowSampler",
     "GaussianNoise",
@@ -57,12 +60,13 @@ __all__ = [
     "PersistentContrastiveDivergence",
     "PerturbAndMAP",
     "PseudoLikelihood",
+    "RankingContrastive",
     "RatioMatching",
     "SlicedScoreMatching",
     "Sparsity",
     "UniformNoise",
-    "VariationalLikelihood",
     "UpDown",
+    "VariationalLikelihood",
     "WeightDecay",
     "Weighted",
 ]

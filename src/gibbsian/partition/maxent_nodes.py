@@ -62,11 +62,10 @@ class Nodes:
     def axis(self, i: int, reach: float, step: float, more: int) -> tuple[Tensor, Tensor]:
         """Positions and log weights along axis i."""
         if self.box is not None:
-            t, w = np.polynomial.legendre.leggauss(more * _LEGENDRE[self.d])
+            nodes, weights = np.polynomial.legendre.leggauss(more * _LEGENDRE[self.d])
             low, high = self.box[i].tolist()
-            return torch.as_tensor(0.5 * (low + high) + 0.5 * (high - low) * t), torch.as_tensor(w).log() + math.log(
-                0.5 * (high - low)
-            )
+            log_w = torch.as_tensor(weights).log() + math.log(0.5 * (high - low))
+            return torch.as_tensor(0.5 * (low + high) + 0.5 * (high - low) * nodes), log_w
         if self.half:
             n = round((36 + reach) * more / step)
             t = torch.linspace(-36, reach, n, dtype=torch.float64)
