@@ -42,7 +42,8 @@ class DBM(Energy):
 
     Args:
         layers: visible units first; numbers of Bernoulli units, or `gibbsian.units` (the machine keeps copies). Hidden
-            ones must be discrete (Bernoulli, Spin, Softmax), visible ones anything but counts.
+            ones must be discrete (Bernoulli, Spin, Softmax, or those `Joined`, such as a label beside features), visible
+            ones anything but counts.
         generator: for the initial weights, N(0, 0.01²); a fixed seed where it is left out.
 
     Attributes:
