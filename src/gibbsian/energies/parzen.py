@@ -12,8 +12,9 @@ from gibbsian.random import require_generator
 
 __all__ = ["MarginalParzen", "Parzen"]
 
-_BLOCK = 1 << 22  # numbers of a block of distances
+_BLOCK = 1 << 18  # numbers of a block of distances: they stay in the cache
 _ROWS = 1500  # rows that choose a bandwidth
+_FEW = 400  # of a column alone
 
 
 def _checked(points: Tensor, bandwidth: Tensor | float) -> tuple[Tensor, Tensor]:
@@ -147,7 +148,7 @@ class MarginalParzen(_Windows):
         scale = points.std(0, correction=0)
         scale = torch.where(scale > 0, scale, torch.ones_like(scale))
         shares = torch.tensor([0.1, 0.15, 0.2, 0.3, 0.5]) if grid is None else grid
-        rows = points[:: max(1, math.ceil(len(points) / _ROWS))]
+        rows = points[:: max(1, math.ceil(len(points) / _FEW))]
         widths = [
             _best((c[:, None] - c).square(), shares.to(points) * s, 1) for c, s in zip(rows.T, scale, strict=True)
         ]

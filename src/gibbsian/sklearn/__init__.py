@@ -1,0 +1,20 @@
+"""Estimators for scikit-learn: transformers, densities, classifiers and outlier detectors, all energies inside.
+
+They go into pipelines and grid searches, take data frames and give them back (`set_output`), and pass
+scikit-learn's `check_estimator`. Every fitted one hands out its model, for the rest of gibbsian.
+"""
+
+from gibbsian.sklearn.bernoulli_rbm import BernoulliRBM
+from gibbsian.sklearn.classifiers import DBNClassifier, JointEnergyClassifier
+from gibbsian.sklearn.density import EnergyDensity
+from gibbsian.sklearn.gaussian_rbm import GaussianRBM
+from gibbsian.sklearn.outliers import EnergyOutlierDetector
+
+__all__ = [
+    "BernoulliRBM",
+    "DBNClassifier",
+    "EnergyDensity",
+    "EnergyOutlierDetector",
+    "GaussianRBM",
+    "JointEnergyClassifier",
+]

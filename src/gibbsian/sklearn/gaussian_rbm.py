@@ -1,0 +1,247 @@
+"""An RBM with Gaussian visible units as a transformer and density for real data."""
+
+import math
+from numbers import Integral, Real
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from gibbsian.kernels.gibbs import Gibbs
+from gibbsian.models.rbm import RBM
+from gibbsian.objectives.base import Objective
+from gibbsian.objectives.contrastive import ContrastiveDivergence
+from gibbsian.objectives.likelihood import ExactLikelihood
+from gibbsian.objectives.persistent import PersistentContrastiveDivergence
+from gibbsian.objectives.regularisers import WeightDecay
+from gibbsian.objectives.weighted import Weighted
+from gibbsian.partition.annealed import ais
+from gibbsian.partition.base import LogZ
+from gibbsian.partition.exact import exact
+from gibbsian.random import stream
+from gibbsian.sklearn.common import Columns, seed_of, table, tensor
+from gibbsian.training.fit import fit
+from gibbsian.training.run import Run
+from gibbsian.units import Gaussian
+
+__all__ = ["GaussianRBM"]
+
+_FIRST_SIGMA = 0.5
+_SUMMED = 10  # hidden units whose states are all summed in every update
+_LEAST_SIGMA = 0.05  # of a standardised column: a constant column would pull its σ to 0
+
+
+class GaussianRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """Gaussian-Bernoulli RBM: binary features of real data, and a density that is a mixture of 2^h Gaussians.
+
+        E(v, h) = Σ(vᵢ-bᵢ)²/2σᵢ² - Σ(vᵢ/σᵢ)wᵢⱼhⱼ - c·h
+
+    Columns are standardised inside (`scale`), σ is learned. `transform` gives p(h = 1 | v), `inverse_transform` the
+    mean of v given h, `score_samples` log p(v) in the units of the data, with log Z summed exactly up to 15 hidden
+    units and by annealed importance sampling beyond.
+
+    Args:
+        n_components: hidden units.
+        learning_rate: of Adam, falling to 0.
+        batch_size: rows an update, and chains.
+        n_iter: passes over the data.
+        n_gibbs: Gibbs sweeps an update.
+        method: "exact" maximum likelihood, a sum over 2^n_components states an update; "pcd", chains continued from
+            update to update; "cd", chains from the data; "auto" is "exact" up to 10 hidden units, else "pcd".
+        weight_decay: λ of ½λ‖W‖².
+        scale: standardise columns.
+        verbose: show progress.
+        random_state: seed, random state or None.
+
+    Attributes:
+        energy_: the trained `models.RBM`, over standardised columns.
+        columns_: means and scales of the columns.
+        components_: weights `(n_components, n_features)`.
+
+    >>> X = np.random.RandomState(0).randn(200, 3)
+    >>> rbm = GaussianRBM(n_components=4, n_iter=5, random_state=0).fit(X)
+    >>> rbm.transform(X).shape, rbm.score_samples(X).shape
+    ((200, 4), (200,))
+    """
+
+    _parameter_constraints: ClassVar[dict[str, Any]] = {
+        "n_components": [Interval(Integral, 1, None, closed="left")],
+        "learning_rate": [Interval(Real, 0, None, closed="neither")],
+        "batch_size": [Interval(Integral, 1, None, closed="left")],
+        "n_iter": [Interval(Integral, 1, None, closed="left")],
+        "n_gibbs": [Interval(Integral, 1, None, closed="left")],
+        "method": [StrOptions({"auto", "exact", "pcd", "cd"})],
+        "weight_decay": [Interval(Real, 0, None, closed="left")],
+        "scale": ["boolean"],
+        "verbose": ["verbose"],
+        "random_state": ["random_state"],
+    }
+
+    def __init__(
+        self,
+        n_components: int = 64,
+        *,
+        learning_rate: float = 0.02,
+        batch_size: int = 50,
+        n_iter: int = 20,
+        n_gibbs: int = 1,
+        method: str = "auto",
+        weight_decay: float = 0.0,
+        scale: bool = True,
+        verbose: int = 0,
+        random_state: Any = None,
+    ) -> None:
+        self.n_components = n_components
+        self.learning_rate = learning_rate
+        self.batch_size = batch_size
+        self.n_iter = n_iter
+        self.n_gibbs = n_gibbs
+        self.method = method
+        self.weight_decay = weight_decay
+        self.scale = scale
+        self.verbose = verbose
+        self.random_state = random_state
+
+    # --- learning -----------------------------------------------------------------------------------
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Learn from the rows of X."""
+        self._validate_params()
+        x = self._start(validate_data(self, X, dtype=(np.float64, np.float32)))
+        fit(
+            self.energy_,
+            self._objective(min(self.batch_size, len(x))),
+            x,
+            epochs=self.n_iter,
+            batch_size=min(self.batch_size, len(x)),
+            lr=self.learning_rate,
+            schedule="cosine",
+            seed=self._seed,
+            hooks=[_keep_sigma],
+            progress=bool(self.verbose),
+        )
+        return self
+
+    def partial_fit(self, X: Any, y: Any = None) -> Self:
+        """One update with the rows of X; columns are standardised as in the first batch."""
+        self._validate_params()
+        first = not hasattr(self, "energy_")
+        rows = validate_data(self, X, dtype=(np.float64, np.float32), reset=first)
+        x = self._start(rows) if first else self.columns_.apply(tensor(rows).to(self.energy_.weight))
+        g = stream(self._seed, f"partial/{self._updates}")
+        objective = self._objective(len(x))
+        state = objective.init(self.energy_, x, g) if self._updates == 0 else self._chains
+        loss = objective(self.energy_, x, state, g)
+        if self._updates == 0:
+            self._optimiser = torch.optim.Adam(self.energy_.parameters(), lr=self.learning_rate)
+        self._optimiser.zero_grad()
+        loss.value.backward()
+        self._optimiser.step()
+        _clamp_sigma(self.energy_)
+        self._chains, self._updates, self._log_z = loss.state, self._updates + 1, None
+        return self
+
+    def _start(self, rows: np.ndarray) -> Tensor:
+        """A new machine for these columns; the rows standardised."""
+        x = tensor(rows)
+        self.columns_ = Columns.of(x, self.scale)
+        self._seed = seed_of(self.random_state)
+        g = stream(self._seed, "init")
+        # σ = 1 and W = 0 is a saddle for standardised data: start with room for the hidden units to explain
+        self.energy_ = RBM(Gaussian(x.shape[1], sigma=_FIRST_SIGMA), self.n_components, generator=g).to(x.dtype)
+        with torch.no_grad():
+            self.energy_.weight.mul_(10)
+        self._n_features_out = self.n_components
+        self._updates, self._log_z = 0, None
+        x = self.columns_.apply(x)
+        self.energy_.initialise_visible_bias(x)
+        return x
+
+    def _objective(self, chains: int) -> Objective:
+        method = self.method
+        if method == "auto":
+            method = "exact" if self.n_components <= _SUMMED else "pcd"
+        likelihood: Objective = ExactLikelihood()
+        if method == "pcd":
+            likelihood = PersistentContrastiveDivergence(Gibbs(), steps=self.n_gibbs, chains=chains, start="data")
+        elif method == "cd":
+            likelihood = ContrastiveDivergence(Gibbs(), steps=self.n_gibbs)
+        return Weighted([likelihood, WeightDecay(self.weight_decay)]) if self.weight_decay else likelihood
+
+    # --- using it -----------------------------------------------------------------------------------
+
+    def _rows(self, X: Any) -> Tensor:
+        check_is_fitted(self)
+        rows = validate_data(self, X, dtype=(np.float64, np.float32), reset=False)
+        return self.columns_.apply(tensor(rows)).to(self.energy_.weight)
+
+    @property
+    def components_(self) -> np.ndarray:
+        """Weights `(n_components, n_features)`, of standardised columns."""
+        check_is_fitted(self, "energy_")
+        return table(self.energy_.weight.T)
+
+    def transform(self, X: Any) -> np.ndarray:
+        """p(h = 1 | v), `(n_samples, n_components)`."""
+        x = self._rows(X)
+        with torch.no_grad():
+            return table(self.energy_.hidden_mean(x)).astype(np.asarray(X).dtype if _floating(X) else np.float64)
+
+    def inverse_transform(self, X: Any) -> np.ndarray:
+        """E[v | h] for rows of hidden units or of their means."""
+        check_is_fitted(self)
+        h = tensor(np.asarray(X)).to(self.energy_.weight)
+        with torch.no_grad():
+            return table(self.columns_.undo(self.energy_.visible_mean(h)))
+
+    def log_partition(self, *, n_chains: int = 100, n_betas: int = 2000) -> LogZ:
+        """log Z over standardised columns, with its error: exact up to 15 hidden units, else by AIS."""
+        check_is_fitted(self)
+        if self.n_components <= 15:
+            return exact(self.energy_, progress=False)
+        rbm, g = self.energy_, stream(self._seed, "ais")
+        start = rbm.domain.sample(1000, generator=g, dtype=rbm.weight.dtype)  # standardised data have this spread
+        return ais(rbm, start, betas=n_betas, chains=n_chains, generator=g, progress=False)
+
+    def score_samples(self, X: Any) -> np.ndarray:
+        """log p(v) of every row, in the units of the data."""
+        x = self._rows(X)
+        if self._log_z is None:
+            self._log_z = float(self.log_partition().value)
+        with torch.no_grad():
+            return -table(self.energy_(x)) - self._log_z - self.columns_.log_scale()
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Mean log p(v)."""
+        return float(self.score_samples(X).mean())
+
+    def sample(self, n_samples: int = 1, *, n_steps: int = 1000) -> np.ndarray:
+        """Draws from the machine: as many chains, `n_steps` Gibbs sweeps each."""
+        check_is_fitted(self)
+        rbm, g = self.energy_, stream(self._seed, "sample")
+        x = rbm.domain.sample(n_samples, generator=g, dtype=rbm.weight.dtype)
+        for _ in range(n_steps):
+            x = rbm.gibbs_sweep(x, tuple(part[0] for part in rbm.gibbs_noise(x, 1, g)))
+        return table(self.columns_.undo(x))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+
+def _floating(X: Any) -> bool:
+    return getattr(X, "dtype", None) in (np.float32, np.float64)
+
+
+def _clamp_sigma(rbm: RBM) -> None:
+    with torch.no_grad():
+        rbm.visible.log_sigma.clamp_(min=math.log(_LEAST_SIGMA))  # type: ignore[operator]
+
+
+def _keep_sigma(run: Run) -> None:
+    _clamp_sigma(run.energy)
