@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 BENCH := .bench-venv
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint types tests bench-samplers bench-rbm bench-objectives clean
+.PHONY: demo test lint types tests bench-samplers bench-rbm bench-objectives bench-anomalies clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
@@ -39,7 +39,7 @@ $(BENCH)/.installed: pyproject.toml
 	$(BENCH)/bin/python -m pip install --quiet --upgrade pip
 	$(BENCH)/bin/python -m pip install --quiet "torch>=2.6,<2.14"
 	$(BENCH)/bin/python -m pip install --quiet --editable ".[all]"
-	$(BENCH)/bin/python -m pip install --quiet blackjax jax torchebm ebmkit scikit-learn learnergy rbms
+	$(BENCH)/bin/python -m pip install --quiet blackjax jax torchebm ebmkit scikit-learn learnergy rbms pyod
 	touch $@
 
 bench-samplers: $(BENCH)/.installed
@@ -50,6 +50,9 @@ bench-rbm: $(BENCH)/.installed
 
 bench-objectives: $(BENCH)/.installed
 	cd benchmarks && ../$(BENCH)/bin/python objectives.py --save results/objectives.json
+
+bench-anomalies: $(BENCH)/.installed
+	cd benchmarks && ../$(BENCH)/bin/python anomalies.py --save results/anomalies.json
 
 clean:
 	rm -rf $(VENV) $(BENCH) out runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -67,7 +67,7 @@ def test_calibration_error_is_its_definition():
             right = sum(int(p[i].argmax() == y[i]) for i in rows) / len(rows)
             total += len(rows) / 500 * abs(right - sum(float(p[i].max()) for i in rows) / len(rows))
     assert float(metrics.expected_calibration_error(p, y, bins=10)) == pytest.approx(total, abs=1e-12)
-    assert int(metrics.reliability_curve(p, y, 10).count.sum()) == 500
+    assert int(metrics.reliability_curve(p, y, 10).rows.sum()) == 500
 
 
 def test_labels_drawn_from_the_probabilities_are_calibrated():

@@ -136,7 +136,7 @@ def test_curves_agree_with_the_metrics():
     y = torch.randint(3, (90,), generator=gen(1))
     curve = metrics.reliability_curve(p, y, 5)
     shown = plots.reliability(p, y, axes(), bins=5).lines[1].get_ydata()
-    assert shown.tolist() == curve.accuracy[curve.count > 0].tolist()
+    assert shown.tolist() == curve.accuracy[curve.rows > 0].tolist()
     estimate = partition.ais(RBM(6, 4), data=torch.ones(5, 6), betas=10, chains=20, generator=gen())
     ax = plots.ais_weights(estimate, axes())
     assert ax.lines[0].get_xdata()[0] == pytest.approx(float(estimate.value), abs=1e-4)

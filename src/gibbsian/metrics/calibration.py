@@ -15,7 +15,7 @@ class Reliability(NamedTuple):
 
     confidence: Tensor
     accuracy: Tensor
-    count: Tensor
+    rows: Tensor
 
 
 def _check(probabilities: Tensor, labels: Tensor, bins: int) -> tuple[Tensor, Tensor]:

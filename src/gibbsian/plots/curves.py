@@ -101,10 +101,10 @@ def reliability(probabilities: Tensor, labels: Tensor, ax: "Axes", *, bins: int 
     """
     curve = reliability_curve(probabilities, labels, bins)
     error = float(expected_calibration_error(probabilities, labels, bins))
-    seen = (curve.count > 0).cpu()
+    seen = (curve.rows > 0).cpu()
     c, a, n = (part.cpu()[seen] for part in curve)
     ax.plot([0, 1], [0, 1], color="0.6", linewidth=1, linestyle="dashed", zorder=1)
-    ax.vlines(c.numpy(), c.numpy(), a.numpy(), color=colour(1), linewidth=5, alpha=0.35, zorder=2)  # type: ignore[arg-type]
+    ax.vlines(c.numpy(), c.numpy(), a.numpy(), color=colour(1), linewidth=5, alpha=0.35, zorder=2)
     ax.plot(c.numpy(), a.numpy(), color=colour(0), linewidth=1.6, zorder=3)
     ax.scatter(c.numpy(), a.numpy(), s=(15 + 150 * n / n.max()).numpy(), color=colour(0), zorder=4, edgecolors="white")
     ax.set(xlabel="confidence", ylabel="accuracy", xlim=(0, 1.03), ylim=(0, 1.03))

@@ -112,7 +112,7 @@ def landscape(
     ax.set(xlabel=f"$x_{plane[0] + 1}$", ylabel=f"$x_{plane[1] + 1}$")
     if bar and ax.figure is not None:
         scale = ax.figure.colorbar(drawn, ax=ax, label=show, fraction=0.046, pad=0.03)
-        scale.outline.set_visible(False)  # type: ignore[operator]
+        scale.outline.set_visible(False)
         scale.locator = _nice_locator()
         scale.update_ticks()
     tidy(ax, grid=None)

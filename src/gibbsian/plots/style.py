@@ -1,6 +1,6 @@
 """Colours and axes that all plots share; matplotlib's global settings stay untouched."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -15,12 +15,12 @@ def colour(i: int) -> str:
     return COLOURS[i % len(COLOURS)]
 
 
-def tidy(ax: "Axes", *, grid: str | None = "y") -> "Axes":
+def tidy(ax: "Axes", *, grid: Literal["both", "x", "y"] | None = "y") -> "Axes":
     """No box around the picture, a light grid behind it."""
     ax.spines[["top", "right"]].set_visible(False)
     ax.spines[["left", "bottom"]].set_color("0.6")
     ax.tick_params(colors=INK, which="both", length=3)
     ax.set_axisbelow(True)
-    if grid == "both" or grid == "y" or grid == "x":
+    if grid is not None:
         ax.grid(True, axis=grid, color=GRID, linewidth=0.8)
     return ax

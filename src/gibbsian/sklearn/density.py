@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gibbsian import domains
 from gibbsian.energies.neural import MLPEnergy
-from gibbsian.energy import Energy
+from gibbsian.energy import Energy, Sum
 from gibbsian.kernels import MALA
 from gibbsian.objectives.noise import MixtureNoise
 from gibbsian.objectives.noise_contrastive import NoiseContrastive
@@ -104,14 +104,14 @@ class EnergyDensity(DensityMixin, BaseEstimator):
         kind = MixtureNoise(self.n_components, floor=self.floor)
         noise = kind.fit(domains.Real(x.shape[1]), x, stream(self._seed, "mixture"))
         self.base_: Any = noise.energy
-        self.energy_: Energy = self.base_
+        self.energy_: Any = self.base_
         self.log_z_, self.log_z_stderr_ = 0.0, 0.0
         if len(tuple(self.hidden_layer_sizes)) == 0:
             return self
         net = MLPEnergy(x.shape[1], tuple(self.hidden_layer_sizes), generator=stream(self._seed, "init")).to(x.dtype)
         with torch.no_grad():
-            net.net.layers[-1].weight.zero_()  # type: ignore[union-attr,index,operator]
-        self.energy_ = self.base_ + net
+            net.net.layers[-1].weight.zero_()  # type: ignore[union-attr,index]
+        self.energy_ = Sum([self.base_, net])  # type: ignore[list-item]
         fit(
             self.energy_,
             NoiseContrastive(self.base_, ratio=self.noise_ratio),

@@ -68,6 +68,12 @@ class GaussianRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     ((200, 4), (200,))
     """
 
+    energy_: RBM
+    columns_: Columns
+    _chains: Any  # of partial_fit
+    _updates: int
+    _log_z: float | None
+
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "n_components": [Interval(Integral, 1, None, closed="left")],
         "learning_rate": [Interval(Real, 0, None, closed="neither")],
