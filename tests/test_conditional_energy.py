@@ -131,6 +131,15 @@ def test_models_are_rebuilt_from_plain_text(name):
     assert torch.equal(again.given(x)(y), model.given(x)(y))
 
 
+def test_the_likelihood_of_rows_comes_with_an_error():
+    model, x = DISCRETE["labels"](), rnd(30, 3)
+    y = model.domain.sample(30, generator=gen(), dtype=F64)
+    found = partition.conditional_log_likelihood(model.given(x), y)
+    each = model.log_prob(x, y).detach()
+    torch.testing.assert_close(found.per_sample, each)
+    assert float(found.data_stderr) == pytest.approx(float(each.std()) / math.sqrt(30))
+
+
 # --- chains and label fields ------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from gibbsian.domains import Discrete
+from gibbsian.energies.conditional import GivenEnergy
 from gibbsian.errors import ArgumentError, CapabilityError, DomainError, ShapeError
 from gibbsian.models.conditional import ConditionedMachine
 from gibbsian.partition.annealed import ladder_of, run_path
@@ -41,11 +42,11 @@ def _machine(energy: object) -> ConditionedMachine:
     return energy
 
 
-def exact_each(machine: ConditionedMachine, *, rows: int = 1 << 14, limit: int = LIMIT) -> LogZEach:
+def exact_each(machine: ConditionedMachine | GivenEnergy, *, rows: int = 1 << 14, limit: int = LIMIT) -> LogZEach:
     """log Z(x) for every input, summed over all states of the smaller layer; differentiable in the parameters.
 
     Args:
-        machine: a conditional machine under its inputs.
+        machine: a conditional machine under its inputs; or a conditional energy, which sums over y as it knows how.
         rows: states times inputs evaluated at a time; blocks are computed again in the backward pass.
         limit: refuse sums over more states than this.
 
@@ -54,6 +55,9 @@ def exact_each(machine: ConditionedMachine, *, rows: int = 1 << 14, limit: int =
     >>> exact_each(model.given(torch.zeros(5, 1, 4))).value.shape
     torch.Size([5])
     """
+    if isinstance(machine, GivenEnergy):
+        value = machine.log_z().reshape(-1).double()
+        return LogZEach(value, torch.zeros_like(value.detach()), "exact sum")
     machine, n = _machine(machine), len(machine.condition)
     layers = [unit.domain for unit in (machine.visible, machine.hidden)]
     domain = min((d for d in layers if isinstance(d, Discrete)), key=lambda d: d.log_size)
@@ -121,14 +125,14 @@ def ais_each(
 
 
 def conditional_log_likelihood(
-    machine: ConditionedMachine, v: Tensor, log_z: "LogZEach | Tensor | None" = None
+    machine: ConditionedMachine | GivenEnergy, v: Tensor, log_z: "LogZEach | Tensor | None" = None
 ) -> LogLikelihood:
     """The mean of log p(v | x) over rows, row i of v under input i.
 
     Errors of log Z(x) are independent between inputs, so they are part of the spread over the rows.
 
     Args:
-        machine: a conditional machine under its inputs, one for each row of v.
+        machine: a conditional machine or energy under its inputs, one for each row of v.
         v: what was observed, `(rows, *event)`.
         log_z: from `ais_each` or `exact_each`, or one number a row; exact sums where it is left out.
 
@@ -139,7 +143,7 @@ def conditional_log_likelihood(
     >>> round(float(conditional_log_likelihood(model.given(past), v).value), 1)  # nearly uniform: -4 log 2
     -2.8
     """
-    machine = _machine(machine)
+    machine = machine if isinstance(machine, GivenEnergy) else _machine(machine)
     machine.domain.check(v, "v")
     if len(v) != len(machine.condition):
         raise ShapeError(f"{len(machine.condition)} inputs met {len(v)} rows; give one input for each row")
