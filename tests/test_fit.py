@@ -20,7 +20,7 @@ from gibbsian import domains, energies, errors, kernels, models, objectives
 from gibbsian.objectives.base import Loss, Objective, labels, observed
 from gibbsian.training.ema import Ema
 from gibbsian.training.loader import make_feed
-from gibbsian.training.optimise import rate_at
+from gibbsian.training.optimise import CapturableSGD, rate_at
 
 CPU = torch.device("cpu")
 
@@ -136,6 +136,19 @@ def test_names_dictionaries_and_factories_of_optimisers_agree():
         gb.fit(gaussian(), Likelihood(), data, steps=1, optimiser="adamant")
     with pytest.raises(errors.ArgumentError, match="refuses"):
         gb.fit(gaussian(), Likelihood(), data, steps=1, optimiser={"name": "sgd", "beta": 1})
+
+
+@pytest.mark.parametrize("options", [{}, {"momentum": 0.9}, {"momentum": 0.5, "weight_decay": 0.1}])
+def test_gradient_descent_for_graphs_is_that_of_torch(options):
+    ours, theirs = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
+    mine = CapturableSGD([ours], lr=torch.tensor(0.1), fused=False, **options)
+    usual = torch.optim.SGD([theirs], lr=0.1, **options)
+    for _ in range(4):
+        for p, optimiser in ((ours, mine), (theirs, usual)):
+            optimiser.zero_grad()
+            (p**2).sum().backward()
+            optimiser.step()
+    assert torch.allclose(ours, theirs)
 
 
 @pytest.mark.parametrize(

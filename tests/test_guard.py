@@ -303,3 +303,14 @@ def test_a_gap_that_swings_ever_wider_is_pointed_out_and_noise_around_zero_is_no
 def test_a_perfect_classifier_is_no_easy_noise():
     watch = Watch(Guard())
     assert not any(watch.warnings({"accuracy": 1.0}, CD) for _ in range(20))
+
+
+def test_chains_that_are_left_behind_are_seen_in_time_and_those_that_catch_up_are_not():
+    watch = Watch(Guard(patience=200))
+    apart = {"loss": -5.0, "gap": -10.0, "separation": 12.0}
+    assert all(watch.look(apart, step) is None for step in range(0, 200, 10))
+    assert watch.look({**apart, "separation": 2.0}, 200) is None  # caught up
+    assert all(watch.look(apart, step) is None for step in range(210, 410, 10))
+    reason = watch.look(apart, 410)
+    assert reason is not None
+    assert "left behind" in reason

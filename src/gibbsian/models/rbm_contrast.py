@@ -145,13 +145,14 @@ def _whole_contrast(
         v = (w < torch.sigmoid(field)).to(a.dtype)
         if labels:
             v = torch.cat([_one_of(field[:, :labels], w[:, :1]), v[:, labels:]], 1)
+        both = torch.cat([batch, v])  # the samples are written once, where the gradient's product reads them
+        v = both[n:]
         a = up.logits(v)
     pair = torch.cat([torch.sigmoid(data_a) * (-1 / n), torch.sigmoid(a) * (1 / m)])
-    both = torch.cat([batch, v])
     g_weight = torch.mm(both.T.to(weight.dtype), pair.to(weight.dtype)).to(b.dtype)
     g_b = v.mean(0) - batch.mean(0)
-    value = (g_b * b).sum() + F.softplus(a).sum() / m - F.softplus(data_a).sum() / n
-    return value, v, [g_weight, g_b, pair.sum(0)]
+    cumulants = [F.softplus(x).sum(1).mean() for x in (a, data_a)]  # by rows: a sum of everything keeps one core busy
+    return (g_b * b).sum() + cumulants[0] - cumulants[1], v, [g_weight, g_b, pair.sum(0)]
 
 
 def _value(up: Way, down: Way, batch: Tensor, data_mean: Tensor, v: Tensor, p: Tensor, gap: Tensor) -> Tensor:
@@ -190,5 +191,6 @@ class _HandOut(torch.autograd.Function):
         gradients, (grad,) = ctx.gradients, outer
         ctx.gradients = ()  # nobody else holds them: they become the parameters' gradients without a copy
         if grad.is_cuda or float(grad) != 1:
-            torch._foreach_mul_(gradients, grad)
+            for gradient in gradients:  # torch._foreach_mul_ cuts a large tensor into too few pieces for a GPU
+                gradient.mul_(grad)
         return None, None, *gradients

@@ -135,6 +135,9 @@ def energy_gap(energy: Any, data: Tensor, samples: Tensor, penalty: float = 0.0)
     low, high = at_data.mean(), at_samples.mean()
     value = low - high
     metrics = {"energy_data": low, "energy_samples": high, "gap": value}
+    if watched() and min(len(data), len(samples)) > 1:
+        spread = 0.5 * (at_data.detach().var() + at_samples.detach().var())
+        metrics["separation"] = value.detach().abs() / spread.sqrt()
     if penalty:
         value = value + penalty * (at_data.square().mean() + at_samples.square().mean())
     return value, metrics

@@ -19,6 +19,7 @@ __all__ = ["Guard", "Watch"]
 
 _WATCHED = ("loss", "gradient_norm", "energy_data", "energy_samples", "gap")
 _SUSTAINED = 3  # looks in a row at a tenth of an explosion that count as one
+_APART = 6.0  # standard deviations between the energies of data and samples: chains that keep up overlap with data
 _BASELINE = 5  # looks that find the scale of a number; looks in a row that make a sign a warning
 
 
@@ -39,6 +40,8 @@ class Guard:
         snapshots: how many are kept besides the first one; further failures go back further.
         tries: rollbacks before the run is given up with `DivergenceError`.
         explosion: how many times its scale a number may reach.
+        patience: steps that the samples' energies may stay apart from the data's before the chains count as left
+            behind: means more than six standard deviations apart at every look. They may well begin so.
         lr_factor: multiplies the learning rate at each rollback, `min_lr_factor` at the least in all.
         steps_factor: multiplies the objective's sampler `steps`, `max_steps_factor` at the most in all.
         penalty: least weight of the energy penalty after a rollback, for objectives that have one.
@@ -52,6 +55,7 @@ class Guard:
     snapshots: int = 2
     tries: int = 10
     explosion: float = 1000.0
+    patience: int = 500
     lr_factor: float = 0.5
     min_lr_factor: float = 1e-3
     steps_factor: float = 1.5
@@ -59,7 +63,7 @@ class Guard:
     penalty: float = 0.1
 
     def __post_init__(self) -> None:
-        for name in ("every", "snapshot_every", "snapshots", "tries"):
+        for name in ("every", "snapshot_every", "snapshots", "tries", "patience"):
             if getattr(self, name) < 1:
                 raise ArgumentError(f"Guard({name}={getattr(self, name)}): {name} is a whole number from 1 on")
         if not self.explosion > 1:
@@ -114,10 +118,11 @@ class Watch:
         self.signs: dict[str, int] = {}  # how many looks in a row a sign of trouble was seen
         self.snapshots: list[Any] = []
         self.failed_at: int | None = None
+        self.apart_since: int | None = None
 
     # --- divergence -------------------------------------------------------------------------------
 
-    def look(self, numbers: dict[str, float]) -> str | None:
+    def look(self, numbers: dict[str, float], step: int = 0) -> str | None:
         """Why the run has diverged, or None; learns the scale of what is normal on the way."""
         for name, value in numbers.items():
             # a kernel without an acceptance test reports NaN for it, which says nothing
@@ -136,6 +141,15 @@ class Watch:
             later = min(0.98 * scale + 0.02 * size, 1.02 * scale)
             self.scales[name] = first if self.looks < _BASELINE else later
         self.looks += 1
+        if numbers.get("separation", 0.0) < _APART:
+            self.apart_since = None
+        elif self.apart_since is None:
+            self.apart_since = step
+        elif step - self.apart_since >= self.guard.patience:
+            return (
+                f"the chains are left behind: for {step - self.apart_since} steps the energies of samples and data were "
+                f"more than {_APART:.0f} standard deviations apart"
+            )
         return None
 
     def wants_snapshot(self, step: int) -> bool:
@@ -156,6 +170,7 @@ class Watch:
         self.failed_at = step
         self.gaps.clear()
         self.high.clear()
+        self.apart_since = None
         target, snapshot = self.snapshots[-1]
         rate = f"learning rate times {self.guard.factors(self.tries)[0]:.3g}"
         gentler = ", ".join([rate, *_changes(objective, self.guard.soften(objective, self.tries))])
@@ -213,7 +228,7 @@ class Watch:
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps of it."""
-        kept = ("scales", "looks", "tries", "trail", "warned", "high", "signs", "failed_at")
+        kept = ("scales", "looks", "tries", "trail", "warned", "high", "signs", "failed_at", "apart_since")
         return {name: getattr(self, name) for name in kept} | {"gaps": list(self.gaps)}
 
     def load(self, state: dict[str, Any]) -> None:

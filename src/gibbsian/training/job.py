@@ -178,7 +178,7 @@ class Job:
     def trouble(self, numbers: dict[str, float]) -> str | None:
         """Why these numbers mean that the run has diverged, or None."""
         if self.watch is not None:
-            return self.watch.look(numbers)
+            return self.watch.look(numbers, self.run.step)
         return None if math.isfinite(numbers["loss"]) else f"the loss is {numbers['loss']}"
 
     def finish_step(self, loss: Loss) -> None:

@@ -41,6 +41,29 @@ def _is_schedule(value: Any) -> bool:
     return callable(value) or (isinstance(value, Tensor) and value.dim() == 1)
 
 
+class CapturableSGD(torch.optim.SGD):
+    """Stochastic gradient descent whose learning rate is a tensor, for CUDA graphs.
+
+    torch's own reads the rate on the host, or (fused) cuts a large tensor into too few pieces for a GPU.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                g = p.grad if not group["weight_decay"] else p.grad.add(p, alpha=group["weight_decay"])
+                if group["momentum"]:
+                    state = self.state[p]
+                    if "momentum_buffer" in state:
+                        state["momentum_buffer"].mul_(group["momentum"]).add_(g)
+                    else:
+                        state["momentum_buffer"] = g.clone()
+                    g = state["momentum_buffer"]
+                p.addcmul_(g, group["lr"], value=-1)
+
+
 def build_optimiser(
     choice: Any, parameters: Iterable[nn.Parameter], lr: Any, *, capturable: bool = False, split: int | None = None
 ) -> tuple[torch.optim.Optimizer, dict[str, Any]]:
@@ -77,14 +100,18 @@ def build_optimiser(
     if name in _FUSED and plain and not {"fused", "foreach", "capturable", "differentiable"} & set(options):
         options["fused"] = True
     rates: list[Any] = list(lr) if isinstance(lr, tuple) else [lr]
-    if capturable and name in _CAPTURED and not schedules and (name != "sgd" or options.get("fused")):
-        if name != "sgd":
+    kind = _NAMES[name]
+    plain_sgd = not {"nesterov", "dampening", "maximize", "foreach", "differentiable"} & set(options)
+    if capturable and name in _CAPTURED and not schedules and (name != "sgd" or plain_sgd):
+        if name == "sgd":
+            kind, options["fused"] = CapturableSGD, False
+        else:
             options["capturable"] = True
         rates = [torch.tensor(rate, device=parameters[0].device) for rate in rates]  # changed in place
     parts = [parameters] if len(rates) == 1 else [parameters[:split], parameters[split:]]
     groups = [{"params": part, "lr": rate} for part, rate in zip(parts, rates, strict=True) if part]
     try:
-        return _NAMES[name](groups, lr=rates[0], **options), schedules
+        return kind(groups, lr=rates[0], **options), schedules
     except (TypeError, ValueError) as error:
         raise ArgumentError(f"optimiser {name!r} refuses its options: {error}") from error
 
