@@ -164,6 +164,7 @@ class GaussianRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         self._n_features_out = self.n_components
         self._updates, self._log_z = 0, None
         x = self.columns_.apply(x)
+        self._moments = x.mean(0), x.std(0, correction=0).clamp(min=_LEAST_SIGMA)
         self.energy_.initialise_visible_bias(x)
         return x
 
@@ -210,8 +211,11 @@ class GaussianRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         if self.n_components <= 15:
             return exact(self.energy_, progress=False)
         rbm, g = self.energy_, stream(self._seed, "ais")
-        start = rbm.domain.sample(1000, generator=g, dtype=rbm.weight.dtype)  # standardised data have this spread
-        return ais(rbm, start, betas=n_betas, chains=n_chains, generator=g, progress=False)
+        mean, spread = self._moments
+        rows = mean + spread * torch.randn(
+            1000, len(mean), generator=g, dtype=mean.dtype
+        )  # the base is fitted to these
+        return ais(rbm, rows, betas=n_betas, chains=n_chains, generator=g, progress=False)
 
     def score_samples(self, X: Any) -> np.ndarray:
         """log p(v) of every row, in the units of the data."""
