@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 
 import gibbsian as gb
@@ -139,6 +140,15 @@ def test_amari_distance_sees_order_sign_and_scale_as_nothing():
 
 def test_a_square_product_knows_its_log_z_and_draws_exactly():
     assert check_energy(product(), generator=gen()) == ["rows", "score", "log_z", "sample"]
+
+
+def test_responses_of_exact_draws_are_student_t():
+    """(1 + z²/2)^-α is a Student-t of 2α - 1 degrees, scaled: Kolmogorov-Smirnov, false alarms 1e-6."""
+    model = product()
+    z = model.responses(model.sample(50000, generator=gen())).detach()
+    for k, alpha in enumerate(model.alpha.tolist()):
+        df = 2 * alpha - 1
+        assert scipy.stats.kstest(z[:, k].numpy() * math.sqrt(df / 2), "t", args=(df,)).pvalue > 1e-6
 
 
 def test_square_likelihood_can_be_trained():
