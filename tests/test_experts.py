@@ -246,6 +246,20 @@ def test_gibbs_conforms_and_respects_a_clamp():
     assert not torch.equal(trace.last[:, 1], x0[:, 1])
 
 
+def test_clamped_gibbs_draws_from_the_conditional_law():
+    """Moments of the free entry given the other, by quadrature: within 4.5 standard errors over 500 chains."""
+    model = product(2, 3)
+    grid = torch.linspace(-60, 60, 40001, dtype=F64)
+    p = torch.softmax(-model(torch.stack([torch.full_like(grid, 2.0), grid], 1)).detach(), 0)
+    x0 = torch.tensor([[2.0, 0.0]], dtype=F64).repeat(500, 1)
+    clamp = torch.tensor([True, False])
+    y = gb.sample(model, kernels.Gibbs(), x0, steps=60, burn_in=20, clamp=clamp, generator=gen()).samples[..., 1]
+    for f in (torch.tanh, torch.abs, lambda v: torch.tanh(v).square()):
+        chains = f(y).mean(0)
+        z = (chains.mean() - p @ f(grid)) / (chains.std() / math.sqrt(500))
+        assert abs(float(z)) < 4.5
+
+
 # --- fields of experts ------------------------------------------------------------------------------
 
 
