@@ -20,7 +20,7 @@ from jsonargparse import ArgumentError as ParserError
 from jsonargparse import ArgumentParser, Namespace, get_loader, set_dumper, set_loader, set_parsing_settings
 from jsonargparse.typing import register_type
 
-from gibbsian import catalog
+from gibbsian import catalog, schedules
 from gibbsian.data import DataSet, Prepared, load, prepare
 from gibbsian.domains import Domain
 from gibbsian.energy import Energy, ScoreField
@@ -31,7 +31,16 @@ from gibbsian.objectives import Objective
 from gibbsian.training.fit import fit
 from gibbsian.training.guard import Guard
 
-__all__ = ["DataSpec", "EvaluateSpec", "PretrainSpec", "Recipe", "SampleSpec", "parse_recipe", "recipe_source"]
+__all__ = [
+    "DataSpec",
+    "EvaluateSpec",
+    "PretrainSpec",
+    "Recipe",
+    "SampleSpec",
+    "parse_recipe",
+    "recipe_source",
+    "split_comparison",
+]
 
 
 @dataclass(frozen=True)
@@ -192,14 +201,24 @@ def _load(text: str) -> Any:
     return _expand(get_loader("yaml")(text), _names())
 
 
+def _tensor(value: Any) -> torch.Tensor:
+    """A tensor from a list, or from a schedule such as `geometric(10, 0.01, 50)`."""
+    if isinstance(value, str):
+        found = re.fullmatch(r"(\w+)\((.*)\)", value.strip())
+        if found is None or found[1] not in _SCHEDULES:
+            raise ValueError(f"{value!r} is neither a list of numbers nor a schedule ({', '.join(_SCHEDULES)})")
+        arguments = [yaml.safe_load(part) for part in found[2].split(",")]
+        return getattr(schedules, found[1])(*arguments)
+    return torch.tensor(value, dtype=torch.get_default_dtype())
+
+
+_SCHEDULES = ("geometric", "linear", "cosine", "polynomial", "sigmoid")
+
+
 def _settle() -> None:
     """Tell jsonargparse about our classes and tensors, once."""
     set_parsing_settings(subclasses_enabled=[Objective, Kernel, Domain, Guard], instantiate_subclass_spec_in_any=False)
-    register_type(
-        torch.Tensor,
-        serializer=lambda t: t.tolist(),
-        deserializer=lambda v: torch.tensor(v, dtype=torch.get_default_dtype()),
-    )
+    register_type(torch.Tensor, serializer=lambda t: t.tolist(), deserializer=_tensor)
     set_loader("gibbsian", _load, exceptions=(yaml.YAMLError,), json_superset=True)
     set_dumper("gibbsian", lambda data: yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
 
@@ -214,10 +233,7 @@ def _build_any(value: Any) -> Any:
     if isinstance(value, dict) and "class_path" in value:
         options = {k: _build_any(v) for k, v in (value.get("init_args") or {}).items()}
         cls = catalog.find_class(str(value["class_path"]))
-        tensors = {
-            k: torch.tensor(v, dtype=torch.get_default_dtype()) if _wants_tensor(cls, k) and isinstance(v, list) else v
-            for k, v in options.items()
-        }
+        tensors = {k: _tensor(v) if _wants_tensor(cls, k) and isinstance(v, list) else v for k, v in options.items()}
         return cls(**tensors)
     return value
 
@@ -272,6 +288,29 @@ def recipe_source(given: str) -> tuple[str, str]:
     if looks_like_a_file:
         raise ArgumentError(f"there is no file {given}; give a recipe from `gibbsian list recipes`, or a YAML file")
     return given, catalog.recipe_text(given)  # says what there is
+
+
+def split_comparison(text: str, name: str = "run") -> dict[str, str] | None:
+    """The recipes of a comparison by name, or None: `compare:` names what differs, the rest is common to all."""
+    try:
+        loaded = get_loader("yaml")(text)
+    except yaml.YAMLError as error:
+        raise ArgumentError(f"{name} is not valid YAML: {_yaml_problem(error)}") from error
+    if not isinstance(loaded, dict) or "compare" not in loaded:
+        return None
+    members = loaded.pop("compare")
+    if not isinstance(members, dict) or not members or not all(isinstance(m, dict) for m in members.values()):
+        raise ArgumentError(f"{name}: compare: maps names to what differs, such as CD: {{objective: ..., fit: ...}}")
+    merged = {str(key): _merged(loaded, change) for key, change in members.items()}
+    return {key: yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True) for key, recipe in merged.items()}
+
+
+def _merged(base: Any, change: Any) -> Any:
+    """`change` on top of `base`; sections are merged, everything else is replaced."""
+    if not isinstance(base, dict) or not isinstance(change, dict):
+        return change
+    sections = {"data", "fit", "sample", "evaluate", "pretrain"}
+    return base | {k: base[k] | v if k in sections and isinstance(base.get(k), dict) else v for k, v in change.items()}
 
 
 def parse_recipe(text: str, flags: Sequence[str] = (), *, name: str = "run") -> Recipe:

@@ -187,10 +187,17 @@ class _Snapshots:
         marks = {round(total ** (i / (_SNAPSHOTS - 1))) for i in range(_SNAPSHOTS)} if total > 1 else {1}
         self.marks = sorted(marks)
         self.last: Tensor | None = None
+        self.began, self.spent = time.perf_counter(), 0.0
 
     def __call__(self, run: Run) -> None:
-        if run.step not in self.marks:
+        now = time.perf_counter()
+        if run.step not in self.marks or self.spent > 5 + 0.1 * (now - self.began):  # pictures must not cost much
             return
+        self.draw(run)
+        self.spent += time.perf_counter() - now
+
+    def draw(self, run: Run) -> None:
+        """Draw and keep."""
         spec = self.recipe.sample
         energy = run.ema if run.ema is not None else run.energy
         device = placement(energy)[1]
@@ -200,7 +207,7 @@ class _Snapshots:
         try:
             drawn = draw(
                 energy,
-                min(spec.show, 64),
+                500 if math.prod(energy.domain.shape) <= 3 else min(spec.show, 64),
                 generator=generator,
                 kernel=spec.kernel,
                 objective=run.objective,
@@ -272,6 +279,11 @@ def _note(folder: Path, **more: Any) -> None:
     new.replace(path)
 
 
+def _learned_log_z(run: Run) -> float | None:
+    value = run.objective.log_z(run.state)
+    return None if value is None else float(value)
+
+
 def _batches(recipe: Recipe, prepared: Prepared, part: str = "train") -> Any:
     rows = prepared.data.parts.get(part)
     if rows is None:
@@ -319,9 +331,18 @@ def _total(recipe: Recipe, prepared: Prepared, steps: int | None, epochs: int | 
     return epochs * math.ceil(rows / min(size, rows))
 
 
+def on_this_machine(options: dict[str, Any]) -> dict[str, Any]:
+    """`device: auto` as the GPU where there is one; steps are compiled and half precision is used only there."""
+    if options["device"] != "auto":
+        return dict(options)
+    if torch.cuda.is_available():
+        return options | {"device": "cuda"}
+    return options | {"device": None, "compile": False, "precision": None}
+
+
 def train(recipe: Recipe, folder: Path, *, progress: bool | None = None) -> tuple[Run, Prepared]:
     """Train a recipe into a new folder."""
-    options = dict(recipe.fit)
+    options = recipe.fit = on_this_machine(recipe.fit)
     if (options["steps"] is None) == (options["epochs"] is None):
         raise ArgumentError("say how long to train: fit.steps or fit.epochs, one of the two")
     if folder.exists() and any(folder.iterdir()):
@@ -363,7 +384,7 @@ def train(recipe: Recipe, folder: Path, *, progress: bool | None = None) -> tupl
         progress=progress,
         **options,
     )
-    _note(folder, seconds=time.perf_counter() - begun)
+    _note(folder, seconds=time.perf_counter() - begun, log_z=_learned_log_z(run))
     return run, prepared
 
 
@@ -388,6 +409,7 @@ def resume_run(
 ) -> tuple[Run, Recipe, Prepared]:
     """Go on with a run folder."""
     recipe, prepared = open_run(folder)
+    recipe.fit = on_this_machine(recipe.fit)
     whole = (steps, epochs) if steps or epochs else (recipe.fit["steps"], recipe.fit["epochs"])
     begun = time.perf_counter()
     run = resume(
@@ -402,7 +424,7 @@ def resume_run(
         progress=progress,
     )
     before = json.loads((folder / "command.json").read_text()).get("seconds", 0.0)
-    _note(folder, seconds=before + time.perf_counter() - begun)
+    _note(folder, seconds=before + time.perf_counter() - begun, log_z=_learned_log_z(run))
     return run, recipe, prepared
 
 

@@ -30,6 +30,7 @@ class Step:
     """One step; subclasses override what they do to a batch, or to the whole set."""
 
     whole = False  # changes which rows there are, so it cannot run batch by batch
+    augments = False  # for training batches only: held-out rows and samples are left alone
 
     def fit(self, train: Rows) -> Fitted:
         """What is learned from the training part."""
@@ -51,7 +52,7 @@ class Step:
     @property
     def late(self) -> bool:
         """Must it run batch by batch?"""
-        return bool(getattr(self, "anew", False))
+        return self.augments or bool(getattr(self, "anew", False))
 
 
 @dataclass(frozen=True)
@@ -317,10 +318,46 @@ class Patches(Step):
         return DataSet(data.name, Rows(x))
 
 
+@dataclass(frozen=True)
+class Noise(Step):
+    """Gaussian noise on every training batch, kept inside [low, high] where they are given: smoother densities."""
+
+    sd: float
+    low: float | None = None
+    high: float | None = None
+    augments = True
+
+    def apply(self, x: Tensor, fitted: Fitted, generator: torch.Generator) -> Tensor:
+        noise = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
+        moved = x + self.sd * noise
+        return moved if self.low is None and self.high is None else moved.clamp(self.low, self.high)
+
+
+@dataclass(frozen=True)
+class Shift(Step):
+    """Images of every training batch moved by up to `pixels`, and mirrored half of the time where `flip`."""
+
+    pixels: int = 1
+    flip: bool = False
+    augments = True
+
+    def apply(self, x: Tensor, fitted: Fitted, generator: torch.Generator) -> Tensor:
+        n, height, width = len(x), x.shape[-2], x.shape[-1]
+        planes = x.reshape(n, -1, height, width)
+        if self.flip:
+            mirror = torch.rand(n, 1, 1, 1, generator=generator, device=x.device) < 0.5
+            planes = torch.where(mirror, planes.flip(3), planes)
+        moves = torch.randint(2 * self.pixels + 1, (2, n, 1), generator=generator, device=x.device) - self.pixels
+        rows = (torch.arange(height, device=x.device) + moves[0]).clamp(0, height - 1)
+        columns = (torch.arange(width, device=x.device) + moves[1]).clamp(0, width - 1)
+        index = torch.arange(n, device=x.device)[:, None, None]
+        return planes.transpose(0, 1)[:, index, rows[:, :, None], columns[:, None, :]].transpose(0, 1).reshape(x.shape)
+
+
 STEPS: dict[str, type[Step]] = {
     cls.__name__.lower(): cls
     for cls in (
-        Split, Take, Only, Columns, Flatten, Reshape, Rescale, Standardise, Whiten, Binarise, Dequantise, Patches,
+        Split, Take, Only, Columns, Flatten, Reshape, Rescale, Standardise, Whiten, Binarise, Dequantise, Patches, Noise, Shift,
     )
 }  # fmt: skip
 
@@ -382,15 +419,20 @@ class Prepared:
     def transform(self, batch: Any, generator: torch.Generator) -> Any:
         """The late steps on a batch, as `gibbsian.fit(transform=...)` wants it."""
         x, *rest = batch if isinstance(batch, tuple) else (batch,)
-        for step, fitted in self.batch_steps:
-            x = step.apply(x, fitted, generator)
+        x = self._late(x, generator, augment=True)
         return (x, *rest) if rest else x
+
+    def _late(self, x: Tensor, generator: torch.Generator, *, augment: bool) -> Tensor:
+        for step, fitted in self.batch_steps:
+            if augment or not step.augments:
+                x = step.apply(x, fitted, generator)
+        return x
 
     def finished(self, part: str, rows: int | None = None) -> Rows:
         """A part (or its first rows) with every step done; the late ones with draws that are always the same."""
         chosen = self.data.parts[part]
         chosen = chosen if rows is None else chosen[:rows]
-        x = self.transform(chosen.tensor, stream(self.seed, f"finished/{part}"))
+        x = self._late(chosen.tensor, stream(self.seed, f"finished/{part}"), augment=False)
         return Rows(x, chosen.y)
 
     def other(self, data: DataSet, part: str = "test") -> Tensor:
@@ -398,7 +440,7 @@ class Prepared:
         rows = data.parts.get(part) or data.train
         x = rows.tensor
         for i, (step, fitted) in enumerate(zip(self.steps, self.fitted, strict=True)):
-            if not step.whole:
+            if not step.whole and not step.augments:
                 x = step.apply(x, fitted, stream(self.seed, f"other/{i}"))
         return x
 

@@ -1,10 +1,10 @@
 """Gathering a run folder into one page."""
 
+import dataclasses
 import json
 import math
 import shlex
 import time
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -71,23 +71,17 @@ def evaluate_run(
     folder: Path, recipe: Recipe, prepared: Prepared, energy: Any, drawn: Drawn | None, *, progress: bool | None = None
 ) -> dict[str, Any]:
     """Judge the model of a run and write `evaluation.json`."""
-    own = checkpoint.read_latest(folder, keys=("step", "ranks"))
-    learned = None
-    if own["ranks"]:
-        try:
-            learned = recipe.objective.log_z(own["ranks"][0]["state"])
-        except (AttributeError, TypeError, KeyError):  # a state that was saved apart from its module
-            learned = None
+    known = json.loads((folder / "command.json").read_text())
     found = evaluate(
         energy,
         prepared,
         recipe.evaluate,
         seed=recipe.fit["seed"],
         samples=drawn,
-        learned_log_z=float(learned) if isinstance(learned, Tensor) else None,
+        learned_log_z=known.get("log_z"),
         progress=progress,
     )
-    found["step"] = own["step"]
+    found["step"] = checkpoint.read_latest(folder, keys=("step",))["step"]
     (folder / "evaluation.json").write_text(json.dumps(found, indent=1))
     return found
 
@@ -119,8 +113,6 @@ def final_samples(recipe: Recipe, prepared: Prepared, energy: Any, *, progress: 
 def _page(
     folder: Path, recipe: Recipe, prepared: Prepared, energy: Any, drawn: Drawn | None, found: dict[str, Any]
 ) -> str:
-    import jinja2
-
     history = read_log(folder)
     known = json.loads((folder / "command.json").read_text())
     environment = json.loads((folder / "environment.json").read_text())
@@ -170,12 +162,37 @@ def _page(
         "chains": context["chains"],
     }
     context["contents"] = [(key, name) for key, name in names.items() if there.get(key, True)]
-    source = (resources.files("gibbsian") / "report" / "template.html.j2").read_text(encoding="utf-8")
-    template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined).from_string(source)
-    return template.render(context)
+    return render("run.html.j2", context)
 
 
-def _duration(seconds: float) -> str:
+def render(template: str, context: dict[str, Any]) -> str:
+    """A template of the package, filled in; a name that it needs and is not there is an error."""
+    import jinja2
+
+    loader = jinja2.PackageLoader("gibbsian", "report")
+    return (
+        jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
+        .get_template(template)
+        .render(context)
+    )
+
+
+def brief(thing: Any) -> str:
+    """A dataclass with the arguments that are not its defaults; anything else as Python writes it."""
+    if not dataclasses.is_dataclass(thing) or isinstance(thing, type):
+        if isinstance(thing, tuple | list):
+            return "[" + ", ".join(brief(part) for part in thing) + "]"
+        return repr(thing)
+    shown = []
+    for field in dataclasses.fields(thing):
+        value = getattr(thing, field.name)
+        if "tensor(" in repr(value) or (field.default is not dataclasses.MISSING and value == field.default):
+            continue
+        shown.append(f"{field.name} {brief(value)}" if not isinstance(value, str) else f"{field.name} {value}")
+    return type(thing).__name__ + (f" ({', '.join(shown)})" if shown else "")
+
+
+def duration(seconds: float) -> str:
     if seconds < 100:
         return f"{seconds:.1f} s"
     if seconds < 6000:
@@ -215,7 +232,7 @@ def _cards(energy: nn.Module, found: dict[str, Any], known: dict[str, Any], even
         cards.append({"hero": False, "value": f"{found['anomalies']['auroc']:.3f}", "label": "AUROC of anomalies"})
     parameters = sum(p.numel() for p in energy.parameters())
     cards += [
-        {"hero": False, "value": _duration(known.get("seconds", 0.0)), "label": "training time"},
+        {"hero": False, "value": duration(known.get("seconds", 0.0)), "label": "training time"},
         {"hero": False, "value": f"{found['step']:,}".replace(",", " "), "label": "updates"},
         {"hero": False, "value": _count(parameters), "label": "parameters"},
         {"hero": False, "value": str(len(events)), "label": "guard events"},
@@ -228,14 +245,14 @@ def _facts(
 ) -> list[tuple[str, str]]:
     data = prepared.data
     parts = ", ".join(f"{len(rows)} {name}" for name, rows in data.parts.items())
-    steps = " → ".join(repr(step).replace("()", "") for step in prepared.steps) or "as it is"
+    steps = " → ".join(brief(step) for step in prepared.steps) or "as it is"
     length = f"{recipe.fit['epochs']} epochs" if recipe.fit["epochs"] else f"{recipe.fit['steps']} steps"
-    how = [f"{recipe.fit['optimiser'] or 'adam'}, learning rate {recipe.fit['lr']:g}"]
+    how = [f"{recipe.fit['optimiser'] or 'adam'}, learning rate {recipe.fit['lr']}"]
     how += [str(recipe.fit["schedule"])] if recipe.fit["schedule"] else []
     how += [f"averaged weights ({recipe.fit['ema']:g})"] if recipe.fit["ema"] else []
     return [
         ("model", f"{type(energy).__name__} over {energy.domain}"),
-        ("objective", repr(recipe.objective)),
+        ("objective", brief(recipe.objective)),
         ("data", f"{data.name}: {parts} rows of shape {tuple(data.train.x.shape[1:])}"),
         ("steps of the data", steps),
         ("training", f"{length} of {recipe.fit['batch_size']} rows; {', '.join(how)}; seed {recipe.fit['seed']}"),
@@ -364,7 +381,7 @@ def _chains(drawn: Drawn | None) -> dict[str, Any] | None:
     worst, least = float(r_hat[torch.isfinite(r_hat)].max()), float(ess[torch.isfinite(ess)].min())
     acceptance = float(trace.acceptance)
     rows = [
-        ("kernel", repr(trace.kernel)[:300]),
+        ("kernel", brief(trace.kernel)),
         ("chains and steps", f"{kept.shape[1]} chains, {trace.steps} steps, the second half kept"),
         (
             "largest R-hat",

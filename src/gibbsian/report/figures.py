@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gibbsian import plots
 from gibbsian.energy import Energy, ScoreField
-from gibbsian.plots.style import INK, colour, tidy
+from gibbsian.plots.style import COLOURS, INK, colour, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,7 +23,12 @@ __all__ = [
 ]  # fmt: skip
 
 # grey inks of the plots, in the page's own variables: dark mode and print follow by themselves
-_INKS = {"#404040": "var(--ink)", "#e6e6e6": "var(--grid)", "#999999": "var(--axis)", "#000000": "var(--ink)"}
+_INKS = {shade: f"var(--c{i})" for i, shade in enumerate(COLOURS)} | {
+    "#404040": "var(--ink)",
+    "#e6e6e6": "var(--grid)",
+    "#999999": "var(--axis)",
+    "#000000": "var(--ink)",
+}
 
 
 def svg(draw: Callable[["Axes"], Any], *, size: tuple[float, float] = (6.4, 3.2), name: str = "figure") -> str:
@@ -67,7 +72,7 @@ def picture(draw: Callable[["Axes"], Any], *, size: tuple[float, float] = (5.0, 
     figure = Figure(figsize=size, layout="constrained", dpi=150)
     draw(figure.subplots())
     out = io.BytesIO()
-    figure.savefig(out, format="png")
+    figure.savefig(out, format="png", bbox_inches="tight", pad_inches=0.08)
     return "data:image/png;base64," + base64.b64encode(out.getvalue()).decode()
 
 
@@ -98,7 +103,9 @@ def pixel_grid(images: Tensor, *, columns: int | None = None, symmetric: bool = 
         top, left = i // columns * (height + 1), i % columns * (width + 1)
         canvas[:3, top : top + height, left : left + width] = image
         canvas[3, top : top + height, left : left + width] = 1
-    return _uri((canvas * 255).round().byte().permute(1, 2, 0).numpy())
+    pixels = (canvas * 255).round().byte().permute(1, 2, 0).numpy()
+    factor = max(1, round(720 / max(pixels.shape[:2])))  # whole pixels, so that no row comes out wider than another
+    return _uri(np.ascontiguousarray(pixels.repeat(factor, 0).repeat(factor, 1)))
 
 
 def curve(
@@ -144,7 +151,7 @@ def intervals(rows: list[tuple[str, float, float | None, float | None]], *, name
         ax.spines["left"].set_visible(False)
         ax.tick_params(axis="y", length=0)
 
-    return svg(draw, size=(6.4, 0.55 * len(rows) + 0.8), name=name)
+    return svg(draw, size=(5.4, 0.42 * len(rows) + 0.8), name=name)
 
 
 def plane(energy: Any, data: Tensor, samples: Tensor | None) -> list[tuple[str, str]]:
