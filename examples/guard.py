@@ -43,10 +43,9 @@ def train(data: torch.Tensor, options: argparse.Namespace, guard: bool) -> tuple
     last: dict[str, torch.Tensor] = {}
 
     def watch(run: gb.training.Run) -> None:
-        if run.step % 25 == 0:
-            records.append({"step": run.step, "gap": float(run.metrics["gap"])})
-            last["x"] = run.state.x[:64].clone()
-            last["events"] = [r for r in run.history if "event" in r]
+        records.append({"step": run.step, "gap": float(run.metrics["gap"])})
+        last["x"] = run.state.x[:64].clone()
+        last["events"] = [r for r in run.history if "event" in r]
 
     ended = "reached the last step"
     try:
@@ -64,7 +63,7 @@ def train(data: torch.Tensor, options: argparse.Namespace, guard: bool) -> tuple
             transform=jitter,
             compile=data.is_cuda,
             guard=guard,
-            hooks=[watch],
+            hooks=[(25, watch)],
         )
     except errors.DivergenceError as error:
         ended = f"DivergenceError: {error}"

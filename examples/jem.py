@@ -123,7 +123,7 @@ def main() -> None:
         compile=fast,
         checkpoint_every=1_000_000,
         log_every=500 if fast else 10,
-        hooks=[clock.over],
+        hooks=[(25, clock.over)],
         progress=False,
     )
     model, seconds = run.ema.eval(), clock.elapsed()
@@ -170,7 +170,7 @@ def main() -> None:
 
     pool = hybrid.buffer_of(run.state)
     classes = torch.arange(10, device=device).repeat(10)
-    drawn = hybrid.generate(model, classes, kernel, chosen.steps, pool=pool, generator=g)
+    drawn = hybrid.generate(model, classes, kernel, chosen.steps // 4, pool=pool, generator=g)
     save_png(drawn, out / "samples.png", 10)
     fresh = hybrid.generate(model, classes, kernel, 20 * chosen.steps, generator=g)
     save_png(fresh, out / "noise.png", 10)

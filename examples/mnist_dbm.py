@@ -122,7 +122,7 @@ def train(dbm: models.DBM, data: torch.Tensor, transform, options: argparse.Name
         schedule=falling(options.lr, options.updates, options.hold),
         ema=options.ema or None,
         log_every=max(1, options.updates // 10),
-        hooks=[] if options.seconds is None else [clock.stop_after(options.seconds)],
+        hooks=[] if options.seconds is None else [(50, clock.stop_after(options.seconds))],
         optimiser="sgd",
         **common,
     )

@@ -95,7 +95,7 @@ def main() -> None:
         compile=fast,
         checkpoint_every=1_000_000,
         log_every=500 if fast else 10,
-        hooks=[clock.over],
+        hooks=[(25, clock.over)],
         progress=False,
     )
     model, seconds = run.ema.eval(), clock.elapsed()

@@ -595,6 +595,14 @@ def test_the_best_checkpoint_is_kept(tmp_path):
         gb.load(folder, 7)
 
 
+def test_hooks_may_be_called_every_so_often():
+    seen: list[int] = []
+    gb.fit(gaussian(), Likelihood(), cloud(), steps=10, hooks=[(4, lambda run: seen.append(run.step))])
+    assert seen == [4, 8]
+    with pytest.raises(errors.ArgumentError, match="pair"):
+        gb.fit(gaussian(), Likelihood(), cloud(), steps=10, hooks=[(0, seen.append)])
+
+
 def test_hooks_see_the_run_and_may_end_it():
     steps: list[int] = []
 

@@ -119,15 +119,21 @@ def test_generated_draws_follow_the_law_of_their_class():
         assert ((own.var(0) / variance - 1).abs() < 5 * (2 / 1000) ** 0.5).all()
 
 
-def test_the_pool_gives_every_class_its_best_rows_once():
+def test_the_pool_gives_every_class_rows_of_its_own_law():
+    """Rows of p(x) drawn with weights p(y|x) are rows of p(x|y): their share in a half plane is that of the weights."""
     joint = models.JointEnergy(Wells(MEANS), domains.Real(2))
-    pool = 3 * torch.randn(50, 2, generator=gen(), dtype=D)
-    y = torch.tensor([2, 0, 2, 1, 2, 0])
+    pool = 3 * torch.randn(4000, 2, generator=gen(), dtype=D)
+    y = torch.arange(3).repeat_interleave(200)
     x = hybrid.generate(joint, y, kernels.Langevin(0.1), 0, pool=pool, generator=gen())
-    p = joint.class_log_prob(pool)
+    p = joint.class_log_prob(pool).exp()
     for k in range(3):
-        wanted = pool[p[:, k].topk(int((y == k).sum())).indices]
-        assert torch.equal(x[y == k], wanted)
+        drawn = x[y == k]
+        assert len(torch.unique(drawn, dim=0)) == 200  # no row twice
+        share = float((p[:, k] * (pool[:, 0] > 0.5)).sum() / p[:, k].sum())
+        sigma = (share * (1 - share) / 200) ** 0.5
+        assert abs(float((drawn[:, 0] > 0.5).double().mean()) - share) < 4 * sigma + 0.02  # without replacement
+    pool, y = pool[:50], torch.tensor([2, 0, 2, 1, 2, 0])
+    x = hybrid.generate(joint, y, kernels.Langevin(0.1), 0, pool=pool, generator=gen())
     moved = hybrid.generate(joint, y, kernels.Langevin(0.1), 1, pool=pool, generator=gen())
     assert 0 < (moved - x).abs().max() < 5
     with pytest.raises(errors.DataError, match="larger"):

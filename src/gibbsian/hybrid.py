@@ -65,8 +65,9 @@ def generate(
     """Draws of given classes `(len(labels), *event)`: `steps` steps of a kernel on E(·, y).
 
     Chains begin at reference draws of the domain, or in a `pool` such as the replay buffer of a training run: at
-    its rows of largest p(y|x), no row twice for one class. Short-run chains from noise need many more steps, and
-    find what the model holds for probable from afar; those of the buffer were there in training.
+    rows drawn with weights p(y|x), no row twice for one class, which makes draws of p(x) draws of p(x|y). Short-run
+    chains from noise need many more steps, and find what the model holds for probable from afar; those of the
+    buffer were there in training.
 
     Reference: Grathwohl et al. 2020.
 
@@ -93,21 +94,22 @@ def generate(
     if pool is None:
         x = model.domain.sample(len(labels), generator=generator, dtype=like.dtype)
     else:
-        x = pool[_best_rows(model, pool, labels.to(pool.device))]
+        x = pool[_rows_of(model, pool, labels.to(pool.device), generator)]
     if steps == 0 and pool is not None:
         return x
     return sample(member, kernel, x, steps=steps, keep=False, generator=generator, progress=False).last
 
 
-def _best_rows(model: JointEnergy, pool: Tensor, labels: Tensor) -> Tensor:
-    """For every label a row of the pool: the best for the first draw of a class, the next for its second."""
+def _rows_of(model: JointEnergy, pool: Tensor, labels: Tensor, generator: torch.Generator) -> Tensor:
+    """For every label a row of the pool, drawn with weights p(y|x), no row twice for one class."""
     model.domain.check(pool, "pool")
     wanted = int(labels.bincount().max())
     if wanted > len(pool):
         raise DataError(f"one class is wanted {wanted} times, but the pool has {len(pool)} rows; give a larger one")
     with torch.no_grad():
         log_p = torch.cat([model.class_log_prob(part) for part in pool.split(_BLOCK)])
-    best = log_p.topk(wanted, dim=0).indices  # (wanted, classes)
+    u = torch.rand(log_p.shape, generator=generator, device=log_p.device, dtype=log_p.dtype)
+    best = (log_p - torch.log(-torch.log(u))).topk(wanted, dim=0).indices  # Gumbel: draws without replacement
     earlier = (labels[:, None] == labels[None, :]).tril(-1).sum(1)  # how often a label came before
     return best[earlier, labels]
 

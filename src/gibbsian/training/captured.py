@@ -97,6 +97,8 @@ class CapturedStep:
         self.refused = job.device.type != "cuda"
         if self.refused:
             self._warn(f"the energy is on {job.device.type}, and steps are captured on CUDA")
+        elif isinstance(job.feed, TensorRows) and not job.feed.verified:
+            job.feed.verify()  # a look at every transformed batch would make the host wait for the device
 
     def reset(self) -> None:
         """Forget the graphs: parameters, optimiser or objective were replaced."""
@@ -144,8 +146,6 @@ class CapturedStep:
             return 1
         if not (isinstance(feed, TensorRows) and feed.home.type == "cuda"):
             return 1
-        if not feed.verified:
-            feed.verify()
         if self.leap is None:
             length = self._length(quiet) if job.updates.capturable and job.world.size == 1 else 1
             if length == 1:

@@ -75,8 +75,8 @@ def fit(
         clip: largest gradient norm.
         precision: "bf16" for half-precision products, "tf32" on CUDA.
         compile: capture steps as CUDA graphs, where launches are what costs; needs batches of one size (others go
-            the eager way) and an objective that never waits for the device. With the data on the device and no
-            hooks, all steps up to the next one that is logged or looked at by the guard are one graph.
+            the eager way) and an objective that never waits for the device. With the data on the device, all
+            steps up to the next one that is logged, checked or hooked are one graph.
         device: where to train; by default where the energy is.
         transform: `transform(batch, generator)`, applied to every batch on the device: dequantise, binarise.
         validation: held-out data, on which the objective's loss is logged; or a callable of the energy that
@@ -85,7 +85,8 @@ def fit(
         checkpoint_every: steps between two checkpoints, of which the newest `keep_last` are kept.
         keep_best: also keep the checkpoint with the lowest validation number, the first of several.
         log_every: steps between records in `run.history` and `metrics.jsonl`.
-        hooks: called with the `Run` after every step; one that returns True ends the training.
+        hooks: called with the `Run` after every step, or a pair (n, hook) after every n-th; one that returns True ends
+            the training.
         guard: watch for divergence and roll back, as a `Guard` says; False stops with an error instead.
         tensorboard: also write scalars for TensorBoard into the run folder.
         progress: show a bar; by default on a terminal.
@@ -101,6 +102,7 @@ def fit(
     >>> abs(float(energy.mean.detach() - data.mean())) < 0.2
     True
     """
+    hooks = list(hooks)
     if not isinstance(energy, Energy | ScoreField):
         raise CapabilityError(
             f"{type(energy).__name__} is not an energy; wrap it with gibbsian.as_energy(function, domain)"
@@ -110,6 +112,9 @@ def fit(
             f"objective is a {type(objective).__name__}; give one of gibbsian.objectives, such as "
             "objectives.ContrastiveDivergence(kernels.Gibbs())"
         )
+    for hook in hooks:
+        if isinstance(hook, tuple) and not (len(hook) == 2 and isinstance(hook[0], int) and hook[0] > 0):
+            raise ArgumentError(f"hooks: expected a function, or a pair (n, function) with n from 1 on, got {hook!r}")
     if (steps is None) == (epochs is None):
         raise ArgumentError("say how long to train: steps=1000 or epochs=10, one of the two")
     if keep_best and validation is None:

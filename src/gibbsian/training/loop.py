@@ -26,18 +26,24 @@ from gibbsian.training.validation import Validation
 
 __all__ = ["Hook", "train"]
 
-Hook = Callable[[Run], Any]
+Hook = Callable[[Run], Any] | tuple[int, Callable[[Run], Any]]
 
 
 def train(job: Job, held_out: Any, hooks: Sequence[Hook], progress: bool | None) -> Run:
     """Run a job to its last step."""
     run, settings, watch, world = job.run, job.settings, job.watch, job.world
     validation = None if held_out is None else Validation(job, held_out)
+    called = [hook if isinstance(hook, tuple) else (1, hook) for hook in hooks]
+    periods = [settings.log_every, settings.checkpoint_every, *(every for every, _ in called)]
+    if validation is not None:
+        periods.append(settings.validate_every)
+    if watch is not None:
+        periods.append(watch.guard.snapshot_every)
     with _opened(job, progress) as show, _signals() as caught, _products(settings.precision):
         keep.snapshot(job)
         stopping = False
         while run.step < settings.steps and not stopping:
-            ahead = 1 if hooks else job.reach(_quiet(job, validation is not None))
+            ahead = job.reach(_quiet(job, periods))
             step = run.step + ahead
             loss: Loss | None
             problem: str | None = None
@@ -82,23 +88,19 @@ def train(job: Job, held_out: Any, hooks: Sequence[Hook], progress: bool | None)
             if step % settings.checkpoint_every == 0:
                 keep.save(job)
             show(step, numbers)
-            for hook in hooks:
-                stopping = bool(hook(run)) or stopping
+            for every, hook in called:
+                if step % every == 0:
+                    stopping = bool(hook(run)) or stopping
         keep.save(job)
         if caught:
             _stop(job, caught[0])
     return run
 
 
-def _quiet(job: Job, validating: bool) -> int:
+def _quiet(job: Job, periods: Sequence[int]) -> int:
     """How many steps until the next one that something is done after."""
-    settings, step = job.settings, job.run.step
-    periods = [settings.log_every, settings.checkpoint_every]
-    if validating:
-        periods.append(settings.validate_every)
-    if job.watch is not None:
-        periods.append(job.watch.guard.snapshot_every)
-    return min(settings.steps - step, *(period - step % period for period in periods))
+    step = job.run.step
+    return min(job.settings.steps - step, *(period - step % period for period in periods))
 
 
 class _Show:
