@@ -324,6 +324,24 @@ def test_windows_follow_time():
         torch.testing.assert_close(a, b)
 
 
+def test_a_machine_can_begin_as_a_ridge_regression():
+    """A, b and σ against the normal equations with an unpenalised constant; without hidden weights it predicts it."""
+    model = TemporalRBM(units.Gaussian(2), 3, order=2).double()
+    past, frame = normal(50, 2, 2), normal(50, 2, seed=3)
+    model.initialise_past(past, frame, ridge=4.0)
+    design = torch.cat([past.flatten(1), torch.ones(50, 1, dtype=F64)], 1)
+    penalty = 4.0 * torch.diag(torch.tensor([1.0, 1, 1, 1, 0], dtype=F64))
+    solution = torch.linalg.solve(design.T @ design + penalty, design.T @ frame)
+    torch.testing.assert_close(torch.cat([model.past_visible, model.visible_bias[None]]).detach(), solution)
+    left = (frame - design @ solution).square().mean(0).sqrt()
+    torch.testing.assert_close(model.visible.sigma.detach(), left)
+    with torch.no_grad():
+        model.weight.zero_()
+    torch.testing.assert_close(model.predict(past, chains=2, sweeps=2, generator=gen()), design @ solution)
+    with pytest.raises(CapabilityError):
+        TemporalRBM(4, 3, 1).initialise_past(torch.zeros(3, 1, 4), torch.zeros(3, 4))
+
+
 def test_generation_and_prediction_follow_the_conditional_law():
     """Frames drawn one after the other against the enumerated chain p(v1|u) p(v2|u,v1); the mean against E[v|u]."""
     model, n = temporal(2, 2, 2), 40000
@@ -483,8 +501,11 @@ def test_spike_slab_annealing():
 def test_shared_products_give_the_plain_gradient(name):
     """The fast path of contrastive divergence: the same value and gradient as the energies of its samples."""
     make, inputs, _ = CASES[name]
-    for model in (make(), make(visible=units.Gaussian(4))):
-        x, y = inputs(4), binary(4)[[1, 6, 9, 14]]
+    fixed = randomise(GatedRBM(5, units.Gaussian(4, 0.7, learned=False), 3, 6)) if name == "gated" else make()
+    cases = [(make(), inputs(4)), (make(visible=units.Gaussian(4)), inputs(4)), (fixed, inputs(4)),
+             (make(hidden=units.Spin(3)), inputs(4)), (make(), inputs(1)), (make(), inputs(2))]  # fmt: skip
+    for model, x in cases:
+        y = binary(4)[[1, 6, 9, 14]]
         member = model.given(x)
         for chains in (None, binary(4)[:4]):
             value, v = member.contrast(y, chains, 2, gen(3))

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DataError, ShapeError
+from gibbsian.models.conditional_contrast import End, coins, has_quick_contrast, quick_contrast
 from gibbsian.models.rbm_path import RBMPath, TemperedRBM
-from gibbsian.random import quick_uniforms, require_generator
+from gibbsian.random import require_generator
 from gibbsian.units import Count, Natural, Unit, as_unit, layer_noise
 
 __all__ = ["ConditionalMachine", "ConditionedMachine"]
@@ -59,6 +60,17 @@ class ConditionalMachine(Energy):
     @abstractmethod
     def down(self, statistic: Tensor, terms: Terms) -> Tensor:
         """φ(h) W(x)ᵀ."""
+
+    @abstractmethod
+    def logits(self, statistic: Tensor, terms: Terms) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """c(x) + up(φ(v)), and what was made on the way that gradients need."""
+
+    @abstractmethod
+    def contrast_gradients(
+        self, condition: Tensor, terms: Terms, data: End, samples: End, to_visible: Tensor, to_hidden: Tensor
+    ) -> dict[str, Tensor]:
+        """The gradient of F(data).mean() - F(samples).mean() in each parameter by its name; `to_visible` and
+        `to_hidden` are those in b(x) and c(x), `(rows, size)`."""
 
     def split(self, batch: "Tensor | Sequence[Tensor]") -> tuple[Tensor, Tensor]:
         """A batch as (input, observed); here it is that pair itself."""
@@ -263,25 +275,31 @@ class ConditionedMachine(Energy):
     def contrast(
         self, batch: Tensor, chains: Tensor | None, steps: int, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
-        """F(batch | x).mean() - F(samples | x).mean() and the samples, every product done once."""
+        """F(batch | x).mean() - F(samples | x).mean() and the samples, every product done once.
+
+        With Bernoulli hidden units, Bernoulli or Gaussian visible ones and one input a row the gradient is ready
+        before `backward`, which can be called once.
+        """
         require_generator(generator, batch.device)
         if steps < 1:
             raise ArgumentError(f"contrast(steps={steps}): at least one sweep is needed")
+        if chains is not None and len(chains) != len(batch):
+            raise ShapeError(f"{len(chains)} chains met {len(batch)} rows; chains share the inputs of the batch")
+        if has_quick_contrast(self, len(batch)):
+            return quick_contrast(self, batch, chains, steps, generator)
         terms = self.terms(len(batch))
         fixed = tuple(part.detach() for part in terms)
         hidden = self.hidden_natural(batch, terms)
         low = self._free_energy(batch, hidden, terms).mean()
         v = batch
         if chains is not None:
-            if len(chains) != len(batch):
-                raise ShapeError(f"{len(chains)} chains met {len(batch)} rows; chains share the inputs of the batch")
             v = chains
             with torch.no_grad():
                 hidden = self.hidden_natural(v, fixed)
         for step in range(steps):
             with torch.no_grad():
-                h = self.hidden.sample(hidden, _coins(self.hidden, v, generator))
-                v = self.visible.sample(self.visible_natural(h, fixed), _coins(self.visible, v, generator))
+                up, down = coins([self.hidden, self.visible], len(v), v, generator)
+                v = self.visible.sample(self.visible_natural(self.hidden.sample(hidden, up), fixed), down)
                 if step + 1 < steps:
                     hidden = self.hidden_natural(v, fixed)
         high = self._free_energy(v, self.hidden_natural(v, terms), terms).mean()
@@ -289,11 +307,3 @@ class ConditionedMachine(Energy):
 
     def extra_repr(self) -> str:
         return f"inputs={len(self.condition)}"
-
-
-def _coins(unit: Unit, x: Tensor, generator: torch.Generator) -> Tensor:
-    """The random numbers of one layer for training."""
-    shape = (len(x), unit.noise_size())
-    if unit.noise == "normal":
-        return torch.randn(shape, generator=generator, dtype=x.dtype, device=x.device)
-    return quick_uniforms(shape[0] * shape[1], generator, dtype=x.dtype, device=x.device).view(shape)

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from gibbsian.errors import ArgumentError, ShapeError
 from gibbsian.models.conditional import ConditionalMachine, Terms
+from gibbsian.models.conditional_contrast import End, difference
 from gibbsian.random import stream
 from gibbsian.units import Unit
 
@@ -89,6 +90,26 @@ class GatedRBM(ConditionalMachine):
 
     def down(self, statistic: Tensor, terms: Terms) -> Tensor:
         return (statistic @ self.hidden_weight * terms[2]) @ self.weight.T
+
+    def logits(self, statistic: Tensor, terms: Terms) -> tuple[Tensor, tuple[Tensor, ...]]:
+        factors = statistic @ self.weight
+        both = factors * terms[2]
+        return torch.addmm(self.hidden_bias, both, self.hidden_weight.T), (factors, both)
+
+    def contrast_gradients(
+        self, condition: Tensor, terms: Terms, data: End, samples: End, to_visible: Tensor, to_hidden: Tensor
+    ) -> dict[str, Tensor]:
+        left, right = data.mean @ self.hidden_weight, samples.mean @ self.hidden_weight  # hP
+        # ∂/∂(xU) of both ends at once: x is the same
+        to_factors = (samples.seen[0] * right).sub_(data.seen[0] * left)
+        to_input = torch.addmm(terms[2].new_empty(()), condition.T, to_factors, beta=0, alpha=1 / len(condition))
+        return {
+            "input_weight": to_input,
+            "weight": difference((data.statistic, left.mul_(terms[2])), (samples.statistic, right.mul_(terms[2]))),
+            "hidden_weight": difference((data.mean, data.seen[1]), (samples.mean, samples.seen[1])),
+            "visible_bias": to_visible.sum(0),
+            "hidden_bias": to_hidden.sum(0),
+        }
 
     def transfer(self, x: Tensor, y: Tensor, to: Tensor) -> Tensor:
         """The transformation from x to y applied to other images: E[y' | x' = to, E[h | x, y]].

@@ -10,8 +10,11 @@ from torch.nn import functional as F
 from gibbsian.domains import Domain, Real
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, ShapeError
+from gibbsian.models.conditional_contrast import cumulant_gap
+from gibbsian.models.rbm_contrast import hand_out
 from gibbsian.models.tempered import TemperedMachine
 from gibbsian.random import normals, quick_uniforms, require_generator, stream, uniforms
+from gibbsian.units.binary import below
 
 __all__ = ["SpikeSlabPath", "SpikeSlabRBM"]
 
@@ -191,17 +194,17 @@ class SpikeSlabRBM(Energy):
         """h ~ p(h | v) with the slabs integrated out, s ~ p(s | v, h), then v ~ p(v | s, h) where `free`."""
         with torch.no_grad():
             law, u = self._law(beta), x @ self.weight
-            return self._resample(x, u, self._logits(u, law), law, noise, free)
+            return self._resample(x, u, torch.sigmoid(self._logits(u, law)), law, noise, free)
 
     def _resample(
-        self, v: Tensor, u: Tensor, logits: Tensor, law: _Law, noise: tuple[Tensor, ...], free: Tensor | None = None
+        self, v: Tensor, u: Tensor, p: Tensor, law: _Law, noise: tuple[Tensor, ...], free: Tensor | None = None
     ) -> Tensor:
         spike, (slab, visible) = noise[0], noise[1].split(list(self.weight.T.shape), 1)
         active = torch.addcmul(self.slab_mean, u, 1 / self.slab_precision)
         if law.annealed and law.beta is not None:
             active = law.beta * active
         active = torch.addcmul(active, slab, torch.exp(-0.5 * self._log_slab(law)))
-        inside = torch.where(spike < torch.sigmoid(logits), active, 0.0) @ self.weight.T  # closed slabs are not seen
+        inside = (below(spike, p) * active) @ self.weight.T  # slabs behind closed spikes are not seen
         if law.beta is not None:
             inside = law.beta * inside
         new = torch.addcmul((law.linear + inside) / law.precision, visible, law.precision.rsqrt())
@@ -239,28 +242,76 @@ class SpikeSlabRBM(Energy):
     def contrast(
         self, batch: Tensor, chains: Tensor | None, steps: int, generator: torch.Generator
     ) -> tuple[Tensor, Tensor]:
-        """F(batch).mean() - F(samples).mean() and the samples, every product done once."""
+        """F(batch).mean() - F(samples).mean() and the samples, with five products (six with persistent chains).
+
+        The gradient is ready before `backward`, which can be called once.
+        """
         require_generator(generator, batch.device)
         if steps < 1:
             raise ArgumentError(f"contrast(steps={steps}): at least one sweep is needed")
-        law, u = self._law(), batch @ self.weight
-        logits = self._logits(u, law)
-        low = self._free_energy(batch, logits, law).mean()
         with torch.no_grad():
-            v, fixed = batch if chains is None else chains, self._law()
-            if chains is not None:
-                u = v @ self.weight
-                logits = self._logits(u, fixed)
-        n, (d, k) = len(v), self.weight.shape
-        for step in range(steps):
-            with torch.no_grad():
-                coins = quick_uniforms(n * k, generator, dtype=v.dtype, device=v.device).view(n, k)
-                rest = torch.randn(n, k + d, generator=generator, dtype=v.dtype, device=v.device)
-                v = self._resample(v, u, logits, fixed, (coins, rest))
-            with torch.set_grad_enabled(step + 1 == steps and torch.is_grad_enabled()):
-                u = v @ self.weight
-                logits = self._logits(u, law)
-        return low - self._free_energy(v, logits, law).mean(), v
+            value, v, gradients = self._contrast(batch, chains, steps, generator)
+        pairs = [(p, gradients[name]) for name, p in self.named_parameters() if p.requires_grad]
+        return hand_out(value, [p for p, _ in pairs], [g for _, g in pairs]), v
+
+    def _contrast(
+        self, batch: Tensor, chains: Tensor | None, steps: int, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """Value, samples and gradients in closed form: ∂F/∂a = -σ(a) for the logits a = c + μu + u²/2α, and through λ
+        ∂/∂wᵢⱼ = sign(wᵢⱼ)(ℓᵢ‖wⱼ‖₁ + Σₖℓₖ|wₖⱼ|)/αⱼ with ℓ = ∂/∂λ."""
+        alpha, mu, (d, k) = self.slab_precision, self.slab_mean, self.weight.shape
+        inverse = 1 / alpha
+        size = self.weight.abs()
+        norms = size.sum(0)
+        law = _Law(self.log_precision.exp() + size @ (norms * inverse), self.visible_bias)
+
+        def up(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            u = x @ self.weight
+            logits = self._logits(u, law)
+            return u, logits, torch.sigmoid(logits)
+
+        u, logits, p = data = up(batch)
+        v, n, m = batch, len(batch), len(batch if chains is None else chains)
+        if chains is not None:
+            v = chains
+            u, logits, p = up(v)
+        for _ in range(steps):
+            spikes = quick_uniforms(m * k, generator, dtype=v.dtype, device=v.device).view(m, k)
+            rest = torch.randn(m, k + d, generator=generator, dtype=v.dtype, device=v.device)
+            v = self._resample(v, u, p, law, (spikes, rest))
+            u, logits, p = up(v)
+        # means over rows of what multiplies each parameter, data with a minus: ∂/∂c, ∂/∂u and the moments of v
+        ends = []
+        for x, (at, _, on), share in ((batch, data, -1 / n), (v, (u, logits, p), 1 / m)):
+            to_u = torch.addcmul(mu, at, inverse).mul_(on)
+            seen = on * at
+            ends.append((x, to_u, share, on.sum(0) * share, seen.sum(0) * share, (seen * at).sum(0) * share))
+        weight = torch.addmm(ends[0][0].new_empty(()), batch.T, ends[0][1], beta=0, alpha=-1 / n)
+        weight.addmm_(v.T, ends[1][1], alpha=1 / m)
+        to_c, to_mu, twice = (a + b for a, b in zip(ends[0][3:], ends[1][3:], strict=True))
+        to_b = v.mean(0) - batch.mean(0)
+        to_precision = 0.5 * (torch.linalg.vecdot(batch, batch, dim=0) / n - torch.linalg.vecdot(v, v, dim=0) / m)
+        along = to_precision @ size  # Σₖ ℓₖ|wₖⱼ|
+        sign = torch.sgn(self.weight, out=size)
+        weight.addcmul_(sign, along * inverse).addcmul_(sign.mul_(norms * inverse), to_precision[:, None])
+        gap = (
+            cumulant_gap(data[1], data[2], logits, p) / n
+            if n == m
+            else (F.softplus(data[1]).sum() / n - F.softplus(logits).sum() / m)
+        )
+        value = torch.dot(to_precision, law.precision) + torch.dot(to_b, self.visible_bias) - gap
+        return (
+            value,
+            v,
+            {
+                "weight": weight,
+                "visible_bias": to_b,
+                "hidden_bias": to_c,
+                "slab_mean": to_mu,
+                "log_slab_precision": -(0.5 * twice + along * norms) * inverse,
+                "log_precision": to_precision * self.log_precision.exp(),
+            },
+        )
 
     def extra_repr(self) -> str:
         return f"visible={len(self.visible_bias)}, hidden={len(self.hidden_bias)}"
@@ -328,4 +379,6 @@ class SpikeSlabPath:
         with torch.no_grad():
             u, law = v @ self.machine.weight, self._law(next_beta)
             increment = self._energy(v, u, beta) - self._energy(v, u, next_beta)
-            return self.machine._resample(v, u, self.machine._logits(u, law), law, noise, free), increment
+            return self.machine._resample(
+                v, u, torch.sigmoid(self.machine._logits(u, law)), law, noise, free
+            ), increment

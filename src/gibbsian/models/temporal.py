@@ -5,10 +5,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from gibbsian.errors import ArgumentError, DataError, ShapeError
+from gibbsian.errors import ArgumentError, CapabilityError, DataError, ShapeError
 from gibbsian.models.conditional import ConditionalMachine, Terms
+from gibbsian.models.conditional_contrast import End, difference
 from gibbsian.random import require_generator, stream
-from gibbsian.units import Unit, layer_noise
+from gibbsian.units import Gaussian, Unit, layer_noise
 
 __all__ = ["TemporalRBM"]
 
@@ -91,6 +92,21 @@ class TemporalRBM(ConditionalMachine):
     def down(self, statistic: Tensor, terms: Terms) -> Tensor:
         return statistic @ self.weight.T
 
+    def logits(self, statistic: Tensor, terms: Terms) -> tuple[Tensor, tuple[Tensor, ...]]:
+        return torch.addmm(terms[1], statistic, self.weight), ()
+
+    def contrast_gradients(
+        self, condition: Tensor, terms: Terms, data: End, samples: End, to_visible: Tensor, to_hidden: Tensor
+    ) -> dict[str, Tensor]:
+        past = condition.flatten(1).T
+        return {
+            "weight": difference((data.statistic, data.mean), (samples.statistic, samples.mean)),
+            "past_visible": past @ to_visible,
+            "past_hidden": past @ to_hidden,
+            "visible_bias": to_visible.sum(0),
+            "hidden_bias": to_hidden.sum(0),
+        }
+
     def forward(self, x: Tensor) -> Tensor:
         """Without a past (order 0) the free energy of the frame alone; otherwise refused."""
         if self.order:
@@ -117,6 +133,34 @@ class TemporalRBM(ConditionalMachine):
     def split(self, batch: "Tensor | Sequence[Tensor]") -> tuple[Tensor, Tensor]:
         """(past, frame) pairs as they are; a tensor of sequences `(batch, time, *event)` becomes its windows."""
         return self.windows(batch) if isinstance(batch, Tensor) else super().split(batch)
+
+    def initialise_past(self, past: Tensor, frame: Tensor, *, ridge: float = 1.0) -> None:
+        """Set A and b to the ridge regression of frames on their pasts, and σ to what it leaves: Gaussian frames only.
+
+        The machine then begins as the linear autoregression that it should improve on; hidden units start at
+        once to learn what that misses.
+
+        Args:
+            past, frame: as `windows` makes them.
+            ridge: times the squared size of A, added to the sum of squared errors.
+        """
+        if not isinstance(self.visible, Gaussian):
+            raise CapabilityError(
+                f"initialise_past regresses real frames, and these are {type(self.visible).__name__}; use "
+                "initialise_visible_bias and learn A"
+            )
+        self.domain.check(frame, "frame")
+        u, v = self.check_condition(past).flatten(1).double(), frame.double()
+        if not ridge > 0 or len(v) < 2:
+            raise ArgumentError(f"initialise_past(ridge={ridge}) with {len(v)} frames: needs ridge > 0 and two frames")
+        mean_u, mean_v = u.mean(0), v.mean(0)
+        u, v = u - mean_u, v - mean_v
+        a = torch.linalg.solve(u.T @ u + ridge * torch.eye(u.shape[1], dtype=u.dtype, device=u.device), u.T @ v)
+        left = (v - u @ a).square().mean(0).sqrt()
+        with torch.no_grad():
+            self.past_visible.copy_(a)
+            self.visible_bias.copy_(mean_v - mean_u @ a)
+            self.visible.log_sigma.copy_(left.clamp_min(torch.finfo(frame.dtype).eps).log())
 
     # --- forward in time ----------------------------------------------------------------------------
 
