@@ -30,8 +30,9 @@ class BernoulliRBM(Original):
     """Drop-in for `sklearn.neural_network.BernoulliRBM`: same arguments, attributes, methods and random numbers.
 
     With default options a `random_state` gives the components that scikit-learn's gives, up to rounding (in single
-    precision a coin may fall the other way once in a million throws). An update reads the weights three times and writes them once (scikit-learn: five and three, with as many large
-    temporaries), which is what costs at its batch sizes. Inputs lie in [0, 1], which is not checked, as there.
+    precision a coin may fall the other way once in a million throws). An update reads the weights three times and
+    writes them once (scikit-learn: five and three, with as many large temporaries), which is what costs at its batch
+    sizes. Inputs lie in [0, 1], which is not checked, as there.
 
     Additions: CD-k and PCD-k (`n_gibbs`, `persistent`), weight decay, early stopping on held-out rows, `score` for
     grid search, `sample`, `reconstruct`, likelihoods with an interval (`log_partition`, `log_likelihood`), and the
