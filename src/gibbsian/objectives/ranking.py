@@ -57,7 +57,7 @@ class Around(Proposal):
             raise DomainError(f"Around draws real candidates, y lives on {domain}; use Flips, or noise='uniform'")
 
     def draw(self, domain: Domain, y: Tensor, count: int, generator: torch.Generator) -> Tensor:
-        widths = torch.tensor(self.sigmas).to(y)
+        widths = torch.stack([y.new_full((), s) for s in self.sigmas])  # filled on the device: a graph can hold it
         which = torch.randint(len(widths), (count, len(y)), generator=generator, device=y.device)
         z = torch.randn(count, *y.shape, generator=generator, dtype=y.dtype, device=y.device)
         return y + widths[which].reshape(count, len(y), *[1] * (y.dim() - 1)) * z

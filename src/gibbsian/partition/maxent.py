@@ -104,7 +104,7 @@ def maximum_entropy(
         chains, steps: Monte Carlo chains, and their steps in each round.
         iterations: Newton steps (200), or rounds of chains (60).
         tolerance: largest residual, relative to the spread of the feature.
-        generator: for Monte Carlo.
+        generator: for Monte Carlo, on the CPU, where all of this runs.
 
     >>> import gibbsian as gb
     >>> found = maximum_entropy(gb.energies.Monomials(1, 2), [1.0, 5.0], gb.domains.Real(1))  # mean 1, variance 4

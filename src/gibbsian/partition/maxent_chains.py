@@ -34,7 +34,7 @@ def solve_by_chains(
     """Stochastic Newton steps: each round moves the chains, then η by -γ Cov⁻¹(E[f] - μ), with γ falling as 1/k in
     the second half, where η is averaged. With slack the residual is shrunk towards 0 (a proximal step)."""
     domain = family.domain
-    generator = require_generator(generator)
+    generator = require_generator(generator, torch.device("cpu"))
     if kernel is None:
         if not isinstance(domain, Discrete):
             raise CapabilityError(
