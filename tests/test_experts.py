@@ -109,6 +109,17 @@ def test_every_principle_recovers_the_mixing(principle):
     assert after < 0.05
 
 
+@pytest.mark.parametrize(("sources", "found"), [("two humps", True), ("logistic", False)])
+def test_sub_gaussian_sources_need_a_density_on_their_side(sources, found):
+    """Uniform sources: two humps undo the mixing, while the logistic density turns away from it."""
+    s = torch.rand(4000, 2, generator=gen(), dtype=F64) - 0.5
+    x, a = whitened(s @ (rnd(2, 2, seed=3) + torch.eye(2, dtype=F64)).T, rnd(2, 2, seed=3) + torch.eye(2, dtype=F64))
+    model = energies.ICA(2, sources).double()
+    model.whiten(x)
+    gb.fit(model, objectives.ExactLikelihood(), x, steps=250, batch_size=1000, lr=0.03, schedule="cosine")
+    assert (float(metrics.amari_distance(model.weight, a)) < 0.05) == found
+
+
 def test_whitening_starts_at_unit_components_and_refuses_flat_data():
     x, _ = laplace_mixture()
     model = energies.ICA(3).double()
