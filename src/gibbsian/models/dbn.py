@@ -178,15 +178,12 @@ class DBN(Energy):
         states = [layer.upper.domain.states(dtype=v.dtype, device=v.device) for layer in self.layers]  # type: ignore[attr-defined]
         log_p = -self.top_energy(states[-1])
         for i in range(len(self.directed) - 1, 0, -1):
-            log_p = self._summed(i, states[i - 1], states[i], log_p)
+            log_p = torch.logsumexp(self.layers[i].log_p_table(states[i - 1], states[i]) + log_p, 1)
         rows = max(1, _PAIRS // len(states[0]))
-        return -torch.cat([self._summed(0, part, states[0], log_p) for part in v.split(rows)])
-
-    def _summed(self, i: int, x: Tensor, h: Tensor, log_p: Tensor) -> Tensor:
-        """log Σ_h p(x | h) exp(log_p(h)) for all x."""
-        every = h.repeat(len(x), *[1] * (h.dim() - 1))
-        pairs = self.layers[i].log_p(x.repeat_interleave(len(h), 0), every)
-        return torch.logsumexp(pairs.reshape(len(x), len(h)) + log_p, 1)
+        lowest = self.layers[0]
+        return -torch.cat([
+            torch.logsumexp(lowest.log_p_table(part, states[0]) + log_p, 1) for part in v.split(rows)
+        ])  # fmt: skip
 
     def sums_exactly(self) -> bool:
         """Whether the hidden layers are small enough for `forward`."""

@@ -98,6 +98,17 @@ class Directed(Recorded):
         """log p(x | h), `(batch,)`."""
         return layer_log_prob(self.lower, x, *self.down_input(h))
 
+    def log_p_table(self, x: Tensor, h: Tensor) -> Tensor:
+        """log p(x | h) for all pairs, `(rows of x, rows of h)`."""
+        bias, input = self.down_input(h)
+        natural, total = self.lower.natural(bias, input), self.lower.total_of(x)
+        if total is None:
+            cumulant = self.lower.log_partition(natural)
+        else:  # counts: words are drawn one by one
+            cumulant = total[:, None] * self.lower.log_partition(natural, torch.ones_like(total[:1]))
+        own = self.lower.energy(x, bias) - self.lower.constant(bias)
+        return self.lower.statistic(x) @ input.T - own[:, None] - cumulant
+
 
 class Upward(Recorded):
     """The mean of a layer given the one below, as a layer of a feed-forward network.
