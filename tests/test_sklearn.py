@@ -52,8 +52,8 @@ RANDOM_SCORE = {
         (GaussianRBM(n_components=4, n_iter=1), {}),
         (EnergyOutlierDetector(), {}),
         (EnergyDensity(n_components=2, n_iter=1, hidden_layer_sizes=(8,)), {}),
-        (JointEnergyClassifier((16,), n_iter=6, n_steps=1, learning_rate=0.03), {}),
-        (DBNClassifier((32, 32), n_iter_pretrain=3, n_iter=40, batch_size=32), {}),
+        (JointEnergyClassifier((16,), n_iter=3, n_steps=1, learning_rate=0.1), {}),
+        (DBNClassifier((16, 16), n_iter_pretrain=1, n_iter=15, learning_rate=0.05, batch_size=30), {}),
     ],
     ids=lambda e: type(e).__name__,
 )
