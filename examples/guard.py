@@ -33,7 +33,9 @@ def jitter(batch: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 def train(data: torch.Tensor, options: argparse.Namespace, guard: bool) -> tuple[list[dict], torch.Tensor, str]:
     """History, sixty-four samples and how it ended."""
-    energy = energies.ConvEnergy(domains.Box((1, 28, 28), -1.0, 1.0), generator=gb.random.stream(options.seed, "net"))
+    energy = energies.ConvEnergy(
+        domains.Box((1, options.side, options.side), -1.0, 1.0), generator=gb.random.stream(options.seed, "net")
+    )
     energy.to(data.device)
     kernel = kernels.ShortRunLangevin(step_size=10.0, noise=0.005, clip=0.03)
     objective = objectives.PersistentContrastiveDivergence(
@@ -82,6 +84,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--fresh", type=int, default=512, help="steps of chains that start from noise at the end")
     parser.add_argument("--rows", type=int, default=60_000)
+    parser.add_argument("--side", type=int, choices=[28, 14], default=28, help="14: averages of 2×2 pixels, for a CPU")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", default="out/guard")
     options = parser.parse_args()
@@ -89,6 +92,7 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     data = (2 * read_grey()[: options.rows] - 1).reshape(-1, 1, 28, 28).to(device)
+    data = torch.nn.functional.avg_pool2d(data, 28 // options.side)
 
     figure, axes = plt.subplots(2, 3, figsize=(12, 8), constrained_layout=True)
     results = {}

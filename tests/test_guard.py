@@ -314,3 +314,7 @@ def test_chains_that_are_left_behind_are_seen_in_time_and_those_that_catch_up_ar
     reason = watch.look(apart, 410)
     assert reason is not None
     assert "left behind" in reason
+    watch.keep(0, "first")
+    assert not watch.wants_snapshot(1000)  # what the chains do not follow is no state to go back to
+    watch.look({**apart, "separation": 2.0}, 420)
+    assert watch.wants_snapshot(1000)

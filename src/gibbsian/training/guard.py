@@ -153,8 +153,10 @@ class Watch:
         return None
 
     def wants_snapshot(self, step: int) -> bool:
-        """Is it time to keep the state?"""
-        return not self.snapshots or step - self.snapshots[-1][0] >= self.guard.snapshot_every
+        """Is it time to keep the state? Not while the chains are behind: that would be no state to go back to."""
+        if not self.snapshots:
+            return True
+        return self.apart_since is None and step - self.snapshots[-1][0] >= self.guard.snapshot_every
 
     def keep(self, step: int, snapshot: Any) -> None:
         """Remember a good state: the first one always, of the others the latest few."""
