@@ -1,7 +1,7 @@
 """Denoising score matching, at one noise level and over a ladder of them."""
 
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -64,11 +64,10 @@ class DenoisingScoreMatching(Objective):
         return finish(self, value, state, {"noise_share": noise_share(self.sigma, x)})
 
 
-@runtime_checkable
-class NoiseFamily(Family, Protocol):
-    """Scores or energies indexed by a noise level, with the ladder that they are meant for."""
-
-    sigmas: Tensor
+def _by_level(energy: Any) -> bool:
+    """Is it indexed by a noise level, with the ladder that it is meant for? (From Python 3.12 on a runtime protocol
+    does not see the buffers of a module.)"""
+    return isinstance(energy, Family) and hasattr(energy, "sigmas")
 
 
 @dataclass(frozen=True)
@@ -108,12 +107,12 @@ class MultiScaleDenoising(Objective):
         number(self, "power", self.power)
 
     def check(self, energy: Any, batch: Batch) -> None:
-        if not isinstance(energy, Energy | ScoreField | NoiseFamily):
+        if not (isinstance(energy, Energy | ScoreField) or _by_level(energy)):
             raise CapabilityError(
                 f"{type(energy).__name__} is neither an energy, a score field nor a family with given(sigma) "
                 "and sigmas; use models.NoiseConditionalScore, or gibbsian.as_energy"
             )
-        if self.sigmas is None and not isinstance(energy, NoiseFamily):
+        if self.sigmas is None and not _by_level(energy):
             raise ArgumentError(
                 f"{type(energy).__name__} has no noise ladder; give one: MultiScaleDenoising(sigmas=...)"
             )
@@ -134,7 +133,7 @@ class MultiScaleDenoising(Objective):
         sigma = ladder[level]
         wide = sigma.reshape(-1, *[1] * (x.dim() - 1))
         noise = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
-        member = energy.given(sigma) if isinstance(energy, NoiseFamily) else energy
+        member = energy.given(sigma) if _by_level(energy) else energy
         s = member.score(x + wide * noise, create_graph=True)
         each = 0.5 * (s + noise / wide).square().flatten(1).sum(1) * sigma**self.power
         return finish(self, each.mean(), state, {"noise_share": noise_share(ladder.min(), x)})
