@@ -353,6 +353,12 @@ def test_generation_and_prediction_follow_the_conditional_law():
     out = model.generate(past.expand(n, 2, 2), 2, sweeps=30, generator=gen())
     index = (out @ torch.tensor([2.0, 1], dtype=F64)).long()
     pearson(torch.bincount(index[:, 0] * 4 + index[:, 1], minlength=16).double(), both)
+    out = model.generate(past.expand(n, 2, 2), 2, sweeps=None, generator=gen(3))
+    index = (out @ torch.tensor([2.0, 1], dtype=F64)).long()
+    pearson(torch.bincount(index[:, 0] * 4 + index[:, 1], minlength=16).double(), both)
+    two = torch.stack([past, past.flip(0)])
+    exact = torch.stack([law(*u) @ v for u in two])
+    torch.testing.assert_close(model.given(two).exact_mean(), exact)
     mean = model.predict(past, chains=4000, sweeps=40, generator=gen())
     assert float((mean[0] - first @ v).abs().max()) < 5 * 0.5 / math.sqrt(4000)
 
@@ -595,6 +601,7 @@ def test_spike_slab_learns_a_covariance():
     (lambda: partition.exact(GatedRBM(4, 4, 3, 2).given(torch.zeros(2, 4))), CapabilityError),
     (lambda: partition.exact_each(GatedRBM(4, 40, 30, 2).given(torch.zeros(2, 4))), DomainError),
     (lambda: partition.exact_each(RBM(3, 2)), CapabilityError),
+    (lambda: GatedRBM(4, 4, 30, 2).given(torch.zeros(2, 4)).exact_mean(), DomainError),
     (lambda: TemporalRBM(4, 3, -1), ArgumentError),
     (lambda: TemporalRBM(4, 3, 2)(torch.zeros(2, 4)), CapabilityError),
     (lambda: TemporalRBM(4, 3, 2).given(torch.zeros(2, 3, 4)), ShapeError),

@@ -13,6 +13,7 @@ from gibbsian.energies.gaussian_mixture import Bimodal, GaussianMixture
 from gibbsian.energies.grid import Grid
 from gibbsian.energies.ica import ICA
 from gibbsian.energies.label_field import LabelField
+from gibbsian.energies.latent import LatentEnergy, PosteriorEnergy
 from gibbsian.energies.neural import MLP, LayerNorm, MLPEnergy, NeuralEnergy
 from gibbsian.energies.neural_conv import ConvEnergy, ConvNet, ResidualEnergy, ResidualNet, WideResidualNet
 from gibbsian.energies.neural_graph import GraphEnergy, GraphNet, Graphs
@@ -21,6 +22,7 @@ from gibbsian.energies.observed import Observed
 from gibbsian.energies.parzen import MarginalParzen, Parzen
 from gibbsian.energies.ring import Ring
 from gibbsian.energies.student import StudentT
+from gibbsian.energies.tilted import PushedEnergy, TiltedEnergy
 
 __all__ = [
     "ICA",
@@ -45,6 +47,7 @@ __all__ = [
     "Graphs",
     "Grid",
     "LabelField",
+    "LatentEnergy",
     "LayerNorm",
     "MLPEnergy",
     "MarginalParzen",
@@ -53,7 +56,9 @@ __all__ = [
     "Observed",
     "PairMLP",
     "Parzen",
+    "PosteriorEnergy",
     "ProductOfExperts",
+    "PushedEnergy",
     "RecurrentEnergy",
     "RecurrentNet",
     "ResidualEnergy",
@@ -61,5 +66,6 @@ __all__ = [
     "Ring",
     "StudentExperts",
     "StudentT",
+    "TiltedEnergy",
     "WideResidualNet",
 ]

@@ -7,6 +7,7 @@ partition function per input, and nothing is said about the law of x itself.
 """
 
 import copy
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Self
@@ -14,14 +15,17 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
+from gibbsian.domains import Discrete
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, CapabilityError, DataError, ShapeError
+from gibbsian.errors import ArgumentError, CapabilityError, DataError, DomainError, ShapeError
 from gibbsian.models.conditional_contrast import End, coins, has_quick_contrast, quick_contrast
 from gibbsian.models.rbm_path import RBMPath, TemperedRBM
 from gibbsian.random import require_generator
 from gibbsian.units import Count, Natural, Unit, as_unit, layer_noise
 
 __all__ = ["ConditionalMachine", "ConditionedMachine"]
+
+_MOST_STATES = 1 << 12  # of the hidden layer, where laws are summed for every input
 
 Terms = tuple[Tensor, ...]  # b(x), c(x), and where W depends on x what it is made of: (size,) or (rows, size)
 
@@ -218,6 +222,35 @@ class ConditionedMachine(Energy):
     def reconstruct(self, v: Tensor) -> Tensor:
         """E[v | E[h | v, x], x]: one mean-field pass up and down."""
         return self.visible_mean(self.hidden_mean(v))
+
+    # --- exact answers with few hidden units --------------------------------------------------------
+
+    def hidden_law(self) -> tuple[Tensor, Tensor]:
+        """Every state of the hidden layer `(states, *event)`, and p(h | x) of each for every input `(states, inputs)`."""
+        domain = self.hidden.domain
+        if not isinstance(domain, Discrete) or domain.log_size > math.log(_MOST_STATES):
+            raise DomainError(
+                f"the law of {self.hidden.n} hidden units is a sum over {domain}, more than {_MOST_STATES} states; use "
+                "Gibbs sweeps"
+            )
+        with torch.no_grad():
+            n, h = len(self.condition), domain.states(dtype=self.condition.dtype, device=self.condition.device)
+            rows = h.repeat_interleave(n, 0)  # inputs run fastest
+            return h, torch.softmax(-self.hidden_energy(rows).reshape(len(h), n), 0)
+
+    def exact_mean(self) -> Tensor:
+        """E[v | x] for every input, all hidden states summed: `(inputs, *event)`."""
+        h, p = self.hidden_law()
+        with torch.no_grad():
+            means = self.visible_mean(h.repeat_interleave(p.shape[1], 0)).unflatten(0, p.shape)
+            return torch.einsum("sn...,sn->n...", means, p)
+
+    def exact_sample(self, *, generator: torch.Generator) -> Tensor:
+        """One independent draw of v for every input: h from its law, then v given h."""
+        require_generator(generator, self.condition.device)
+        h, p = self.hidden_law()
+        index = torch.multinomial(p.T, 1, generator=generator).squeeze(1)
+        return self.sample_visible(h[index], generator=generator)
 
     # --- Gibbs sampling -----------------------------------------------------------------------------
 

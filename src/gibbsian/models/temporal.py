@@ -166,7 +166,8 @@ class TemporalRBM(ConditionalMachine):
 
     def predict(self, past: Tensor, *, chains: int = 10, sweeps: int = 20, generator: torch.Generator) -> Tensor:
         """E[v | u]: the mean of E[v | h, u] over the second half of Gibbs chains that start at the mean-field
-        solution, `(rows, *event)`. The best guess by squared error, as far as the chains mix."""
+        solution, `(rows, *event)`. The best guess by squared error, as far as the chains mix; with few hidden
+        units `given(past).exact_mean()` needs none."""
         require_generator(generator, self.weight.device)
         if chains < 1 or sweeps < 1:
             raise ArgumentError(f"predict(chains={chains}, sweeps={sweeps}): both must be at least 1")
@@ -186,19 +187,20 @@ class TemporalRBM(ConditionalMachine):
             return (total / (sweeps - sweeps // 2)).reshape(chains, n, *self.domain.shape).mean(0)
 
     def generate(
-        self, past: Tensor, steps: int, *, sweeps: int = 30, mean: bool = False, generator: torch.Generator
+        self, past: Tensor, steps: int, *, sweeps: int | None = 30, mean: bool = False, generator: torch.Generator
     ) -> Tensor:
         """`steps` further frames `(rows, steps, *event)`, each drawn given those before it.
 
         Args:
             past: where to begin, `(order, *event)` or one a row.
             steps: frames to draw.
-            sweeps: Gibbs sweeps a frame, from the frame before it (from the mean field where order is 0).
-            mean: keep E[v | h, u] of the last sweep instead of v itself: smoother, less noise than the law has.
+            sweeps: Gibbs sweeps a frame, from the frame before it (from the mean field where order is 0); None for
+                exact draws, with up to twelve hidden units.
+            mean: keep E[v | E[h | v, u], u] instead of v itself: smoother, less noise than the law has.
             generator: required.
         """
         require_generator(generator, self.weight.device)
-        if steps < 1 or sweeps < 1:
+        if steps < 1 or (sweeps is not None and sweeps < 1):
             raise ArgumentError(f"generate(steps={steps}, sweeps={sweeps}): both must be at least 1")
         u = self.check_condition(past)
         frames: list[Tensor] = []
@@ -206,11 +208,12 @@ class TemporalRBM(ConditionalMachine):
             for _ in range(steps):
                 given = self.given(u)
                 v = u[:, -1] if self.order else given.mean_field()[0]
-                for one in zip(*given.gibbs_noise(v, sweeps, generator), strict=True):
-                    h = self.hidden.sample(given.hidden_natural(v, one[2:]), one[0])
-                    natural = given.visible_natural(h, one[2:])
-                    v = self.visible.sample(natural, one[1])
-                frames.append(self.visible.mean(natural) if mean else v)
+                if sweeps is None:
+                    v = given.exact_sample(generator=generator)
+                else:
+                    for one in zip(*given.gibbs_noise(v, sweeps, generator), strict=True):
+                        v = given.gibbs_sweep(v, one)
+                frames.append(given.reconstruct(v) if mean else v)
                 u = torch.cat([u, frames[-1][:, None]], 1)[:, 1:] if self.order else u
         return torch.stack(frames, 1)
 

@@ -10,6 +10,7 @@ from gibbsian.objectives.denoising import DenoisingScoreMatching, MultiScaleDeno
 from gibbsian.objectives.dropout import DropoutCrossEntropy
 from gibbsian.objectives.energy_margin import EnergyMargin
 from gibbsian.objectives.joint import CrossEntropy
+from gibbsian.objectives.latent import LatentLikelihood
 from gibbsian.objectives.likelihood import ExactLikelihood, MonteCarloLikelihood
 from gibbsian.objectives.noise import FlowNoise, GaussianNoise, MarginalNoise, MixtureNoise, UniformNoise
 from gibbsian.objectives.noise_contrastive import NoiseContrastive
@@ -48,6 +49,7 @@ __all__ = [
     "GaussianNoise",
     "ImplicitSampler",
     "ImplicitScoreMatching",
+    "LatentLikelihood",
     "Loss",
     "MarginalNoise",
     "MinimumProbabilityFlow",

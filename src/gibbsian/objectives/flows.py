@@ -78,6 +78,12 @@ class Flow(nn.Module):
         x = self.loc + self.scale * u.reshape(n, *self.shape)
         return x, self._base(z) - slope - self.scale.log().sum()
 
+    def push(self, z: Tensor) -> Tensor:
+        """x from standard normal z `(n, features)`: `(n, *shape)`."""
+        transform = self.spline().transform
+        u = (transform.inv if self.fast == "density" else transform)(z)
+        return self.loc + self.scale * u.reshape(-1, *self.shape)
+
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """n draws `(n, *shape)`, detached."""
         with torch.no_grad():

@@ -1,0 +1,217 @@
+"""A base density tilted by an energy: p(x) ∝ q(x) exp(-f(x)), in data space or in the space q is made from."""
+
+import math
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from gibbsian.domains import Domain, Real
+from gibbsian.energies.gaussian import Gaussian
+from gibbsian.energy import Energy
+from gibbsian.errors import ArgumentError, CapabilityError, DomainError, ShapeError
+from gibbsian.random import require_generator
+
+__all__ = ["PushedEnergy", "TiltedEnergy"]
+
+_LOG_2PI = math.log(2 * math.pi)
+
+
+@runtime_checkable
+class Density(Protocol):
+    """A module that knows its log-density."""
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        """log q(x), `(batch,)`."""
+
+
+def _is_flow(base: Any) -> bool:
+    """A flow as zuko's: called without arguments it is a distribution, whose transform maps x to z. (A runtime protocol
+    would not look into submodules from Python 3.12 on.)"""
+    return isinstance(base, nn.Module) and hasattr(base, "transform") and hasattr(base, "base")
+
+
+@runtime_checkable
+class Pushing(Protocol):
+    """A module that makes x out of standard normal z."""
+
+    def push(self, z: Tensor) -> Tensor:
+        """x = T(z)."""
+
+
+class TiltedEnergy(Energy):
+    """A base density q corrected by an energy f:
+
+        E(x) = -log q(x) + f(x),   p(x) ∝ q(x) exp(-f(x))
+
+    q carries what is known already (a flow, a Gaussian, another model), f learns what that misses; a small f is
+    enough where q is good, and far from the data q still holds the mass together. Train f with any objective;
+    noise-contrastive estimation with q as the noise learns -f as the log-ratio of data to q. Sample it in data
+    space with any kernel, or, where q is made from simple noise, x = T(z), in the space of z, where q is round and
+    chains mix: `latent()`. log Z = log Z_q + log E_q[exp(-f)], for example by `partition.ais(tilted, base=q)`.
+
+    Reference: Arbel, Zhou & Gretton 2021; Nijkamp et al. 2022 (sampling in the space of a flow).
+
+    Args:
+        base: an `Energy`, a zuko flow, or any module with `log_prob(x)`.
+        tilt: f, an `Energy` or a callable from `(batch, *event)` to `(batch,)`.
+        domain: where x lives; needed where the base is not an energy.
+        train_base: let the base learn as well; otherwise its parameters are frozen.
+
+    >>> import gibbsian as gb
+    >>> g = torch.Generator().manual_seed(0)
+    >>> base = gb.energies.Gaussian(torch.zeros(2), torch.eye(2))
+    >>> tilted = TiltedEnergy(base, gb.energies.MLPEnergy(2))
+    >>> z = torch.randn(100, 2, generator=g)
+    >>> trace = gb.sample(tilted.latent(), gb.kernels.HMC(0.3), z, steps=20, keep=False, generator=g)
+    >>> tilted.latent().push(trace.last).shape
+    torch.Size([100, 2])
+    """
+
+    def __init__(
+        self,
+        base: Any,
+        tilt: Callable[[Tensor], Tensor],
+        domain: Domain | None = None,
+        *,
+        train_base: bool = False,
+    ) -> None:
+        known = base.domain if isinstance(base, Energy) else None
+        if known is None and not (_is_flow(base) or isinstance(base, Density)):
+            raise CapabilityError(
+                f"a tilted energy needs a base with a density: an energy, a zuko flow, or a module with log_prob(x); got "
+                f"a {type(base).__name__}"
+            )
+        if known is None and domain is None:
+            raise ArgumentError("say where x lives: TiltedEnergy(base, tilt, domain=domains.Real(2))")
+        if known is not None and domain is not None and domain != known:
+            raise DomainError(f"the base lives on {known}, but domain={domain} was given")
+        if not callable(tilt):
+            raise ArgumentError(f"tilt is a {type(tilt).__name__}, expected an energy or a callable of a batch")
+        if isinstance(tilt, Energy) and tilt.domain != (known or domain):
+            raise DomainError(f"the base lives on {known or domain} and the tilt on {tilt.domain}; they must agree")
+        super().__init__(known or domain)  # type: ignore[arg-type]
+        self.base, self.tilt, self.train_base = base, tilt, train_base
+        if isinstance(base, nn.Module) and not train_base:
+            base.requires_grad_(False)
+
+    def base_energy(self, x: Tensor) -> Tensor:
+        """-log q(x), but for a constant where the base is an energy."""
+        if isinstance(self.base, Energy):
+            return self.base(x)
+        if _is_flow(self.base):
+            return -self.base().log_prob(x.flatten(1))
+        return -self.base.log_prob(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.base_energy(x) + self.tilt(x)
+
+    def push(self, z: Tensor) -> Tensor:
+        """x = T(z), T the map that makes q out of standard normal z: Gaussians, zuko flows, modules with `push(z)`."""
+        base = self.base
+        if isinstance(base, Gaussian):
+            root = torch.linalg.solve_triangular(base.factor.T, z.T, upper=True).T  # Σ⁻¹ = LLᵀ: x = μ + L⁻ᵀz
+            return base.mean + root
+        if _is_flow(base):
+            return base().transform.inv(z).reshape(-1, *self.domain.shape)
+        if isinstance(base, Pushing):
+            return base.push(z)
+        raise CapabilityError(
+            f"{type(base).__name__} does not say how it is made from noise; give it push(z), or sample the tilted energy "
+            "itself in data space"
+        )
+
+    def latent(self) -> "PushedEnergy":
+        """The law of z with x = T(z): E(z) = ½‖z‖² + f(T(z)) + const. Map its samples with `push`."""
+        zero = torch.zeros(1, self.domain.numel, **_like(self))
+        self.push(zero)  # refuses at once what has no such map
+        if _is_flow(self.base):
+            found, expected = float(self.base().base.log_prob(zero)[0]), -float(standard_energy(zero)[0])
+            if abs(found - expected) > 1e-3:
+                raise CapabilityError("the flow does not start from N(0, I), as latent() needs; sample in data space")
+        return PushedEnergy(self.push, self.tilt, self.domain.numel, owner=self)
+
+    def extra_repr(self) -> str:
+        return f"train_base={self.train_base}"
+
+
+class PushedEnergy(Energy):
+    """A standard normal z, seen through a map and tilted there: E(z) = -log N(z; 0, I) + f(G(z)).
+
+    If z ~ exp(-E)/Z then G(z) has the law of G(N(0, I)) times exp(-f), whether or not G is invertible:
+    log Z = log E_z[exp(-f(G(z)))]. With a generator G and its discriminator's logit d, `from_discriminator`
+    samples the generator through the discriminator, f = -d: where d is optimal, d = log p_data - log p_G, this is
+    the law of the data as far as the generator reaches it.
+
+    Reference: Che et al. 2020 (discriminator-driven latent sampling).
+
+    Args:
+        push: G, a module or callable from `(batch, latent)` to `(batch, *event)`.
+        tilt: f, a module or callable from events to `(batch,)` or `(batch, 1)`.
+        latent: numbers in z.
+        sign: -1 takes -f, for logits.
+
+    >>> import gibbsian as gb
+    >>> g = torch.Generator().manual_seed(0)
+    >>> generator, discriminator = gb.energies.MLP(3, outputs=2), gb.energies.MLP(2)
+    >>> corrected = PushedEnergy.from_discriminator(generator, discriminator, latent=3)
+    >>> trace = gb.sample(corrected, gb.kernels.MALA(0.3), corrected.start(64, generator=g), steps=10, generator=g)
+    >>> corrected.push(trace.last).shape
+    torch.Size([64, 2])
+    """
+
+    def __init__(
+        self,
+        push: Callable[[Tensor], Tensor],
+        tilt: Callable[[Tensor], Tensor],
+        latent: int,
+        *,
+        sign: float = 1.0,
+        owner: nn.Module | None = None,
+    ) -> None:
+        for name, part in (("push", push), ("tilt", tilt)):
+            if not callable(part):
+                raise ArgumentError(f"{name} is a {type(part).__name__}, expected a module or a callable of a batch")
+        super().__init__(Real(latent))
+        self._push, self.tilt, self.sign = push, tilt, float(sign)
+        self.owner = owner  # whose parameters `push` uses, where it is a method
+
+    @classmethod
+    def from_discriminator(
+        cls, generator: Callable[[Tensor], Tensor], discriminator: Callable[[Tensor], Tensor], latent: int
+    ) -> "PushedEnergy":
+        """E(z) = -log N(z; 0, I) - d(G(z)), d the discriminator's logit (before the logistic function)."""
+        return cls(generator, discriminator, latent, sign=-1.0)
+
+    def push(self, z: Tensor) -> Tensor:
+        """G(z)."""
+        return self._push(z)
+
+    def forward(self, x: Tensor) -> Tensor:
+        f = self.tilt(self._push(x))
+        if f.dim() == 2 and f.shape[1] == 1:
+            f = f.squeeze(1)
+        if f.shape != x.shape[:1]:
+            raise ShapeError(f"the tilt gave {tuple(f.shape)} for {len(x)} rows, expected one number a row")
+        return standard_energy(x) + self.sign * f
+
+    def start(self, n: int, *, generator: torch.Generator) -> Tensor:
+        """n draws of N(0, I), where chains begin."""
+        like = _like(self)
+        require_generator(generator, like["device"])
+        return torch.randn(n, self.domain.numel, generator=generator, **like)
+
+
+def standard_energy(z: Tensor) -> Tensor:
+    """-log N(z; 0, I), `(batch,)`."""
+    z = z.flatten(1)
+    return 0.5 * (z.square().sum(1) + z.shape[1] * _LOG_2PI)
+
+
+def _like(module: nn.Module) -> dict[str, Any]:
+    """Precision and device of a module, those of torch where it has no tensors."""
+    for tensor in (*module.parameters(), *module.buffers()):
+        if tensor.is_floating_point():
+            return {"dtype": tensor.dtype, "device": tensor.device}
+    return {"dtype": torch.get_default_dtype(), "device": torch.device("cpu")}
