@@ -72,7 +72,10 @@ def main() -> None:
         start["amari"].append(round(float(metrics.amari_distance(w, a)), 5))
         print(f"seed {seed}  FastICA {start['amari'][-1]:.4f}")
     Path(options.out).parent.mkdir(parents=True, exist_ok=True)
-    Path(options.out).write_text(json.dumps({"options": vars(options), "results": results}, indent=1) + "\n")
+    Path(options.out).write_text(
+        json.dumps({"options": {k: v for k, v in vars(options).items() if k != "out"}, "results": results}, indent=1)
+        + "\n"
+    )
 
 
 if __name__ == "__main__":
