@@ -49,6 +49,9 @@ def minimise(
       covers all beginnings.
     - "enumerate" (discrete): every state; exact, for up to 2^20 of them.
 
+    For large events (whole images) use double precision: in single precision the sum of the energies hides what a
+    step gains, and the search ends early.
+
     Reference: Nocedal 1980 (L-BFGS); Besag 1986 (iterated conditional modes).
 
     Args:
