@@ -10,7 +10,7 @@ export OMP_NUM_THREADS ?= 1
 .PHONY: demo test lint types tests bench-samplers bench-rbm bench-objectives bench-anomalies clean
 
 demo: $(STAMP)
-	$(BIN)/python examples/demo.py
+	$(BIN)/gibbsian train digits-rbm
 
 test: lint types tests
 

@@ -58,6 +58,8 @@ def _likelihood(energy: Any, rows: Tensor, log_z: LogZ, generator: torch.Generat
     if isinstance(energy, BoltzmannMachine) and energy.hidden:
         return clamped_log_likelihood(energy, rows[:200], log_z, generator=generator)
     bounded = isinstance(energy, BoundedModel) and not energy.sums_exactly()
+    if isinstance(energy, BoundedModel) and not bounded:
+        rows = rows[:100]
     takes = bounded and "generator" in inspect.signature(energy.log_mass_bound).parameters
     return log_likelihood(energy, rows, log_z, **({"generator": generator} if takes else {}))
 
@@ -153,9 +155,8 @@ def evaluate(
 
 
 def _intractable(energy: Any) -> bool:
-    return (isinstance(energy, BoundedModel) and not energy.sums_exactly()) or (
-        isinstance(energy, BoltzmannMachine) and bool(energy.hidden)
-    )
+    """Is its energy out of reach, or a sum over so many states that thousands of rows would take long?"""
+    return isinstance(energy, BoundedModel) or (isinstance(energy, BoltzmannMachine) and bool(energy.hidden))
 
 
 def _mean(energy: Any, x: Tensor) -> float:

@@ -12,7 +12,6 @@ import dataclasses
 import json
 import math
 import os
-import sys
 import time
 import warnings
 from collections.abc import Sequence
@@ -31,6 +30,7 @@ from gibbsian.energy import BoundedModel, Family, Sampleable, ScoreField
 from gibbsian.errors import ArgumentError, CapabilityError, CheckpointError, DomainError, GibbsianError
 from gibbsian.kernels import Kernel
 from gibbsian.kernels.adaptation import warm_up
+from gibbsian.models.dbm import DBM
 from gibbsian.objectives import Objective
 from gibbsian.partition.base import placement
 from gibbsian.random import stream
@@ -142,6 +142,8 @@ def draw(
         progress: show a bar.
     """
     dtype, device = placement(energy)
+    if isinstance(energy, DBM):
+        return _draw_deep(energy, n, generator=generator, steps=steps, start=start, clamp=clamp, progress=progress)
     if hasattr(energy, "generate") and clamp is None and start is None and kernel is None:
         options = {} if label is None else {"label": label}
         with torch.no_grad():
@@ -177,6 +179,32 @@ def draw(
             energy, chosen, first, total, burn_in=total // 2 if keep else total - 1, keep=keep, clamp=held, **common
         )
     return Drawn(trace.last, trace, f"{type(chosen).__name__}, {total} steps")
+
+
+def _draw_deep(
+    dbm: DBM,
+    n: int,
+    *,
+    generator: torch.Generator,
+    steps: int,
+    start: Tensor | None,
+    clamp: Tensor | None,
+    progress: bool | None,
+) -> Drawn:
+    """Samples of a deep Boltzmann machine: block Gibbs over its even layers, of which the visible ones are kept."""
+    side = dbm.side(0)
+    dtype, device = placement(dbm)
+    layers = side.split(side.domain.sample(n, generator=generator, dtype=dtype))
+    held: Tensor | None = None
+    if start is not None:
+        rows = torch.arange(n, device=device) % len(start)
+        layers[0] = start.to(device, dtype)[rows]
+    if clamp is not None:
+        free = [torch.zeros(layer.shape, dtype=torch.bool, device=device) for layer in layers[1:]]
+        held = side.join([clamp.to(device).expand(layers[0].shape), *free])
+    x = side.join(layers)
+    trace = sample(side, kernels.Gibbs(), x, steps, keep=False, clamp=held, generator=generator, progress=progress)
+    return Drawn(side.split(trace.last)[0], None, f"block Gibbs over the layers, {steps} steps")
 
 
 class _Snapshots:
@@ -251,8 +279,8 @@ def free_folder(name: str) -> Path:
 class _Keeper:
     """A hook that writes recipe, data steps and command into the run folder as soon as that is there."""
 
-    def __init__(self, recipe: Recipe, prepared: Prepared, folder: Path) -> None:
-        self.recipe, self.prepared, self.folder = recipe, prepared, folder
+    def __init__(self, recipe: Recipe, prepared: Prepared, folder: Path, arguments: Sequence[str]) -> None:
+        self.recipe, self.prepared, self.folder, self.arguments = recipe, prepared, folder, list(arguments)
         self.done = False
 
     def __call__(self, run: Run) -> None:
@@ -265,7 +293,7 @@ class _Keeper:
             self.folder,
             name=self.recipe.name,
             about=self.recipe.about,
-            argv=sys.argv[1:],
+            arguments=self.arguments,
             began=time.time(),
             seconds=0.0,
         )
@@ -315,13 +343,9 @@ def _held_out(recipe: Recipe, prepared: Prepared) -> Any:
         return None
     if isinstance(recipe.model, ScoreField):
         return _batches(recipe, prepared, "validation")
-    if isinstance(recipe.model, BoundedModel) and not recipe.model.sums_exactly():
+    if isinstance(recipe.model, BoundedModel):  # their energies cost too much to be looked at now and then
         return None
     return _HeldOut(prepared)
-
-
-def _hooks(recipe: Recipe, prepared: Prepared, folder: Path, total: int) -> list[Any]:
-    return [_Keeper(recipe, prepared, folder), _Snapshots(recipe, prepared, folder, total)]
 
 
 def _total(recipe: Recipe, prepared: Prepared, steps: int | None, epochs: int | None) -> int:
@@ -340,8 +364,10 @@ def on_this_machine(options: dict[str, Any]) -> dict[str, Any]:
     return options | {"device": None, "compile": False, "precision": None}
 
 
-def train(recipe: Recipe, folder: Path, *, progress: bool | None = None) -> tuple[Run, Prepared]:
-    """Train a recipe into a new folder."""
+def train(
+    recipe: Recipe, folder: Path, *, arguments: Sequence[str] = (), progress: bool | None = None
+) -> tuple[Run, Prepared]:
+    """Train a recipe into a new folder; `arguments` are those of the command line, for the report."""
     options = recipe.fit = on_this_machine(recipe.fit)
     if (options["steps"] is None) == (options["epochs"] is None):
         raise ArgumentError("say how long to train: fit.steps or fit.epochs, one of the two")
@@ -380,7 +406,7 @@ def train(recipe: Recipe, folder: Path, *, progress: bool | None = None) -> tupl
         run_dir=folder,
         transform=transform,
         validation=_held_out(recipe, prepared),
-        hooks=_hooks(recipe, prepared, folder, total),
+        hooks=[_Keeper(recipe, prepared, folder, arguments), _Snapshots(recipe, prepared, folder, total)],
         progress=progress,
         **options,
     )
@@ -420,7 +446,7 @@ def resume_run(
         device=recipe.fit["device"],
         transform=prepared.transform if prepared.late else None,
         validation=_held_out(recipe, prepared),
-        hooks=_hooks(recipe, prepared, folder, _total(recipe, prepared, *whole))[1:],
+        hooks=[_Snapshots(recipe, prepared, folder, _total(recipe, prepared, *whole))],
         progress=progress,
     )
     before = json.loads((folder / "command.json").read_text()).get("seconds", 0.0)

@@ -126,6 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         options, rest = parser.parse_known_args(arguments)
     except SystemExit as stop:  # --help, --version, or wrong use, already said
         return int(stop.code or 0)
+    options.arguments = arguments
     if options.command is None:
         parser.print_help()
         return 0

@@ -31,7 +31,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     out.say(f"[bold]{name}[/bold]  {recipe.about}" if recipe.about else f"[bold]{name}[/bold]")
     out.say(f"run folder: {folder}")
     begun = time.perf_counter()
-    done, prepared = train(recipe, folder, progress=out.progress)
+    done, prepared = train(recipe, folder, arguments=options.arguments, progress=out.progress)
     out.say(
         f"trained {type(done.energy).__name__} on {prepared.data!r}: {done.step} updates in {time.perf_counter() - begun:.1f} s"
     )
@@ -61,10 +61,10 @@ def compare(
         if (folder / key / "recipe.yaml").exists():  # a comparison that was interrupted
             done = resume_run(folder / key, progress=out.progress)[0]
         else:
-            done = train(recipe, folder / key, progress=out.progress)[0]
+            done = train(recipe, folder / key, arguments=options.arguments, progress=out.progress)[0]
         out.say(f"{key}: {done.step} updates")
         write_report(folder / key, fresh=True, progress=out.progress)
-    path, found = write_comparison(folder, about, list(recipes))
+    path, found = write_comparison(folder, about, list(recipes), options.arguments)
     rows = []
     for key, result in found.items():
         ll = result.get("likelihood")

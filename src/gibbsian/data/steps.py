@@ -121,9 +121,11 @@ class Only(Step):
 
 @dataclass(frozen=True)
 class Columns(Step):
-    """Only some columns, by number; `correlation` drops those that repeat an earlier one up to that correlation."""
+    """Only some columns, by number; `varying` drops those that never change, `correlation` those that repeat an
+    earlier one up to that correlation."""
 
     keep: Sequence[int] | None = None
+    varying: bool = False
     correlation: float | None = None
 
     def fit(self, train: Rows) -> Fitted:
@@ -133,6 +135,8 @@ class Columns(Step):
         kept = list(range(x.shape[1])) if self.keep is None else list(self.keep)
         if kept and (max(kept) >= x.shape[1] or min(kept) < 0):
             raise ArgumentError(f"columns: keep={kept} of {x.shape[1]} columns; they count from 0")
+        if self.varying:
+            kept = [i for i in kept if bool((x[:, i] != x[0, i]).any())]
         if self.correlation is not None:
             r = torch.corrcoef(x[:, kept].T).abs()
             chosen: list[int] = []

@@ -318,7 +318,7 @@ def _rows(prepared: Prepared, part: str, n: int, energy: Any) -> Tensor | None:
 
 
 def _histogram(energy: Any, prepared: Prepared, drawn: Drawn | None) -> str | None:
-    if not isinstance(energy, Energy) or (isinstance(energy, BoundedModel) and not energy.sums_exactly()):
+    if not isinstance(energy, Energy) or isinstance(energy, BoundedModel):
         return None
     dtype, device = placement(energy)
     noise = energy.domain.sample(1000, generator=stream(0, "noise", device), dtype=dtype)
@@ -525,5 +525,5 @@ def _filters(energy: Any, prepared: Prepared, shape: tuple[int, ...] | None) -> 
 
 
 def _command(recipe: Recipe, known: dict[str, Any]) -> str:
-    arguments = known.get("argv") or ["train", "recipe.yaml"]
+    arguments = known.get("arguments") or ["train", "recipe.yaml"]
     return "gibbsian " + shlex.join(arguments)

@@ -2,7 +2,6 @@
 
 import json
 import shlex
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from gibbsian.runs import open_run, snapshots_of, trained
 __all__ = ["write_comparison"]
 
 
-def write_comparison(folder: Path, about: str, names: list[str]) -> tuple[Path, dict[str, Any]]:
+def write_comparison(folder: Path, about: str, names: list[str], arguments: list[str]) -> tuple[Path, dict[str, Any]]:
     """Write `report.html` over runs in subfolders that have been judged; returns its path and what was found."""
     found = {name: json.loads((folder / name / "evaluation.json").read_text()) for name in names}
     rows, pictures, intervals = [], [], []
@@ -44,7 +43,7 @@ def write_comparison(folder: Path, about: str, names: list[str]) -> tuple[Path, 
             "head": ["", "held-out log-likelihood", "energy distance to data", "updates", "time"],
             "rows": rows,
             "pictures": pictures,
-            "command": "gibbsian " + shlex.join(sys.argv[1:]),
+            "command": "gibbsian " + shlex.join(arguments),
             "version": gibbsian.__version__,
             "made": time.strftime("%d %B %Y, %H:%M"),
         },

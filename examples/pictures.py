@@ -1,6 +1,6 @@
-"""The demo: train an RBM on embedded digits, know its likelihood with an interval, and look at it.
+"""The pictures of the README, in plain Python: an RBM on embedded digits with its likelihood, and four kernels.
 
-    python examples/demo.py [--out out/demo]
+    python examples/pictures.py [--out out/pictures]
 
 About half a minute on two cores, no network. Writes pictures and prints where.
 """
@@ -17,17 +17,15 @@ import matplotlib.pyplot as plt
 import torch
 from rich.console import Console
 from rich.table import Table
-from sklearn.datasets import load_digits
 
 import gibbsian as gb
-from gibbsian import energies, kernels, models, objectives, partition, plots
-from gibbsian.data import binarise
+from gibbsian import data, energies, kernels, models, objectives, partition, plots
 
 
 def digits(generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
     """scikit-learn's 8×8 digits, binarised at half their range and split 1500 / 297."""
-    x = torch.as_tensor(load_digits().data, dtype=torch.float32) / 16
-    x = binarise(x, "threshold")[torch.randperm(len(x), generator=generator)]
+    x = data.load("digits").train.x.flatten(1).float() / 16
+    x = data.binarise(x, "threshold")[torch.randperm(len(x), generator=generator)]
     return x[:1500], x[1500:]
 
 
@@ -113,7 +111,7 @@ def draw_kernels(out: Path, g: torch.Generator) -> Path:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", default="out/demo")
+    parser.add_argument("--out", default="out/pictures")
     out = Path(parser.parse_args().out)
     out.mkdir(parents=True, exist_ok=True)
     console = Console()

@@ -1,0 +1,160 @@
+"""Every recipe parses, builds, trains a few steps, is judged and ends in a report, on small stand-ins for its data."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from gibbsian import catalog, data
+from gibbsian.cli import main
+from gibbsian.energy import Energy, ScoreField
+from gibbsian.errors import ArgumentError
+from gibbsian.objectives import Objective
+from gibbsian.recipe import parse_recipe, split_comparison
+
+NAMES = catalog.recipe_names()
+
+
+def stand_in(name, *, n=10000, seed=0, label=None, part=None, offline=False):
+    """Random rows of the shape, kind and labels of a named set."""
+    g = torch.Generator().manual_seed(0)
+    rows = 1060  # validation parts are of 1000
+    if name in data.TOYS:
+        return data.DataSet(name, data.Rows(data.toy(name, 6000, generator=g)))
+    if name in {"mnist", "fashion-mnist", "kmnist"}:
+        x = torch.randint(256, (rows, 28, 28), generator=g, dtype=torch.uint8)
+        part = data.Rows(x, torch.arange(rows) % 10)
+        return data.DataSet(name, part, test=part[:20], classes=tuple("0123456789"))
+    if name == "digits":
+        x = torch.randint(17, (500, 8, 8), generator=g, dtype=torch.uint8)
+        return data.DataSet(name, data.Rows(x, torch.arange(500) % 10), classes=tuple("0123456789"))
+    if name == "photographs":
+        return data.DataSet(name, data.Rows(torch.rand(2, 60, 60, generator=g)))
+    if name == "white-wine":
+        return data.DataSet(name, data.Rows(torch.randn(1200, 11, generator=g), torch.arange(1200) % 7))
+    if name == "cardio":
+        x = torch.randn(500, 21, generator=g)
+        x[:, 7] = 0.0
+        return data.DataSet(name, data.Rows(x, (torch.arange(500) % 5 == 0).long()), classes=("normal", "anomaly"))
+    raise AssertionError(f"there is no stand-in for {name}")
+
+
+def small(name):
+    """Flags that keep a recipe's form and make it quick."""
+    flags = ["--fit.steps", "3", "--fit.epochs", "null", "--fit.batch_size", "16", "--fit.log_every", "1"]
+    flags += ["--evaluate.chains", "5", "--evaluate.betas", "20", "--evaluate.rows", "50", "--sample.show", "9"]
+    flags += ["--sample.steps", "8", "--fit.validate_every", "2"]
+    more = {
+        "mnist-rbm": ["--model.hidden", "12"],
+        "mnist-dbn": ["--model.layers", "[784, 40, 30, 50]", "--pretrain.options", "{steps: 2, lr: 0.01}"],
+        "mnist-dbm": ["--model.layers", "[784, 20, 18]", "--pretrain.options", "{steps: 2, lr: 0.01}"],
+        "mnist-energy": ["--model.channels", "[4, 4]", "--objective.steps", "3", "--objective.buffer", "64", "--objective.chains", "16"],
+        "mnist-jem": ["--model.net.widths", "[4, 4]"],
+        "fashion-jem": ["--model.net.widths", "[4, 4]"],
+        "mnist-ncsn": ["--model.net.widths", "[4, 4]", "--model.net.blocks", "1", "--model.sigmas", "geometric(9.0, 0.1, 4)"],
+        "spirals-score": ["--sample.kernel.steps_per_level", "2"],
+        "patches-ica": [],
+    }  # fmt: skip
+    return flags + more.get(name, [])
+
+
+def test_the_promised_recipes_are_there():
+    promised = {
+        "digits-rbm", "mnist-rbm", "mnist-dbn", "mnist-dbm", "mnist-energy", "mnist-jem", "fashion-jem", "mnist-ncsn",
+        "toy-all-objectives", "patches-ica", "patches-foe", "wine-density", "anomaly-tabular",
+    }  # fmt: skip
+    assert promised <= set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_recipes_parse_and_build(name):
+    text = catalog.recipe_text(name)
+    assert text.startswith("about: ")
+    for key, member in (split_comparison(text, name) or {name: text}).items():
+        recipe = parse_recipe(member, name=key)
+        assert isinstance(recipe.model, Energy | ScoreField)
+        assert isinstance(recipe.objective, Objective)
+        assert recipe.about
+        assert recipe.data.name.replace("-", "_") in data.TOYS or recipe.data.name in data.NAMED
+        assert parse_recipe(recipe.text, name=key).text == recipe.text  # what is written down says the same again
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if n != "toy-all-objectives"])
+def test_recipes_run_from_data_to_report(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("gibbsian.recipe.load", stand_in)
+    monkeypatch.setattr("gibbsian.evaluation.load", stand_in)
+    code = main(["train", name, "--run", str(tmp_path / "run"), "--json", *small(name)])
+    printed = capsys.readouterr()
+    assert code == 0, printed.err
+    found = json.loads(printed.out)
+    assert found["step"] == 3
+    assert (tmp_path / "run" / "report.html").stat().st_size > 10_000
+    recipe = parse_recipe(catalog.recipe_text(name), name=name)
+    if isinstance(recipe.model, Energy) and recipe.evaluate.likelihood != "none":
+        ll = found["likelihood"]
+        assert ll["lower"] <= ll["value"]
+    else:
+        assert "why_no_likelihood" in found
+    if recipe.data.labels:
+        assert 0 <= found["classes"]["accuracy"] <= 1
+    if name == "anomaly-tabular":
+        assert 0 <= found["anomalies"]["auroc"] <= 1
+    for other in recipe.evaluate.outside:
+        assert 0 <= found["outside"][other]["auroc"] <= 1
+    assert (
+        main(["sample", str(tmp_path / "run"), "-n", "4", "--steps", "5", "--out", str(tmp_path / "s.npy"), "-q"]) == 0
+    )
+    assert len(np.load(tmp_path / "s.npy")) == 4
+    if name in {"mnist-jem", "mnist-dbn"}:
+        arguments = ["sample", str(tmp_path / "run"), "-n", "2", "--steps", "5", "--class", "3", "-q"]
+        assert main([*arguments, "--out", str(tmp_path / "c.npy")]) == 0
+
+
+def test_a_comparison_trains_all_and_is_taken_up_again(tmp_path, monkeypatch, capsys):
+    text = """
+about: two of them
+data: {name: moons, n: 400, steps: [{split: {test: 100}}]}
+model: {MLPEnergy: {domain: 2, hidden: [8], confine: 1.0}}
+fit: {steps: 4, batch_size: 50}
+sample: {steps: 10}
+compare:
+  denoising: {objective: {DenoisingScoreMatching: {sigma: 0.3}}}
+  contrastive:
+    objective: {NoiseContrastive: {noise: gaussian}}
+    fit: {steps: 6}
+"""
+    (tmp_path / "two.yaml").write_text(text)
+    folder = tmp_path / "run"
+    assert main(["train", str(tmp_path / "two.yaml"), "--run", str(folder), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["members"]
+    assert found["denoising"]["step"] == 4
+    assert found["contrastive"]["step"] == 6
+    assert "learned_log_z" in found["contrastive"]
+    page = (folder / "report.html").read_text()
+    assert "contrastive/report.html" in page
+    assert page.count("<img") == 2
+    import shutil
+
+    shutil.rmtree(folder / "contrastive")
+    assert main(["resume", str(folder), "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)["members"]
+    assert again["contrastive"]["likelihood"]["value"] == found["contrastive"]["likelihood"]["value"]
+
+
+def test_members_of_a_comparison_share_what_is_common():
+    members = split_comparison("fit: {steps: 5, lr: 1}\ncompare:\n  a: {fit: {lr: 2}}\n  b: {model: x}\n")
+    assert members is not None
+    assert "steps: 5" in members["a"]
+    assert "lr: 2" in members["a"]
+    assert "lr: 1" in members["b"]
+    with pytest.raises(ArgumentError, match="compare: maps names"):
+        split_comparison("compare: [a, b]")
+
+
+def test_a_bad_member_is_found_before_any_work(tmp_path, capsys):
+    text = catalog.recipe_text("toy-all-objectives").replace("SlicedScoreMatching", "SlicedScoreMatchin")
+    (tmp_path / "r.yaml").write_text(text)
+    assert main(["train", str(tmp_path / "r.yaml"), "--run", str(tmp_path / "run")]) == 2
+    assert "did you mean 'SlicedScoreMatching'" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,164 @@
+"""The report is one file that opens anywhere: no network, pictures that show, nothing on the browser's console."""
+
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+import pytest
+import torch
+
+from gibbsian.cli import main
+from gibbsian.report import figures, write_report
+from gibbsian.report.build import brief
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+TEXT = {
+    "digits": """
+about: bits <b>& more</b>
+data: {name: digits, steps: [flatten, {rescale: {old: [0, 16]}}, binarise, {split: {validation: 50, test: 100}}]}
+model: {RBM: {visible: 64, hidden: 9}}
+objective: {ContrastiveDivergence: {kernel: Gibbs}}
+fit: {steps: 12, batch_size: 50, log_every: 3, validate_every: 4}
+sample: {steps: 30, show: 16}
+""",
+    "plane": """
+data: {name: moons, n: 600, steps: [{split: {validation: 50, test: 100}}]}
+model: {MLPEnergy: {domain: 2, hidden: [16], confine: 0.5}}
+objective: {DenoisingScoreMatching: {sigma: 0.4}}
+fit: {steps: 12, batch_size: 50, log_every: 3, validate_every: 4}
+sample: {steps: 30}
+""",
+}
+
+
+@pytest.fixture(scope="module", params=TEXT)
+def run(request, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report")
+    (folder / "r.yaml").write_text(TEXT[request.param])
+    assert main(["train", str(folder / "r.yaml"), "--run", str(folder / "run"), "-q"]) == 0
+    return folder / "run"
+
+
+class Page(HTMLParser):
+    """Tags that are opened and closed in order, and what they refer to."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.links, self.ids = [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.handle_startendtag(tag, attributes)
+        if tag not in {"meta", "link", "img", "br"}:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        found = dict(attributes)
+        self.links += [found[key] for key in ("src", "href", "xlink:href") if key in found]
+        self.ids += [found["id"]] if "id" in found else []
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_whole_and_needs_nothing_else(run):
+    text = (run / "report.html").read_text()
+    page = Page(text)
+    assert not page.open
+    for link in page.links:
+        assert link.startswith(("data:", "#")), link
+        if link.startswith("#"):
+            assert link[1:] in page.ids
+    assert not re.findall(r"""(?:src|href)=["']https?:""", text)
+    assert "<script" not in text
+    assert len(page.ids) == len(set(page.ids))
+    assert "prefers-color-scheme: dark" in text
+    assert "@media print" in text
+
+
+def test_the_page_says_what_was_done_and_found(run):
+    text = (run / "report.html").read_text()
+    found = json.loads((run / "evaluation.json").read_text())
+    assert f"{found['likelihood']['value']:.2f}" in text
+    assert f"[{found['likelihood']['lower']:.2f}" in text
+    for words in ("Learning curves", "Energies", "Do it again", "gibbsian train", "seed 0", "torch", "step 12"):
+        assert words in text, words
+    assert "<b>& more" not in text  # escaped
+    assert text.count("data:image/png") >= 4
+
+
+def test_the_report_is_made_again_from_the_folder(run):
+    before = json.loads((run / "evaluation.json").read_text())
+    path, found = write_report(run)
+    assert path == run / "report.html"
+    assert found == before
+    fresh = write_report(run, fresh=True)[1]
+    assert fresh["likelihood"]["value"] == pytest.approx(before["likelihood"]["value"], abs=1e-6)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium to open the page in")
+@pytest.mark.parametrize("width", [390, 1200])
+def test_the_page_opens_in_a_browser(run, width, tmp_path):
+    from PIL import Image
+
+    probe = tmp_path / "probe.html"
+    # the page inside another one that reports what it sees: broken pictures, and what sticks out to the right
+    text = (run / "report.html").read_text()
+    script = """<script>addEventListener('load', () => { const images = [...document.images];
+      const broken = images.filter(i => !i.complete || !i.naturalWidth).length;
+      const out = document.documentElement.scrollWidth > innerWidth + 1;
+      const flat = [...document.querySelectorAll('figure svg')].filter(s => s.getBoundingClientRect().height < 20).length;
+      document.title = 'probe ' + images.length + ' ' + broken + ' ' + out + ' ' + flat; });</script></body>"""
+    probe.write_text(text.replace("</body>", script))
+    base = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", f"--window-size={width},2400"]
+    base += [f"--user-data-dir={tmp_path / 'profile'}", "--enable-logging=stderr", "--v=0"]
+    out = subprocess.run([*base, "--dump-dom", probe.as_uri()], capture_output=True, text=True, timeout=120)
+    seen = re.search(r"<title>probe (\d+) (\d+) (\w+) (\d+)</title>", out.stdout)
+    assert seen, out.stderr[-500:]
+    images, broken, sticks_out, flat = seen.groups()
+    assert int(images) >= 4
+    assert int(broken) == 0
+    assert sticks_out == "false"
+    assert int(flat) == 0
+    assert "CONSOLE" not in out.stderr
+    picture = tmp_path / "shot.png"
+    subprocess.run([*base, f"--screenshot={picture}", (run / "report.html").as_uri()], capture_output=True, timeout=120)
+    with Image.open(picture) as image:
+        assert len(set(image.convert("L").resize((60, 60)).get_flattened_data())) > 20  # not an empty page
+
+
+def test_pixels_are_kept(tmp_path):
+    import base64
+    import io
+
+    import numpy as np
+    from PIL import Image
+
+    images = torch.stack([torch.eye(4), 1 - torch.eye(4), torch.ones(4, 4)])
+    uri = figures.pixel_grid(images, columns=2)
+    picture = np.asarray(Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))))
+    factor = picture.shape[0] // 9
+    small = picture[::factor, ::factor]
+    assert small.shape == (9, 9, 4)
+    assert (small[:4, :4, 0] == 255 * np.eye(4)).all()
+    assert (small[:4, 5:, 0] == 255 * (1 - np.eye(4))).all()
+    assert (small[4, :, 3] == 0).all()  # clear between pictures
+    assert (small[5:, 5:, 3] == 0).all()
+
+
+def test_ids_of_pictures_do_not_meet_and_inks_follow_the_page():
+    one, two = (figures.curve({"a": [(0, 1.0), (1, 2.0)]}, [(1, "rollback")], label="a", name=n) for n in ("x", "y"))
+    ids = [set(re.findall(r'id="([^"]+)"', text)) for text in (one, two)]
+    assert not ids[0] & ids[1]
+    assert "var(--ink)" in one
+    assert "var(--c0)" in one
+    assert "<?xml" not in one
+
+
+def test_brief_leaves_defaults_out():
+    import gibbsian as gb
+
+    objective = gb.objectives.PersistentContrastiveDivergence(gb.kernels.Gibbs(), steps=5)
+    assert brief(objective) == "PersistentContrastiveDivergence (kernel Gibbs, steps 5)"
