@@ -116,7 +116,7 @@ class MultiScaleDenoising(Objective):
             raise ArgumentError(
                 f"{type(energy).__name__} has no noise ladder; give one: MultiScaleDenoising(sigmas=...)"
             )
-        energy.domain.check(observed(batch), "batch")  # type: ignore[union-attr]
+        energy.domain.check(observed(batch), "batch")
         need_domain(self, energy, WHOLE_SPACE, ADVICE)
 
     def ladder(self, energy: Any, x: Tensor) -> Tensor:
