@@ -13,6 +13,7 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import argparse
+import itertools
 import time
 import warnings
 
@@ -42,7 +43,7 @@ def batches(steps: int):
 def bare():
     """The products alone, into memory that is there."""
     g = generator()
-    w1, w2 = (0.01 * torch.randn(a, b, generator=g) for a, b in zip(SIZES, SIZES[1:], strict=False))
+    w1, w2 = (0.01 * torch.randn(a, b, generator=g) for a, b in itertools.pairwise(SIZES))
     h1, h2 = ((torch.rand(BATCH, n, generator=g) < 0.5).float() for n in SIZES[1:])
     out_v, out_1, out_2 = (torch.empty(BATCH, n) for n in SIZES)
     grad_1, grad_2 = torch.empty_like(w1), torch.empty_like(w2)
@@ -89,7 +90,7 @@ def ours(centring: float | None = None):
 def plain():
     """The same written by hand in plain torch, with automatic differentiation of the energy."""
     g = generator()
-    w1, w2 = (torch.nn.Parameter(0.01 * torch.randn(a, b, generator=g)) for a, b in zip(SIZES, SIZES[1:], strict=False))
+    w1, w2 = (torch.nn.Parameter(0.01 * torch.randn(a, b, generator=g)) for a, b in itertools.pairwise(SIZES))
     b0, b1, b2 = (torch.nn.Parameter(torch.zeros(n)) for n in SIZES)
     optimiser = torch.optim.SGD([w1, w2, b0, b1, b2], lr=1e-4, fused=True)
     chain = torch.bernoulli(torch.full((BATCH, SIZES[1]), 0.5), generator=g)

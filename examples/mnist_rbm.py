@@ -64,9 +64,9 @@ def picture(rbm: models.RBM, test: torch.Tensor, fantasies: torch.Tensor, g: tor
         shown, filled = torch.where(known, x, grey), complete(rbm, x, known, g)
         rows += [shown[:10], filled[:10], shown[10:], filled[10:]]
     rows += [x[:10], x[10:]]
-    title = "upper half known, completed (twice); 20 % known, completed (twice); truth"
+    title = "completed from the upper half, from 20 %; truth"
     plots.image_grid(torch.cat(rows).cpu(), axes[2], shape=(28, 28), columns=10, title=title)
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=90)
 
 
 def main() -> None:
