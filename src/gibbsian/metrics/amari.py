@@ -21,6 +21,7 @@ def amari_distance(unmixing: Tensor, mixing: Tensor) -> Tensor:
         unmixing: W `(d, d)`, d ≥ 2.
         mixing: A `(d, d)`.
 
+    >>> import torch
     >>> swapped = torch.tensor([[0.0, -3.0], [2.0, 0.0]])
     >>> amari_distance(swapped, torch.eye(2)), amari_distance(torch.ones(2, 2), torch.eye(2))
     (tensor(0.), tensor(1.))
