@@ -55,6 +55,7 @@ __all__ = [
 ]
 
 _SNAPSHOTS = 8
+_AT_HAND = 4 << 30  # bytes of training data that are put on the device as a whole
 
 
 # --- drawing samples ------------------------------------------------------------------------------
@@ -316,7 +317,11 @@ def _batches(recipe: Recipe, prepared: Prepared, part: str = "train") -> Any:
     rows = prepared.data.parts.get(part)
     if rows is None:
         return None
-    return (rows.x, rows.y) if recipe.data.labels else rows.x
+    x, y = rows.x, rows.y
+    device = recipe.fit["device"]
+    if device is not None and isinstance(x, Tensor) and x.nbytes < _AT_HAND:  # batches are then cut on the device
+        x, y = x.to(device), None if y is None else y.to(device)
+    return (x, y) if recipe.data.labels else x
 
 
 class _HeldOut:
@@ -455,5 +460,7 @@ def resume_run(
 
 
 def trained(folder: Path, recipe: Recipe) -> Any:
-    """The trained model of a run folder: averaged weights where there are any and the recipe asks for them."""
-    return load(folder, ema=recipe.evaluate.ema and recipe.fit["ema"] is not None)
+    """The trained model of a run folder, where it would be trained: averaged weights where there are any and the
+    recipe asks for them."""
+    device = on_this_machine(recipe.fit)["device"] or "cpu"
+    return load(folder, ema=recipe.evaluate.ema and recipe.fit["ema"] is not None, device=device)

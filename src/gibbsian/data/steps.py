@@ -279,7 +279,14 @@ class Binarise(Step):
     threshold: float = 0.5
     anew: bool = False
 
+    def fit(self, train: Rows) -> Fitted:
+        if self.anew:  # the values are looked at here, once; every batch would wait for the device
+            binarise(Rows(train.x[:_LOOK]).tensor.float(), "threshold")
+        return {}
+
     def apply(self, x: Tensor, fitted: Fitted, generator: torch.Generator) -> Tensor:
+        if self.anew and self.how == "sample":
+            return (torch.rand(x.shape, generator=generator, device=x.device) < x).float()
         return binarise(x.float(), self.how, threshold=self.threshold, generator=generator)
 
 
