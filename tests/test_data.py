@@ -270,6 +270,8 @@ def test_columns_only_take_patches_and_dequantise():
     done = data.prepare(table, [{"columns": {"correlation": 0.98}}, {"only": {"labels": [0]}}, {"take": {"n": 9}}])
     assert done.data.train.x.shape == (9, 3)
     assert (done.data.train.y == 0).all()
+    still = data.DataSet("s", data.Rows(torch.cat([torch.ones(9, 1), torch.arange(9.0)[:, None]], 1)))
+    assert data.prepare(still, [{"columns": {"varying": True}}]).data.train.x.shape == (9, 1)
     images = data.DataSet("i", data.Rows(torch.rand(2, 20, 30, generator=gen())))
     patches = data.prepare(images, [{"patches": {"size": 6, "count": 100}}]).data.train.x
     assert patches.shape == (100, 6, 6)
@@ -279,13 +281,33 @@ def test_columns_only_take_patches_and_dequantise():
     assert float(filled.data.train.x.max()) < 1
 
 
+def test_augmentation_touches_training_batches_only():
+    one = torch.zeros(1, 6, 6)
+    one[0, 2, 3] = 1.0
+    images = data.DataSet("i", data.Rows(one.expand(400, 6, 6).clone()), test=data.Rows(one))
+    done = data.prepare(images, [{"shift": {"pixels": 1}}, {"noise": {"sd": 0.01, "low": -0.5, "high": 1.0}}])
+    assert torch.equal(done.finished("train").x, images.train.x)
+    assert torch.equal(done.other(images, "test"), one)
+    batch = done.transform(images.train.x, gen())
+    assert float(batch.max()) <= 1.0
+    places = (batch > 0.5).nonzero()[:, 1:].tolist()
+    counts = {(r, c): places.count([r, c]) for r in (1, 2, 3) for c in (2, 3, 4)}
+    assert sum(counts.values()) == 400
+    # nine places, equally likely: 400/9 with deviation 6.3
+    assert all(abs(n - 400 / 9) < 4.5 * math.sqrt(400 * 8 / 81) for n in counts.values())
+    mirrored = data.prepare(images, [{"shift": {"pixels": 0, "flip": True}}]).transform(images.train.x, gen())
+    assert abs(int(mirrored[:, 2, 2].sum()) - 200) < 4.5 * 10
+    assert torch.equal(mirrored[:, 2, 2] + mirrored[:, 2, 3], torch.ones(400))
+
+
 @pytest.mark.parametrize(("bad", "says"), [
     (lambda: make_steps(["binarize"]), "did you mean 'binarise'"),
     (lambda: make_steps([{"binarise": {"haw": "sample"}}]), "did you mean 'how'"),
     (lambda: make_steps(["take"]), "needs n"),
     (lambda: make_steps([{"flatten": {}, "take": {"n": 1}}]), "one name"),
     (lambda: data.prepare(grey(), [{"split": {"test": 40}}]), "leave some"),
-    (lambda: data.prepare(grey(), [{"binarise": {"anew": True}}, {"take": {"n": 2}}]), "must come before"),
+    (lambda: data.prepare(grey(), ["rescale", {"binarise": {"anew": True}}, {"take": {"n": 2}}]), "must come before"),
+    (lambda: data.prepare(grey(), [{"binarise": {"anew": True}}]), "outside"),
     (lambda: data.prepare(grey(), [{"reshape": {"shape": [3]}}]), "cannot take the shape"),
     (lambda: data.prepare(grey(), [{"dequantise": {"levels": 2}}]), "whole numbers from 0 to 1"),
     (lambda: data.prepare(data.DataSet("c", data.Rows(torch.ones(3, 2))), ["standardise"]), "never change"),
