@@ -131,7 +131,7 @@ def _page(
         "curves_text": _speed(history),
         "events": events,
         "histogram": _histogram(energy, prepared, drawn),
-        "classes": _classes(energy, prepared, found),
+        "classes": _classes(energy, prepared, found, recipe.evaluate.rows),
         "outside": _outside(found),
         "chains": _chains(drawn),
         "filters": _filters(energy, prepared, shape),
@@ -291,7 +291,7 @@ def _likelihood(found: dict[str, Any]) -> dict[str, Any] | None:
 
 def _speed(history: list[dict[str, Any]]) -> str:
     rates = [r["steps_per_second"] for r in history if "steps_per_second" in r]
-    return f"{rates[-1]:.0f} updates a second at the end; dashed lines mark the guard's events." if rates else ""
+    return f"{rates[-1]:.3g} updates a second at the end; dashed lines mark the guard's events." if rates else ""
 
 
 def _curves(history: list[dict[str, Any]], events: list[dict[str, Any]]) -> list[dict[str, str]]:
@@ -339,10 +339,10 @@ def _histogram(energy: Any, prepared: Prepared, drawn: Drawn | None) -> str | No
     return figures.svg(lambda ax: plots.energy_histogram(kept, ax, clip=0.003), size=(7.6, 3.0), name="energies")
 
 
-def _classes(energy: Any, prepared: Prepared, found: dict[str, Any]) -> dict[str, Any] | None:
+def _classes(energy: Any, prepared: Prepared, found: dict[str, Any], most: int) -> dict[str, Any] | None:
     if "classes" not in found:
         return None
-    rows = prepared.finished(found["part"], 10000)
+    rows = prepared.finished(found["part"], most)
     dtype, device = placement(energy)
     with torch.no_grad():
         p = torch.cat([energy.class_log_prob(x.to(device, dtype)) for x in rows.x.split(1024)]).exp().cpu()
@@ -362,7 +362,7 @@ def _outside(found: dict[str, Any]) -> dict[str, Any] | None:
             if "auroc" in rates
             else (name, rates["missing"], "", "")
         )
-    return {"rows": rows, "picture": None} if rows else None
+    return {"rows": rows} if rows else None
 
 
 def _chains(drawn: Drawn | None) -> dict[str, Any] | None:
