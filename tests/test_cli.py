@@ -163,6 +163,16 @@ def test_samples_come_back_in_the_units_of_the_data(run, tmp_path, capsys):
     assert np.loadtxt(tmp_path / "s.csv", delimiter=",").shape == (5, 64)
 
 
+def test_later_commands_use_what_the_steps_learned_then(run, tmp_path, monkeypatch):
+    from gibbsian.data.steps import Rescale
+
+    def again(self, train):
+        raise AssertionError("learned anew")
+
+    monkeypatch.setattr(Rescale, "fit", again)
+    assert main(["sample", str(run), "-n", "2", "--steps", "3", "--out", str(tmp_path / "s.npy"), "-q"]) == 0
+
+
 def test_clamped_entries_stay_and_the_rest_is_drawn(run, tmp_path, capsys):
     cue = np.full((2, 8, 8), np.nan)
     cue[0, :4], cue[1, :4] = 16.0, 0.0
