@@ -193,6 +193,8 @@ class Centred(Objective):
     def __call__(self, energy: Any, batch: Batch, state: Offsets, generator: torch.Generator) -> Loss:
         loss = self.objective(energy, batch, state.inner, generator)
         parameters = trainable(energy)
+        if not parameters or not loss.value.requires_grad:  # only judged, as in validation: the value is the same
+            return loss._replace(state=Offsets(loss.state, state.visible, state.hidden))
         plain = torch.autograd.grad(loss.value, parameters, allow_unused=True, materialize_grads=True)
         gradient = {id(p): g for p, g in zip(parameters, plain, strict=True)}
         w, b, c = (gradient[id(p)] for p in (energy.weight, energy.visible_bias, energy.hidden_bias))
