@@ -1,8 +1,8 @@
 """A gated RBM learns how images move: shifts and rotations of random dots, and carries them over to new images.
 
-    python examples/gated_rbm.py [--out out/gated_rbm] [--updates 8000]
+    python examples/gated_rbm.py [--out out/gated_rbm] [--updates 20000]
 
-About five minutes on one core, no network. Pairs of 13×13 images differ by a random shift (binary dots, Bernoulli
+About three minutes on one core, no network. Pairs of 13×13 images differ by a random shift (binary dots, Bernoulli
 units) or a random rotation (blurred dots, Gaussian units). The machine sees pairs only; nobody says what moved
 how. Its filters come in pairs, the same pattern at two phases, its hidden units say which shift it was, and the
 transformation that it infers from one pair is applied to another image (Memisevic & Hinton 2010).
@@ -168,8 +168,8 @@ def strongest(model: models.GatedRBM, count: int) -> tuple[Tensor, Tensor]:
 def draw(out: Path, results: list[tuple[str, models.GatedRBM, list[Tensor]]]) -> Path:
     """Filters above, transfers below, one column of panels for each transformation."""
     count, shown = 12, 8
-    figure = plt.figure(figsize=(13, 8.2), layout="constrained")
-    panels = figure.subfigures(2, len(results), height_ratios=[2.15, 5])
+    figure = plt.figure(figsize=(13, 5.9), layout="constrained")
+    panels = figure.subfigures(2, len(results), height_ratios=[1.55, 4.2])
     for column, (name, model, images) in enumerate(results):
         panel = panels[0, column]
         panel.suptitle(f"{name}: filters of input (above) and output (below)", fontsize=11)
@@ -199,7 +199,7 @@ def draw(out: Path, results: list[tuple[str, models.GatedRBM, list[Tensor]]]) ->
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("out/gated_rbm"))
-    parser.add_argument("--updates", type=int, default=8000)
+    parser.add_argument("--updates", type=int, default=20000)
     arguments = parser.parse_args()
     results = []
     for task in (Shifts(), Rotations()):
