@@ -3,8 +3,8 @@
 H(x, v) = E(x) + ½ vᵀM⁻¹v;   L leapfrog steps;   accept with probability min(1, exp(H - H'))
 """
 
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,7 +13,6 @@ from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError
 from gibbsian.kernels.base import (
     ChainState,
-    Kernel,
     MetropolisInfo,
     MoveInputs,
     event_view,
@@ -21,9 +20,8 @@ from gibbsian.kernels.base import (
     masked,
     metropolis_test,
     positive,
-    start_state,
 )
-from gibbsian.kernels.integrators import Metric, Point, leapfrog
+from gibbsian.kernels.integrators import Massive, Metric, Point, leapfrog
 
 __all__ = ["HMC", "MALA"]
 
@@ -31,7 +29,7 @@ DIVERGENCE = 1000.0  # energy error of a trajectory beyond which it is called di
 
 
 @dataclass(frozen=True)
-class HMC(Kernel):
+class HMC(Massive):
     """Hamiltonian Monte Carlo: momenta v ~ N(0, M), `leapfrog_steps` leapfrog steps of size ε, one Metropolis test.
 
     The kernel of choice for smooth energies in more than a few dimensions. Needs a step size near the
@@ -76,19 +74,6 @@ class HMC(Kernel):
     def unroll(self) -> int:  # type: ignore[override]
         """Steps compiled into one graph: as many as keep the graph small."""
         return max(1, 50 // self.leapfrog_steps)
-
-    def check(self, energy: Any) -> None:
-        super().check(energy)
-        self.metric.check_walls(energy.domain)
-
-    def clamped(self, free: Tensor) -> Self:
-        kernel = replace(self)
-        object.__setattr__(kernel, "metric", self.metric.restrict(free))
-        return kernel
-
-    def init(self, energy: Energy, x: Tensor, free: Tensor | None = None) -> ChainState:
-        self.metric.check(x)
-        return start_state(energy, x, free)
 
     def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> MoveInputs:
         return gaussian_inputs(x, steps, generator, self.step_size, start, jitter=self.jitter)

@@ -3,7 +3,8 @@
 H(x, v) = E(x) + ½ vᵀM⁻¹v,   v the momentum,   ẋ = M⁻¹v,   v̇ = -∇E = s(x)
 """
 
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from torch import Tensor
 from gibbsian.domains import Bounded, Box, Domain
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, DomainError, ShapeError
-from gibbsian.kernels.base import masked
+from gibbsian.kernels.base import Kernel, masked, start_state
 
 __all__ = ["Metric", "Point", "bounce", "leapfrog", "reflect"]
 
@@ -127,6 +128,25 @@ def _matvec(matrix: Tensor, v: Tensor) -> Tensor:
         return (flat @ matrix.T).reshape(v.shape)
     rows = flat.reshape(-1, len(matrix), flat.shape[1])  # several replicas of the chains may share their matrices
     return torch.einsum("cij,rcj->rci", matrix, rows).reshape(v.shape)
+
+
+class Massive(Kernel):
+    """What kernels with momenta share: a metric, checked against walls and positions, and restricted to free entries."""
+
+    metric: Metric
+
+    def check(self, energy: Any) -> None:
+        super().check(energy)
+        self.metric.check_walls(energy.domain)
+
+    def clamped(self, free: Tensor) -> Self:
+        kernel = replace(self)
+        object.__setattr__(kernel, "metric", self.metric.restrict(free))
+        return kernel
+
+    def init(self, energy: Any, x: Tensor, free: Tensor | None = None) -> Any:
+        self.metric.check(x)
+        return start_state(energy, x, free)
 
 
 class Point(NamedTuple):

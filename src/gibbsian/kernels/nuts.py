@@ -7,8 +7,8 @@ Trees of all chains grow leaf by leaf together: a doubling adds the same number 
 is still growing, so the place in the tree is a plain number and only a flag per chain says who goes on.
 """
 
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple, Self
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,15 +17,13 @@ from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError
 from gibbsian.kernels.base import (
     ChainState,
-    Kernel,
     event_view,
     masked,
     positive,
     schedule_values,
-    start_state,
 )
 from gibbsian.kernels.hmc import DIVERGENCE
-from gibbsian.kernels.integrators import Metric, Point, leapfrog
+from gibbsian.kernels.integrators import Massive, Metric, Point, leapfrog
 from gibbsian.random import normals
 
 __all__ = ["NUTS", "NutsInfo"]
@@ -212,7 +210,7 @@ def exchange(a: Point, b: Point, turn: Tensor) -> tuple[Point, Point]:
 
 
 @dataclass(frozen=True)
-class NUTS(Kernel):
+class NUTS(Massive):
     """The No-U-Turn sampler: Hamiltonian Monte Carlo that chooses its own trajectory length.
 
     Trajectories double until they turn back (generalised criterion, with the checks across subtrees) or reach
@@ -253,19 +251,6 @@ class NUTS(Kernel):
                 "a trajectory has up to 2^max_depth leapfrog steps"
             )
         object.__setattr__(self, "metric", Metric.of(self.mass))
-
-    def check(self, energy: Any) -> None:
-        super().check(energy)
-        self.metric.check_walls(energy.domain)
-
-    def clamped(self, free: Tensor) -> Self:
-        kernel = replace(self)
-        object.__setattr__(kernel, "metric", self.metric.restrict(free))
-        return kernel
-
-    def init(self, energy: Energy, x: Tensor, free: Tensor | None = None) -> ChainState:
-        self.metric.check(x)
-        return start_state(energy, x, free)
 
     def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> NutsInputs:
         z = normals(steps, x.numel(), generator, dtype=x.dtype, device=x.device).reshape(steps, *x.shape)

@@ -3,8 +3,8 @@
 dx = M⁻¹v dt,   dv = s(x) dt - γv dt + √(2γM) dW
 """
 
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, Self
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,7 +13,6 @@ from gibbsian.domains import Bounded
 from gibbsian.errors import CapabilityError
 from gibbsian.kernels.base import (
     Info,
-    Kernel,
     MetropolisInfo,
     event_view,
     gaussian_inputs,
@@ -24,7 +23,7 @@ from gibbsian.kernels.base import (
     where_chain,
 )
 from gibbsian.kernels.hmc import DIVERGENCE
-from gibbsian.kernels.integrators import Metric, Point, leapfrog, reflect
+from gibbsian.kernels.integrators import Massive, Metric, Point, leapfrog, reflect
 from gibbsian.kernels.langevin import normal_inputs
 
 __all__ = ["UnderdampedLangevin"]
@@ -54,7 +53,7 @@ class KineticInputs(NamedTuple):
 
 
 @dataclass(frozen=True)
-class UnderdampedLangevin(Kernel):
+class UnderdampedLangevin(Massive):
     """Underdamped Langevin dynamics by the BAOAB splitting: kick, drift, friction with noise, drift, kick,
 
         v += ½εs(x);  x += ½εM⁻¹v;  v ← cv + √(1-c²) M^½ z;  x += ½εM⁻¹v;  v += ½εs(x),   c = exp(-γε).
@@ -98,15 +97,6 @@ class UnderdampedLangevin(Kernel):
     def needs_energy(self) -> bool:  # type: ignore[override]
         """Only the adjusted form does."""
         return self.adjusted
-
-    def check(self, energy: Any) -> None:
-        super().check(energy)
-        self.metric.check_walls(energy.domain)
-
-    def clamped(self, free: Tensor) -> Self:
-        kernel = replace(self)
-        object.__setattr__(kernel, "metric", self.metric.restrict(free))
-        return kernel
 
     def init(self, energy: Any, x: Tensor, free: Tensor | None = None) -> KineticState:
         self.metric.check(x)

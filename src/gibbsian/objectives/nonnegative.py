@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from gibbsian.domains import NonNegative
-from gibbsian.objectives.base import Batch, Loss, Objective, observed
-from gibbsian.objectives.common import accumulated, finish, one_of, whole
+from gibbsian.objectives.base import Batch, Loss, observed
+from gibbsian.objectives.common import accumulated, finish
 from gibbsian.objectives.curvature import (
     batchable,
     blocks,
@@ -20,13 +20,14 @@ from gibbsian.objectives.curvature import (
     need_third_derivative,
     score_with_graph,
 )
+from gibbsian.objectives.score import TracedObjective
 from gibbsian.random import require_generator
 
 __all__ = ["NonNegativeScoreMatching"]
 
 
 @dataclass(frozen=True)
-class NonNegativeScoreMatching(Objective):
+class NonNegativeScoreMatching(TracedObjective):
     """E Σᵢ[2xᵢsᵢ + xᵢ²∂ᵢsᵢ + ½sᵢ²xᵢ²], s = -∇E: score matching for non-negative data.
 
     The weight xᵢ² removes the boundary term that breaks plain score matching at 0, so it is consistent where
@@ -45,16 +46,6 @@ class NonNegativeScoreMatching(Objective):
     >>> NonNegativeScoreMatching()(energy, torch.ones(5, 1), (), g).value.item()  # -2·3 + ½·3²
     -1.5
     """
-
-    trace: str = "exact"
-    probes: int = 1
-    chunk: int | None = None
-
-    def __post_init__(self) -> None:
-        one_of(self, "trace", self.trace, ("exact", "hutchinson"))
-        whole(self, "probes", self.probes)
-        if self.chunk is not None:
-            whole(self, "chunk", self.chunk)
 
     def check(self, energy: Any, batch: Batch) -> None:
         super().check(energy, batch)

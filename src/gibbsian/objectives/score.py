@@ -78,7 +78,22 @@ class ExplicitScoreMatching(Objective):
 
 
 @dataclass(frozen=True)
-class ImplicitScoreMatching(Objective):
+class TracedObjective(Objective):
+    """How a trace of second derivatives is taken: the options of `ImplicitScoreMatching`."""
+
+    trace: str = "exact"
+    probes: int = 1
+    chunk: int | None = None
+
+    def __post_init__(self) -> None:
+        one_of(self, "trace", self.trace, ("exact", "hutchinson"))
+        whole(self, "probes", self.probes)
+        if self.chunk is not None:
+            whole(self, "chunk", self.chunk)
+
+
+@dataclass(frozen=True)
+class ImplicitScoreMatching(TracedObjective):
     """E[tr ∇s(x) + ½‖s(x)‖²] = E[-ΔE + ½‖∇E‖²]: no target score, no partition function, no sampler.
 
     Consistent on R^d; for a Gaussian with full, diagonal or isotropic precision its minimiser is the
@@ -101,16 +116,6 @@ class ImplicitScoreMatching(Objective):
     >>> ImplicitScoreMatching()(energy, torch.ones(3, 2), (), g).value.item()  # -2 + ½·2
     -1.0
     """
-
-    trace: str = "exact"
-    probes: int = 1
-    chunk: int | None = None
-
-    def __post_init__(self) -> None:
-        one_of(self, "trace", self.trace, ("exact", "hutchinson"))
-        whole(self, "probes", self.probes)
-        if self.chunk is not None:
-            whole(self, "chunk", self.chunk)
 
     def check(self, energy: Any, batch: Batch) -> None:
         super().check(energy, batch)
