@@ -38,13 +38,13 @@ class Blurred(torch.nn.Module):
         return (torch.softmax(log_p, 1) @ means - x) / variance
 
 
-def exact_share(width: float = 120.0, cell: float = 0.25) -> list[float]:
+def exact_share(cell: float = 0.3, cells: int = 350) -> list[float]:
     """P(a chain is nearer to the mode of weight 0.8) after every level, by pushing the law through the transitions.
 
     Along u = (x₁ + x₂)/√2 the modes are at ±5√2 and the dynamics do not see the other coordinate. A uniform start
     in the square [-8, 8]² is the triangle on ±8√2.
     """
-    u = torch.arange(-width, width + cell, cell, dtype=torch.float64)
+    u = cell * torch.arange(-cells, cells + 1, dtype=torch.float64)  # five deviations at the highest noise
     p = (8 * math.sqrt(2) - u.abs()).clamp(min=0)
     p, mode = p / p.sum(), 5 * math.sqrt(2)
     shares = []
