@@ -22,6 +22,7 @@ import torch
 from timing import Contender, interleave, save
 
 import gibbsian as gb
+from gibbsian.models.rbm_contrast import take_gradients
 
 torch.set_num_threads(1)
 warnings.simplefilter("ignore")
@@ -83,14 +84,14 @@ def plain(persistent: bool):
 
 
 def ours(persistent: bool, products: str):
-    """`RBM.contrast` and a plain update."""
+    """`RBM.contrast`, its gradients as `gibbsian.fit` takes them, and a plain update."""
     rbm, g, chains = gb.models.RBM(VISIBLE, HIDDEN, products=products), generator(), [DATA[:BATCH].clone()]
     parameters = list(rbm.parameters())
 
     def run(steps: int) -> None:
         for x in batches(steps):
             value, samples = rbm.contrast(x, chains[0] if persistent else None, 1, g)
-            value.backward()
+            assert take_gradients(value, parameters)
             with torch.no_grad():
                 for p in parameters:
                     p.sub_(p.grad, alpha=RATE)
@@ -103,6 +104,7 @@ def ours(persistent: bool, products: str):
 def through_objective(persistent: bool):
     """The objective and torch.optim.SGD, as gibbsian.fit calls them."""
     rbm, g = gb.models.RBM(VISIBLE, HIDDEN), generator()
+    parameters = list(rbm.parameters())
     kernel = gb.kernels.Gibbs()
     objective = (
         gb.objectives.PersistentContrastiveDivergence(kernel, steps=1, chains=BATCH)
@@ -110,13 +112,13 @@ def through_objective(persistent: bool):
         else gb.objectives.ContrastiveDivergence(kernel, steps=1)
     )
     state = [objective.init(rbm, DATA[:BATCH], g)]
-    optimiser = torch.optim.SGD(rbm.parameters(), lr=RATE)
+    optimiser = torch.optim.SGD(parameters, lr=RATE, fused=True)
 
     def run(steps: int) -> None:
         for x in batches(steps):
             loss = objective(rbm, x, state[0], g)
             optimiser.zero_grad()
-            loss.value.backward()
+            assert take_gradients(loss.value, parameters)
             optimiser.step()
             state[0] = loss.state
 

@@ -371,6 +371,25 @@ def test_contrast_has_the_value_and_gradient_of_its_samples(steps, chains, dtype
         torch.testing.assert_close(p.grad, 0.25 * g, **close)
 
 
+def test_gradients_are_taken_where_backward_would_put_them_or_left_to_it():
+    from gibbsian.models.rbm_contrast import take_gradients
+
+    batch = (torch.rand(10, 9, generator=gen()) < 0.4).double()
+    plain, taken = (randomise(RBM(9, 5), scale=1.0).double() for _ in range(2))
+    plain.contrast(batch, None, 1, gen(1))[0].backward()
+    taken.visible_bias.requires_grad_(False)
+    value, _ = taken.contrast(batch, None, 1, gen(1))
+    assert not take_gradients(value, [taken.weight])  # another parameter is wanted by somebody else
+    assert take_gradients(value, [taken.weight, taken.hidden_bias])
+    assert torch.equal(taken.weight.grad, plain.weight.grad)
+    assert taken.visible_bias.grad is None
+    with pytest.raises(gb.errors.CapabilityError, match="once"):
+        value.backward()
+    value, _ = taken.contrast(batch, None, 1, gen(1))
+    assert not take_gradients(value, list(taken.parameters()))  # would have to be added to what is there
+    assert not take_gradients(2 * value, list(taken.parameters()))
+
+
 @pytest.mark.parametrize("chains", [None, 5])
 def test_contrast_for_the_compiler_is_the_plain_one_to_rounding(chains):
     from gibbsian.compiled import fused, fusing

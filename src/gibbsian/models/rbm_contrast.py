@@ -24,7 +24,7 @@ from gibbsian.random import quick_uniforms
 if TYPE_CHECKING:
     from gibbsian.models.rbm import RBM
 
-__all__ = ["Way", "bernoulli_contrast", "hand_out"]
+__all__ = ["Way", "bernoulli_contrast", "hand_out", "take_gradients"]
 
 # product, bias and logistic function in one pass of oneDNN: what torch.compile emits for them on a CPU
 _FUSED = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
@@ -176,12 +176,32 @@ def hand_out(value: Tensor, parameters: Sequence[Tensor], gradients: list[Tensor
     return _HandOut.apply(value, gradients, *parameters)
 
 
+def take_gradients(value: Tensor, parameters: Sequence[Tensor]) -> bool:
+    """Put the gradients of a loss that was handed out where `backward` would; False where only autograd can.
+
+    The engine costs a twentieth of an update of a small machine.
+    """
+    node: Any = value.grad_fn
+    handed_out = isinstance(node, _HandOut._backward_cls)
+    if not handed_out or not node.gradients:
+        return False
+    own = [(p, gradient) for p, gradient in zip(node.parameters, node.gradients, strict=True) if p.requires_grad]
+    wanted = {id(p) for p in parameters}
+    plain = all(id(p) in wanted and p.is_leaf and p.grad is None for p, _ in own)
+    if not plain or len({id(p) for p, _ in own}) < len(own):  # one that stands twice gets the sum
+        return False
+    for p, gradient in own:
+        p.grad = gradient
+    node.gradients = ()
+    return True
+
+
 class _HandOut(torch.autograd.Function):
     """A value that is known already, with its gradient."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, gradients: list[Tensor], *parameters: Tensor) -> Tensor:
-        ctx.gradients = gradients
+        ctx.gradients, ctx.parameters = gradients, parameters
         return value
 
     @staticmethod

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gibbsian.errors import ArgumentError, DataError, DivergenceError, TrainingWarning
+from gibbsian.models.rbm_contrast import take_gradients
 from gibbsian.objectives.base import Loss, Objective, observed, state_modules
 from gibbsian.random import stream
 from gibbsian.training.captured import CapturedStep
@@ -149,7 +150,8 @@ class Job:
             )
         if loss.other is None:
             # only what is trained: score matching would otherwise differentiate in the data as well
-            loss.value.backward(inputs=self.parameters)
+            if not take_gradients(loss.value, self.parameters):
+                loss.value.backward(inputs=self.parameters)
             return
         own, theirs = self.parameters[: self.split], self.parameters[self.split :]
         gradients = [
