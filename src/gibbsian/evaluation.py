@@ -13,7 +13,7 @@ from torch import Tensor
 from gibbsian import metrics, partition
 from gibbsian.data import DataSet, Prepared, Rows, load
 from gibbsian.domains import Binary, Discrete, Real
-from gibbsian.energy import BoundedModel, Energy
+from gibbsian.energy import BoundedModel, Energy, Family
 from gibbsian.errors import CapabilityError, DomainError, GibbsianError
 from gibbsian.models.boltzmann import BoltzmannMachine
 from gibbsian.partition.base import LogZ, placement
@@ -27,6 +27,8 @@ __all__ = ["evaluate", "log_z_of_model"]
 
 _EXACT = 1 << 22  # states that an exact sum may visit here: seconds
 _ROWS = 1 << 14
+_FLOW_DIMENSIONS = 64  # up to which a probability flow is solved with the exact divergence
+_FLOW_ROWS, _FLOW_IMAGES = 500, 64
 
 
 def log_z_of_model(
@@ -34,7 +36,10 @@ def log_z_of_model(
 ) -> tuple[LogZ | None, str]:
     """log Z by what suits the model, or None with the reason why there is none."""
     if not isinstance(energy, Energy):
-        return None, f"{type(energy).__name__} is a score without an energy, so it has no likelihood here"
+        return (
+            None,
+            f"{type(energy).__name__} is a score without an energy, whose likelihood by probability flow takes long here; see partition.flow_log_likelihood",
+        )
     if spec.likelihood == "none":
         return None, "the recipe asks for none"
     tries: dict[str, Callable[[], LogZ]] = {
@@ -88,6 +93,17 @@ def baseline(train: Tensor, rows: Tensor, domain: Any) -> tuple[str, float] | No
     return None
 
 
+def _simplest(train: Tensor, rows: Tensor, domain: Any) -> dict[str, Any]:
+    found = baseline(train.cpu(), rows.cpu(), domain)
+    return {} if found is None else {"baseline": {"what": found[0], "value": found[1]}}
+
+
+def _flows(energy: Any, x: Tensor, spec: EvaluateSpec) -> bool:
+    """Is it a score over noise levels, whose likelihood by probability flow is a matter of seconds here?"""
+    levels = not isinstance(energy, Energy) and isinstance(energy, Family) and hasattr(energy, "sigmas")
+    return levels and spec.likelihood == "auto" and (x[0].numel() <= _FLOW_DIMENSIONS or x.is_cuda)
+
+
 def evaluate(
     energy: Any,
     prepared: Prepared,
@@ -117,7 +133,14 @@ def evaluate(
     with warnings.catch_warnings(record=True) as caught, torch.no_grad():
         warnings.simplefilter("always")
         log_z, reason = log_z_of_model(energy, seen, spec, generator, progress=progress)
-        if log_z is None:
+        if _flows(energy, x, spec):
+            some = _FLOW_ROWS if x[0].numel() <= _FLOW_DIMENSIONS else _FLOW_IMAGES
+            for key, rows in (("likelihood", x), ("train_likelihood", seen)):
+                with torch.enable_grad():
+                    flow = partition.flow_log_likelihood(energy, rows[:some], data=seen, generator=generator)
+                found[key] = _plain(flow)
+            found |= _simplest(seen, x[:some], energy.domain)
+        elif log_z is None:
             found["why_no_likelihood"] = reason
         else:
             found["log_z"] = {
@@ -131,9 +154,7 @@ def evaluate(
                 found["log_z"]["ess"] = float(log_z.diagnostics["ess"])
             found["likelihood"] = _plain(_likelihood(energy, x, log_z, generator))
             found["train_likelihood"] = _plain(_likelihood(energy, seen[: len(x)], log_z, generator))
-            simplest = baseline(seen.cpu(), x.cpu(), energy.domain)
-            if simplest is not None:
-                found["baseline"] = {"what": simplest[0], "value": simplest[1]}
+            found |= _simplest(seen, x, energy.domain)
         if learned_log_z is not None:
             found["learned_log_z"] = learned_log_z
         if isinstance(energy, Energy) and not _intractable(energy):

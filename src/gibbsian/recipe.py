@@ -107,7 +107,8 @@ class EvaluateSpec:
     """How the trained model is judged.
 
     Args:
-        likelihood: "auto" (exact where it can be, else quadrature, else AIS), "exact", "quadrature", "ais", "none".
+        likelihood: "auto" (exact where it can be, else quadrature, else AIS; probability flow for scores), "exact",
+            "quadrature", "ais", "none".
         chains, betas: of AIS.
         rows: held-out rows used at most.
         outside: other data sets that should get high energies (out-of-distribution detection).

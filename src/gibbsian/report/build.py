@@ -275,9 +275,12 @@ def _likelihood(found: dict[str, Any]) -> dict[str, Any] | None:
         table.append(
             (found["baseline"]["what"], f"{found['baseline']['value']:.3f}", "the simplest model, to be beaten")
         )
-    z = found["log_z"]
-    ess = f", {z['ess']:.0f} effective weights" if "ess" in z else ""
-    table.append(("log Z", f"{z['value']:.3f}", f"± {z['stderr']:.2g} by {z['method']}{ess}"))
+    method = found["likelihood"]["method"]
+    if "log_z" in found:
+        z = found["log_z"]
+        method = z["method"]
+        ess = f", {z['ess']:.0f} effective weights" if "ess" in z else ""
+        table.append(("log Z", f"{z['value']:.3f}", f"± {z['stderr']:.2g} by {method}{ess}"))
     if "learned_log_z" in found:
         table.append(("log Z that the objective learned", f"{found['learned_log_z']:.3f}", ""))
     how = {
@@ -285,7 +288,9 @@ def _likelihood(found: dict[str, Any]) -> dict[str, Any] | None:
         "exact sum": "log Z is exact: every state was summed.",
         "quadrature": "log Z is integrated numerically.",
         "closed form": "log Z is known in closed form.",
-    }.get(z["method"], f"log Z is found by {z['method']}.")
+    }.get(
+        method, f"log Z is found by {method}." if "log_z" in found else f"Found by {method}, at the lowest noise level."
+    )
     return {"picture": figures.intervals(rows), "rows": table, "how": how}
 
 
