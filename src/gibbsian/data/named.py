@@ -96,19 +96,26 @@ def _network(allowed: bool) -> Iterator[None]:
 
 def cache_folder() -> Path:
     """Where fetched files are kept."""
-    import pooch
-
     own = os.environ.get("GIBBSIAN_CACHE")
-    return Path(own).expanduser() if own else Path(pooch.os_cache("gibbsian"))
+    if own:
+        return Path(own).expanduser()
+    import pooch  # what is at hand is read without it
+
+    return Path(pooch.os_cache("gibbsian"))
+
+
+def _places() -> Iterator[Path]:
+    """Where files may lie: the folder that the user names, then the cache."""
+    given = os.environ.get("GIBBSIAN_DATA")
+    if given:
+        yield Path(given).expanduser()
+    yield cache_folder()
 
 
 def fetch(entry: Named, file: str) -> Path:
     """The path of a file of a named set, checked; fetched where it is nowhere yet."""
     wanted = entry.files[file]
-    given = os.environ.get("GIBBSIAN_DATA")
-    places = [Path(given).expanduser()] if given else []
-    cache = cache_folder()
-    for place in (*places, cache):
+    for place in _places():
         path = place / entry.folder / file
         if path.exists():
             found = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -117,7 +124,8 @@ def fetch(entry: Named, file: str) -> Path:
                     f"{path} is damaged: its SHA-256 is {found[:12]}…, expected {wanted[:12]}…; delete it, or fetch it again"
                 )
             return path
-    looked = " and ".join(str(place / entry.folder) for place in (*places, cache))
+    cache = cache_folder()
+    looked = " and ".join(str(place / entry.folder) for place in _places())
     if not entry.url:
         raise DataError(f"{file} is not in {looked}, and has no home on the network to fetch it from; put it there")
     if not _ALLOWED[0]:
