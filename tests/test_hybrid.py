@@ -1,5 +1,7 @@
 """Joint energy models: unlabelled rows, generation by class, refinement, and half precision in the chains."""
 
+import math
+
 import pytest
 import torch
 
@@ -284,3 +286,23 @@ def test_residual_networks_may_keep_positions(side):
     assert net.head.in_features > pooled.head.in_features or min(side) < 4
     assert net._arguments[1]["pool"] is False
     assert not torch.allclose(net(x), net(moved))
+
+
+@pytest.mark.parametrize(("walls", "expected"), [("stop", 1.0), ("bounce", 0.8)])
+def test_short_runs_stop_at_walls_or_turn_round(walls, expected):
+    """A slope of one and a step of 0.3 from 0.9: to the wall at 1, or 0.2 past it and back."""
+    energy = gb.as_energy(lambda x: -x.sum(-1), domains.Box(2, -1.0, 1.0))
+    kernel = kernels.ShortRunLangevin(0.3, 0.0, walls=walls)
+    x = torch.tensor([[0.9, -0.9]], dtype=D)
+    trace = gb.sample(energy, kernel, x, steps=1, generator=gen())
+    assert torch.allclose(trace.last, torch.tensor([[expected, -0.6]], dtype=D))
+    with pytest.raises(errors.ArgumentError, match="bounce"):
+        kernels.ShortRunLangevin(0.3, 0.0, walls="round")
+
+
+def test_short_runs_that_diverge_are_not_put_on_a_wall():
+    from gibbsian.kernels.integrators import bounce, stop
+
+    x = torch.tensor([math.inf, -math.inf, math.nan, 2.0])
+    for walls in (stop, bounce):
+        assert torch.isfinite(walls(x, domains.Box(4, -1.0, 1.0))).tolist() == [False, False, False, True]

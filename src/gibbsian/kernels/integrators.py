@@ -177,6 +177,11 @@ def reflect(x: Tensor, v: Tensor, domain: Bounded) -> tuple[Tensor, Tensor]:
     return torch.where(inside, x, folded), torch.where(inside | ~falling, v, -v)
 
 
+def stop(x: Tensor, domain: Bounded) -> Tensor:
+    """Positions that left the domain, put on the wall."""
+    return torch.lerp(torch.clamp(x, *domain.bounds(x)), x, 0.0)  # what is not finite must not become a number
+
+
 def bounce(x: Tensor, domain: Bounded) -> Tensor:
     """Positions that left the domain, reflected at the wall; what passes the opposite one too ends up on it.
 

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from gibbsian.domains import Bounded
+from gibbsian.errors import ArgumentError
 from gibbsian.kernels.base import Info, Kernel, MoveInputs, event_view, masked, positive, schedule_values
-from gibbsian.kernels.integrators import bounce, reflect
+from gibbsian.kernels.integrators import bounce, reflect, stop
 from gibbsian.random import normals
 
 __all__ = ["Langevin", "ShortRunLangevin"]
@@ -86,10 +87,16 @@ class ShortRunLangevin(Kernel):
     This is a cold, clipped optimiser and not a sampler of exp(-E): for small α it follows exp(-E/T) at
     temperature T = τ²/2α (`.temperature`; 1e-6 in common settings), and on N(0, 1) its own law has variance
     τ²/(α(2 - α)) when nothing is clipped. What it draws is its own short-run law, which is what models
-    trained with it learn to make look like data. Use `Langevin` or `MALA` to sample the energy. At the walls of a
-    box it turns round once.
+    trained with it learn to make look like data. Use `Langevin` or `MALA` to sample the energy.
 
     Reference: Nijkamp et al. 2019; Du & Mordatch 2019.
+
+    Args:
+        step_size, noise: α and τ.
+        clip: c, the largest slope that is followed in any coordinate.
+        walls: what happens at the walls of a box. "stop" puts a step that leaves it on the wall, as the published
+            recipes do: the black margin of a digit lies on it, and a large step that turned round there could never
+            settle where the data is. "bounce" turns round, once.
 
     >>> ShortRunLangevin(step_size=10.0, noise=0.005, clip=0.03).temperature
     1.25e-06
@@ -98,6 +105,7 @@ class ShortRunLangevin(Kernel):
     step_size: float | Tensor
     noise: float | Tensor
     clip: float | None = None
+    walls: str = "stop"
     needs_energy: ClassVar[bool] = False
     adjusted: ClassVar[bool] = False
 
@@ -106,6 +114,8 @@ class ShortRunLangevin(Kernel):
         positive("noise", self.noise, "ShortRunLangevin", zero=True)
         if self.clip is not None:
             positive("clip", self.clip, "ShortRunLangevin")
+        if self.walls not in {"stop", "bounce"}:
+            raise ArgumentError(f"ShortRunLangevin(walls={self.walls!r}): expected 'stop' or 'bounce'")
 
     @property
     def temperature(self) -> float:
@@ -131,5 +141,5 @@ class ShortRunLangevin(Kernel):
         move = event_view(inputs.step_size, x) * score + event_view(inputs.noise, x) * inputs.z
         x = x + masked(move, free)
         if isinstance(energy.domain, Bounded):
-            x = bounce(x, energy.domain)
+            x = bounce(x, energy.domain) if self.walls == "bounce" else stop(x, energy.domain)
         return Positions(x, free), Info()
