@@ -121,7 +121,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments and not arguments[0].startswith("-") and arguments[0] not in _COMMANDS:
         near = get_close_matches(arguments[0], _COMMANDS, 1)
         hint = f"did you mean `gibbsian {near[0]}`? " if near else ""
-        return _fail(f"there is no command {arguments[0]!r}; {hint}The commands are {', '.join(_COMMANDS)}", 2)
+        return _fail(f"there is no command {arguments[0]!r}; {hint}there are {', '.join(_COMMANDS)}", 2)
     try:
         options, rest = parser.parse_known_args(arguments)
     except SystemExit as stop:  # --help, --version, or wrong use, already said

@@ -120,7 +120,7 @@ def toy(name: str, n: int, *, generator: torch.Generator, dtype: torch.dtype = t
     if key not in TOYS:
         near = get_close_matches(key, TOYS, 1)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ArgumentError(f"there is no toy set {name!r}; {hint}The toy sets are {', '.join(TOYS)}")
+        raise ArgumentError(f"there is no toy set {name!r}; {hint}there are {', '.join(TOYS)}")
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise ArgumentError(f"n={n!r}: the number of points must be a whole number from 1 on")
     return TOYS[key](_Draw(n, generator, dtype))
