@@ -1,7 +1,6 @@
-"""What the image examples share: reading idx files, weak augmentation, a classifier, pictures, a clock."""
+"""What the image examples share: reading sets, weak augmentation, a classifier, pictures, a clock."""
 
 import math
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,19 +10,16 @@ import torch
 from torch import Tensor
 
 import gibbsian as gb
-from gibbsian.data.readers import read_idx
+from gibbsian.data import load
 from gibbsian.plots.images import tile
 
-FOLDERS = {"mnist": "mnist", "fashion": "fashion_mnist"}
+SETS = {"mnist": "mnist", "fashion": "fashion-mnist"}
 
 
 def read(name: str, split: str, limit: int | None = None) -> tuple[Tensor, Tensor]:
-    """Images `(rows, 1, 28, 28)` in [-1, 1] and labels of $GIBBSIAN_DATA/<set>; split "train" or "test"."""
-    folder = Path(os.environ.get("GIBBSIAN_DATA", "data")) / FOLDERS[name]
-    start = "train" if split == "train" else "t10k"
-    x = torch.from_numpy(read_idx(folder / f"{start}-images-idx3-ubyte.gz")[:limit].copy())
-    y = torch.from_numpy(read_idx(folder / f"{start}-labels-idx1-ubyte.gz")[:limit].copy())
-    return x[:, None].float() / 127.5 - 1, y.long()
+    """Images `(rows, 1, 28, 28)` in [-1, 1] and labels of a set in $GIBBSIAN_DATA; split "train" or "test"."""
+    part = getattr(load(SETS[name], offline=True), split)
+    return part.x[:limit, None].float() / 127.5 - 1, part.y[:limit]
 
 
 def augmented(x: Tensor, generator: torch.Generator, *, shift: int = 0, flip: bool = False) -> Tensor:

@@ -3,7 +3,7 @@
     GIBBSIAN_DATA=folder python examples/mnist_dbm.py --out out/mnist_dbm
     GIBBSIAN_DATA=folder python examples/mnist_dbm.py --sizes 784 200 200 --updates 6000 ... (a smaller one, on a CPU)
 
-The data folder holds mnist/{train,t10k}-{images-idx3,labels-idx1}-ubyte.gz, and binarized_mnist/binarized_mnist_test.mat,
+The data folder holds mnist/{train,t10k}-{images-idx3,labels-idx1}-ubyte.gz, and binarized_mnist/*.mat,
 the fixed binarisation of the density literature, on which the likelihood is measured. Batches are binarised anew from
 grey values; --fixed trains on the fixed binarisation instead. Salakhutdinov & Hinton (2009) report a test bound of -84.62
 nats and 0.95 % errors after discriminative fine-tuning. Writes results.json, the weights, and pictures of fantasies,
@@ -11,35 +11,20 @@ filters and completed digits of which the right half was hidden.
 """
 
 import argparse
-import gzip
 import json
-import os
 import time
 from pathlib import Path
 
 import torch
-from scipy.io import loadmat
+from mnist_rbm import read, read_grey
 
 import gibbsian as gb
 from gibbsian import kernels, models, objectives, partition
-from gibbsian.data import binarise
-
-DATA = Path(os.environ.get("GIBBSIAN_DATA", "data"))
+from gibbsian.data import binarise, load
 
 
-def read_images(name: str) -> torch.Tensor:
-    raw = gzip.decompress((DATA / "mnist" / f"{name}-images-idx3-ubyte.gz").read_bytes())
-    return torch.frombuffer(bytearray(raw[16:]), dtype=torch.uint8).reshape(-1, 784).float() / 255
-
-
-def read_labels(name: str) -> torch.Tensor:
-    raw = gzip.decompress((DATA / "mnist" / f"{name}-labels-idx1-ubyte.gz").read_bytes())
-    return torch.frombuffer(bytearray(raw[8:]), dtype=torch.uint8).long()
-
-
-def read_fixed(*splits: str) -> torch.Tensor:
-    files = [DATA / "binarized_mnist" / f"binarized_mnist_{split}.mat" for split in splits]
-    return torch.cat([torch.as_tensor(loadmat(file)["X"], dtype=torch.float32) for file in files])
+def read_labels(split: str) -> torch.Tensor:
+    return getattr(load("mnist", offline=True), split).y
 
 
 def binarise_anew(batch: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -167,7 +152,7 @@ def errors(classifier: models.DBMClassifier, x: torch.Tensor, y: torch.Tensor) -
 def classify(dbm: models.DBM, x: torch.Tensor, y: torch.Tensor, options, clock: Clock) -> dict:
     """Fine-tune a network that starts as the machine, on grey values."""
     device = clock.device
-    test, test_y = read_images("t10k").to(device), read_labels("t10k").to(device)
+    test, test_y = read_grey("test").to(device), read_labels("test").to(device)
     classifier = models.DBMClassifier(dbm, classes=10, iterations=options.iterations)
     objective = objectives.DropoutCrossEntropy(inputs=options.drop_inputs, hidden=options.drop_hidden)
     steps = options.classifier_updates
@@ -269,11 +254,9 @@ def main() -> None:
     out = Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
     clock = Clock(device)
-    grey, labels = (read("train")[: options.rows].to(device) for read in (read_images, read_labels))
-    test = read_fixed("test")[torch.randperm(10000, generator=gb.random.stream(0, "test"))].to(
-        device
-    )  # sorted by class
-    data = read_fixed("train", "valid")[: options.rows].to(device) if options.fixed else grey
+    grey, labels = (part("train")[: options.rows].to(device) for part in (read_grey, read_labels))
+    test = read("test")[torch.randperm(10000, generator=gb.random.stream(0, "test"))].to(device)  # sorted by class
+    data = torch.cat([read("train"), read("validation")])[: options.rows].to(device) if options.fixed else grey
     dbm = models.DBM(*options.sizes, generator=gb.random.stream(options.seed, "init"))
     dbm.initialise_visible_bias(binarise(grey[:10000].cpu(), "threshold"))
     dbm.to(device)

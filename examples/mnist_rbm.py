@@ -3,16 +3,14 @@
     GIBBSIAN_DATA=folder python examples/mnist_rbm.py --centred --updates 200000 --out out/mnist_rbm
 
 The data folder holds binarized_mnist/binarized_mnist_{train,valid,test}.mat, the fixed binarisation of the density
-literature (50000/10000/10000 × 784, matrix X), and for --grey mnist/train-images-idx3-ubyte.gz: then every batch is
+literature (50000/10000/10000 × 784, matrix X), and for --grey MNIST's four files in mnist/: then every batch is
 binarised anew from grey values, as Salakhutdinov & Murray (2008) did, who report -86.34 nats for CD-25. The test set is
 the fixed one in both cases. Writes results.json, the weights, and a picture: filters, fantasy particles, and test digits
 whose hidden half or scattered pixels are completed by clamped Gibbs sampling.
 """
 
 import argparse
-import gzip
 import json
-import os
 import time
 from pathlib import Path
 
@@ -21,23 +19,20 @@ import torch
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
-from scipy.io import loadmat
 
 import gibbsian as gb
 from gibbsian import kernels, models, objectives, partition, plots, schedules
-from gibbsian.data import binarise
+from gibbsian.data import binarise, load
 
 
 def read(split: str) -> torch.Tensor:
-    folder = Path(os.environ.get("GIBBSIAN_DATA", "data")) / "binarized_mnist"
-    return torch.as_tensor(loadmat(folder / f"binarized_mnist_{split}.mat")["X"], dtype=torch.float32)
+    """The fixed binarisation: "train", "validation" or "test"."""
+    return getattr(load("binarized-mnist", offline=True), split).x.flatten(1).float()
 
 
-def read_grey() -> torch.Tensor:
-    raw = gzip.decompress(
-        (Path(os.environ.get("GIBBSIAN_DATA", "data")) / "mnist" / "train-images-idx3-ubyte.gz").read_bytes()
-    )
-    return torch.frombuffer(bytearray(raw[16:]), dtype=torch.uint8).reshape(-1, 784).float() / 255
+def read_grey(split: str = "train") -> torch.Tensor:
+    """Grey digits in [0, 1]: "train" or "test"."""
+    return getattr(load("mnist", offline=True), split).x.flatten(1).float() / 255
 
 
 def binarise_anew(batch: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -89,7 +84,7 @@ def main() -> None:
     out = Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
 
-    train, valid, test = (read(split).to(device) for split in ("train", "valid", "test"))
+    train, valid, test = (read(split).to(device) for split in ("train", "validation", "test"))
     train = torch.cat([train, valid])  # as in the paper: all 60000 for training, nothing tuned on them here
     grey = read_grey().to(device) if options.grey else None
     rbm = models.RBM(784, options.hidden)

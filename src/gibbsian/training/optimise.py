@@ -169,8 +169,8 @@ class Updates:
         self.capturable = capturable and all(isinstance(g["lr"], Tensor) for g in self.optimiser.param_groups)
         self.base_rates = [float(group["lr"]) for group in self.optimiser.param_groups]
 
-    def set_rate(self, step: int, factor: float) -> float:
-        """Set the learning rate, times a factor, and scheduled options of a step; returns the rate."""
+    def set_rate(self, step: int, factor: float) -> None:
+        """Set the learning rate, times a factor, and scheduled options of a step."""
         rate = self.rate(step) * factor
         for group, base in zip(self.optimiser.param_groups, self.base_rates, strict=True):
             own = base * (rate / self.lr)
@@ -180,7 +180,6 @@ class Updates:
                 group["lr"] = own
             for name, schedule in self.options.items():
                 group[name] = value_at(schedule, step)
-        return rate
 
     def copy_rates(self, rate: Tensor) -> None:
         """Set the learning rate from a tensor, for steps inside a CUDA graph."""
