@@ -39,7 +39,7 @@ def train(data: torch.Tensor, options: argparse.Namespace, guard: bool) -> tuple
     energy.to(data.device)
     kernel = kernels.ShortRunLangevin(step_size=10.0, noise=0.005, clip=0.03)
     objective = objectives.PersistentContrastiveDivergence(
-        kernel, steps=60, chains=128, buffer=8192, reinit=0.05, penalty=options.penalty
+        kernel, steps=options.sampler_steps, chains=128, buffer=8192, reinit=0.05, penalty=options.penalty
     )
     records: list[dict] = []
     last: dict[str, torch.Tensor] = {}
@@ -58,14 +58,14 @@ def train(data: torch.Tensor, options: argparse.Namespace, guard: bool) -> tuple
             steps=options.steps,
             batch_size=128,
             lr=options.lr,
-            optimiser={"name": "adam", "betas": (0.0, 0.999)},
+            optimiser={"name": "adam", "betas": (options.momentum, 0.999)},
             schedule=options.schedule,
-            clip=0.1,
+            clip=options.clip,
             seed=options.seed,
             transform=jitter,
             compile=data.is_cuda,
             guard=guard,
-            hooks=[(25, watch)],
+            hooks=[(10, watch)],
         )
     except errors.DivergenceError as error:
         ended = f"DivergenceError: {error}"
@@ -80,6 +80,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--penalty", type=float, default=0.0)
+    parser.add_argument("--clip", type=float, help="largest norm of a gradient")
+    parser.add_argument("--momentum", type=float, default=0.0, help="β₁ of Adam")
+    parser.add_argument("--sampler-steps", type=int, default=60)
+    parser.add_argument("--only", choices=["with", "without"])
     parser.add_argument("--schedule", default=None)
     parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--fresh", type=int, default=512, help="steps of chains that start from noise at the end")
@@ -97,6 +101,8 @@ def main() -> None:
     figure, axes = plt.subplots(2, 3, figsize=(12, 8), constrained_layout=True)
     results = {}
     for row, guard in zip(axes, (False, True), strict=True):
+        if options.only not in (None, "with" if guard else "without"):
+            continue
         begun = time.perf_counter()
         records, samples, ended = train(data, options, guard)
         name = "with the guard" if guard else "without the guard"

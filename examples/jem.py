@@ -34,7 +34,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, help="of the training of the joint energy")
     parser.add_argument("--widths", type=int, nargs="+", default=[32, 64, 128])
     parser.add_argument("--blocks", type=int, default=1)
-    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--batch", type=int, default=128, help="images an update")
+    parser.add_argument("--chains", type=int, default=128, help="chains an update")
+    parser.add_argument("--fused", action="store_true", help="compile the network too; takes a minute")
     parser.add_argument("--lr", type=float, default=5e-4)
     parser.add_argument("--weight", type=float, default=1.0, help="of the energy term; 1 is the joint likelihood")
     parser.add_argument("--steps", type=int, default=20, help="sampler steps an update")
@@ -100,12 +102,15 @@ def main() -> None:
     chains = objectives.PersistentContrastiveDivergence(
         kernel,
         steps=chosen.steps,
-        chains=chosen.batch,
+        chains=chosen.chains,
         buffer=chosen.buffer,
         reinit=chosen.reinit,
         penalty=chosen.penalty,
     )
-    joint = models.JointEnergy(network(), domain)
+    net = network()
+    if chosen.fused:
+        net.compile()
+    joint = models.JointEnergy(net, domain)
     clock = Clock(chosen.seconds or SECONDS[chosen.data], chosen.lr)
     run = gb.fit(
         joint,
