@@ -4,7 +4,8 @@ as plain eager PyTorch in f32; interleaved within one run, and the test accuracy
     GIBBSIAN_DATA=folder PYTHONPATH=src:benchmarks:examples python benchmarks/joint_gpu.py --save benchmarks/results/joint_gpu.json
 
 Work: Fashion-MNIST, a residual network without batch norm, 20 sampler steps an update, replay buffer of 10000 slots with
-5 % begun anew. `small`: widths 32, 64, 128 with one block each and 128 images a batch; `large`: 64, 128, 128 with two
+5 % begun anew. `quick`, the network of examples/jem.py: widths 64, 128, 256 with one block each, the image halved by the
+first convolution, 128 images a batch; `small`: widths 32, 64, 128 with one block each and 128 images a batch; `large`: 64, 128, 128 with two
 blocks and 256 images; `wide`: WRN-10-8 and 256 images. "plain f32" switches TF32 off; "plain, TF32" leaves
 PyTorch's default for convolutions on. "fused" is gibbsian with `net.compile()` before, which takes a minute.
 """
@@ -31,6 +32,7 @@ DEVICE = "cuda" if CUDA else "cpu"
 WALL, STEPS, NOISE, SLOTS = 1.15, 20, 0.01, 10_000
 CONFIGS = {
     "tiny": (lambda: ResidualNet((1, 28, 28), (8, 16), 1, outputs=10, pool=False), 16),  # for a look on the CPU
+    "quick": (lambda: ResidualNet((1, 28, 28), (64, 128, 256), 1, outputs=10, stride=2, pool=False), 128),
     "small": (lambda: ResidualNet((1, 28, 28), (32, 64, 128), 1, outputs=10, pool=False), 128),
     "large": (lambda: ResidualNet((1, 28, 28), (64, 128, 128), 2, outputs=10, pool=False), 256),
     "wide": (lambda: WideResidualNet((1, 28, 28), 10, 8, outputs=10, pool=False), 256),
@@ -167,7 +169,7 @@ def interleaved(config: str, fused: bool, data: Any, test: Any, rounds: int, upd
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--configs", nargs="+", choices=list(CONFIGS), default=["small", "large"])
+    parser.add_argument("--configs", nargs="+", choices=list(CONFIGS), default=["quick", "small", "wide"])
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--updates", type=int, default=60, help="a round")
     parser.add_argument("--fused", action="store_true", help="also with net.compile()")

@@ -32,8 +32,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--data", choices=["mnist", "fashion"], default="mnist")
     parser.add_argument("--out", default="out/jem")
     parser.add_argument("--seconds", type=float, help="of the training of the joint energy")
-    parser.add_argument("--widths", type=int, nargs="+", default=[32, 64, 128])
+    parser.add_argument("--widths", type=int, nargs="+", default=[64, 128, 256])
     parser.add_argument("--blocks", type=int, default=1)
+    parser.add_argument("--stride", type=int, default=2, help="of the first convolution")
     parser.add_argument("--batch", type=int, default=128, help="images an update")
     parser.add_argument("--chains", type=int, default=128, help="chains an update")
     parser.add_argument("--fused", action="store_true", help="compile the network too; takes a minute")
@@ -45,6 +46,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--score-clip", type=float, help="largest slope of a pixel in a sampler step")
     parser.add_argument("--buffer", type=int, default=10_000)
     parser.add_argument("--reinit", type=float, default=0.05)
+    parser.add_argument("--start", choices=["reference", "data"], default="reference", help="where chains begin")
     parser.add_argument("--penalty", type=float, default=0.001, help="on squared energies")
     parser.add_argument("--input-noise", type=float, default=0.03)
     parser.add_argument("--shift", type=int, default=1, help="augmentation: pixels")
@@ -95,7 +97,7 @@ def main() -> None:
         return (images + chosen.input_noise * noise).clamp(-wall, wall), batch[1]
 
     def network() -> ResidualNet:
-        net = ResidualNet((1, 28, 28), chosen.widths, chosen.blocks, outputs=10, pool=False)
+        net = ResidualNet((1, 28, 28), chosen.widths, chosen.blocks, outputs=10, stride=chosen.stride, pool=False)
         return net.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     kernel = kernels.ShortRunLangevin(chosen.step_size, chosen.noise, clip=chosen.score_clip)
@@ -105,6 +107,7 @@ def main() -> None:
         chains=chosen.chains,
         buffer=chosen.buffer,
         reinit=chosen.reinit,
+        start=chosen.start,
         penalty=chosen.penalty,
     )
     net = network()

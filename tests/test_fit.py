@@ -309,7 +309,7 @@ def test_many_steps_in_one_graph_train_what_single_ones_do(optimiser, monkeypatc
             compile=True,
         )
         monkeypatch.undo()
-        assert (len(leaps) > 15) == (name == "leaps")
+        assert bool(leaps) == (name == "leaps")
     a, b = runs["leaps"], runs["single"]
     assert a.step == b.step == 203
     assert torch.allclose(weights(a.energy), weights(b.energy), atol=1e-6)

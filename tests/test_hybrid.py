@@ -56,6 +56,26 @@ def test_rows_without_label_do_not_count(smoothing):
     torch.testing.assert_close(loss.metrics["accuracy"], accuracy)
 
 
+def test_adversarial_examples_of_a_linear_network_raise_every_margin_by_epsilon_times_its_weights():
+    """Two classes with logit difference w·x + b: the worst x within ±ε has the margin of the true class lowered by ε‖w‖₁."""
+    net = torch.nn.Linear(3, 2, dtype=D)
+    x, y = torch.randn(20, 3, generator=gen(), dtype=D), torch.arange(20) % 2
+    w, b = (net.weight[1] - net.weight[0]), (net.bias[1] - net.bias[0])
+    margin = (2 * y - 1) * (x @ w + b)
+    clean, worst = (torch.nn.functional.softplus(-m).mean() for m in (margin, margin - 0.3 * w.abs().sum()))
+    joint = models.JointEnergy(net, gb.domains.Real(3))
+    loss = objectives.CrossEntropy(adversary=0.3)(joint, (x, y), (), gen())
+    torch.testing.assert_close(loss.value, (clean + worst) / 2)
+    torch.testing.assert_close(loss.metrics["adversarial_cross_entropy"], worst.detach())
+    held = (2 * y - 1) * (torch.full_like(x, 0.5) @ w + b)  # in a box that ends there nothing can move up
+    boxed = models.JointEnergy(net, gb.domains.Box(3, 0.5, 0.5 + 1e-9))
+    loss = objectives.CrossEntropy(adversary=0.3)(boxed, (torch.full_like(x, 0.5), y), (), gen())
+    torch.testing.assert_close(loss.value, torch.nn.functional.softplus(-held).mean())
+    with pytest.raises(errors.CapabilityError, match="moves inputs"):
+        binary = models.JointEnergy(net, gb.domains.Binary(3))
+        objectives.CrossEntropy(adversary=0.1).check(binary, (torch.zeros(2, 3, dtype=D), torch.arange(2)))
+
+
 def test_a_batch_without_any_label_gives_no_gradient():
     joint, x = joint_energy(), torch.randn(4, 2, generator=gen(), dtype=D)
     loss = objectives.CrossEntropy()(joint, (x, torch.full((4,), -1)), (), gen())

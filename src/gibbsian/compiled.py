@@ -69,7 +69,10 @@ def _backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Any:
     # Unrolled element-wise chains are otherwise fused without limit: minutes instead of seconds.
     patches = {"realize_opcount_threshold": 8}
     on_cpu = all(t.device.type == "cpu" for t in inputs if isinstance(t, Tensor))
-    return compile_fx(graph, inputs, config_patches=patches, decompositions=_decompositions() if on_cpu else None)
+    table = _decompositions() if on_cpu else None
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")  # precision is chosen by precision="tf32"
+        return compile_fx(graph, inputs, config_patches=patches, decompositions=table)
 
 
 def _fresh(function: Any) -> Any:

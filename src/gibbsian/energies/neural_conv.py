@@ -119,6 +119,8 @@ class ResidualNet(Recorded):
         shape: (channels, height, width) of an image.
         widths: of the stages; the image is halved between them.
         blocks: residual blocks per stage.
+        stride: of the first convolution. 2 halves the image before the first stage: a quarter of the work, and about
+            as good on 28×28 images.
         pool: average over positions before the outputs. Without, they see where things are: centred images such as
             digits are learned many times faster.
         outputs, activation, spectral_norm, generator: as for `MLP`.
@@ -134,6 +136,7 @@ class ResidualNet(Recorded):
         blocks: int = 2,
         outputs: int = 1,
         *,
+        stride: int = 1,
         pool: bool = True,
         activation: str = "silu",
         spectral_norm: bool = False,
@@ -142,11 +145,14 @@ class ResidualNet(Recorded):
         super().__init__()
         wide = sizes_of("widths", widths)
         sizes_of("shape, blocks, outputs", (*shape, blocks, outputs), 5)
+        if stride not in (1, 2):
+            raise ArgumentError(f"ResidualNet(stride={stride!r}): 1 or 2")
         at = wide[0]
         stages: list[nn.Module] = []
         with isolated(seeded(generator)):
-            self.stem = layer(nn.Conv2d(shape[0], at, 3, padding=1), spectral_norm)
-            size = shape[1:]
+            near = 3 if stride == 1 else 5
+            self.stem = layer(nn.Conv2d(shape[0], at, near, stride=stride, padding=near // 2), spectral_norm)
+            size = ((shape[1] - 1) // stride + 1, (shape[2] - 1) // stride + 1)
             for i, width in enumerate(wide):
                 stage = []
                 if i and min(size) > 1:

@@ -26,7 +26,7 @@ class DropoutCrossEntropy(CrossEntropy):
     Reference: Srivastava et al. 2014.
 
     Args:
-        smoothing: as in `CrossEntropy`.
+        smoothing, adversary: as in `CrossEntropy`.
         inputs: share of inputs (data, and posteriors from above) that is dropped.
         hidden: share of hidden units.
 
@@ -69,7 +69,7 @@ class _Dropping:
     """A classifier whose units are dropped."""
 
     def __init__(self, energy: Any, drop: Any) -> None:
-        self.energy, self.drop = energy, drop
+        self.energy, self.drop, self.domain = energy, drop, energy.domain
 
     def class_log_prob(self, x: Tensor) -> Tensor:
         return self.energy.class_log_prob(x, self.drop)

@@ -19,7 +19,7 @@ __all__ = ["Guard", "Watch"]
 
 _WATCHED = ("loss", "gradient_norm", "energy_data", "energy_samples", "gap")
 _SUSTAINED = 3  # looks in a row at a tenth of an explosion that count as one
-_APART = 6.0  # standard deviations between the energies of data and samples: chains that keep up overlap with data
+_APART = 4.0  # standard deviations between the energies of data and samples: chains that keep up overlap with data
 _BASELINE = 5  # looks that find the scale of a number; looks in a row that make a sign a warning
 
 
