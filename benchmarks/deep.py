@@ -18,6 +18,7 @@ import torch
 from timing import Contender, interleave, save
 
 import gibbsian as gb
+from gibbsian.models.rbm_contrast import take_gradients
 from gibbsian.training.pretrain import Encoded
 
 torch.set_num_threads(1)
@@ -94,7 +95,8 @@ def stepping(energy, objective, optimised: bool):
     def run(steps: int) -> None:
         for batch in batches(steps):
             loss = objective(energy, batch, state[0], g)
-            loss.value.backward()
+            if not take_gradients(loss.value, parameters):  # as gibbsian.fit does
+                loss.value.backward()
             state[0] = loss.state
             if optimised:
                 optimiser.step()

@@ -22,6 +22,7 @@ import torch
 from timing import interleave, save
 
 from gibbsian import kernels, models, objectives, units
+from gibbsian.models.rbm_contrast import take_gradients
 
 torch.set_num_threads(1)
 RATE = 1e-4
@@ -75,7 +76,8 @@ def training(model, batch, conditional: bool):
                 value, _ = model.given(batch[0]).contrast(batch[1], None, 1, g)
             else:
                 value, _ = model.contrast(batch, None, 1, g)
-            value.backward()
+            if not take_gradients(value, parameters):
+                value.backward()
             with torch.no_grad():
                 for p in parameters:
                     p.sub_(p.grad, alpha=RATE)
@@ -89,14 +91,15 @@ def through_objective(model, batch, conditional: bool):
     objective = objectives.ContrastiveDivergence(kernels.Gibbs(), steps=1)
     if conditional:
         objective = objectives.Conditional(objective)
-    g = generator()
-    state, optimiser = objective.init(model, batch, g), torch.optim.SGD(model.parameters(), lr=RATE)
+    g, parameters = generator(), [p for p in model.parameters() if p.requires_grad]
+    state, optimiser = objective.init(model, batch, g), torch.optim.SGD(parameters, lr=RATE, fused=True)
 
     def run(steps: int) -> None:
         for _ in range(steps):
             loss = objective(model, batch, state, g)
             optimiser.zero_grad()
-            loss.value.backward()
+            if not take_gradients(loss.value, parameters):  # as gibbsian.fit does
+                loss.value.backward()
             optimiser.step()
 
     return run

@@ -154,7 +154,9 @@ def classify(dbm: models.DBM, x: torch.Tensor, y: torch.Tensor, options, clock: 
     device = clock.device
     test, test_y = read_grey("test").to(device), read_labels("test").to(device)
     classifier = models.DBMClassifier(dbm, classes=10, iterations=options.iterations)
-    objective = objectives.DropoutCrossEntropy(inputs=options.drop_inputs, hidden=options.drop_hidden)
+    objective = objectives.DropoutCrossEntropy(
+        adversary=options.adversary, inputs=options.drop_inputs, hidden=options.drop_hidden
+    )
     steps = options.classifier_updates
 
     def watch(average: models.DBMClassifier) -> dict[str, float]:
@@ -240,8 +242,9 @@ def arguments() -> argparse.Namespace:
     add("--classifier-lr", type=float, default=5e-4)
     add("--classifier-decay", type=float, default=1e-6)
     add("--classifier-ema", type=float, default=0.999)
-    add("--drop-inputs", type=float, default=0.2)
-    add("--drop-hidden", type=float, default=0.5)
+    add("--drop-inputs", type=float, default=0.1)
+    add("--drop-hidden", type=float, default=0.3)
+    add("--adversary", type=float, default=0.1, help="largest change of a pixel in adversarial examples; 0 for none")
     add("--weights", help="start from these weights instead of training")
     add("--seed", type=int, default=0)
     add("--out", default="out/mnist_dbm")

@@ -71,8 +71,8 @@ def test_adversarial_examples_of_a_linear_network_raise_every_margin_by_epsilon_
     boxed = models.JointEnergy(net, gb.domains.Box(3, 0.5, 0.5 + 1e-9))
     loss = objectives.CrossEntropy(adversary=0.3)(boxed, (torch.full_like(x, 0.5), y), (), gen())
     torch.testing.assert_close(loss.value, torch.nn.functional.softplus(-held).mean())
+    binary = models.JointEnergy(net, gb.domains.Binary(3))
     with pytest.raises(errors.CapabilityError, match="moves inputs"):
-        binary = models.JointEnergy(net, gb.domains.Binary(3))
         objectives.CrossEntropy(adversary=0.1).check(binary, (torch.zeros(2, 3, dtype=D), torch.arange(2)))
 
 

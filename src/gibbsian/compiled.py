@@ -71,7 +71,9 @@ def _backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Any:
     on_cpu = all(t.device.type == "cpu" for t in inputs if isinstance(t, Tensor))
     table = _decompositions() if on_cpu else None
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "TensorFloat32 tensor cores")  # precision is chosen by precision="tf32"
+        warnings.simplefilter(
+            "ignore", UserWarning
+        )  # advice on how to set the compiler; precision is the caller's choice
         return compile_fx(graph, inputs, config_patches=patches, decompositions=table)
 
 
