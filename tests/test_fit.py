@@ -504,6 +504,33 @@ def test_bad_data_stops_with_its_place_and_reason_and_nothing_saved_is_lost(name
         assert "epoch 0" in message
 
 
+def test_tensorboard_shows_the_history_also_after_a_resume(tmp_path, monkeypatch):
+    """A stand-in for its writer that forgets what TensorBoard forgets: events from `purge_step` on."""
+    events: dict[str, dict[int, float]] = {}
+
+    class Writer:
+        def __init__(self, folder, purge_step):
+            assert folder == tmp_path / "run" / "tensorboard"
+            for values in events.values():
+                for step in [step for step in values if step >= purge_step]:
+                    del values[step]
+
+        def add_scalar(self, name, value, step):
+            events.setdefault(name, {})[step] = value
+
+        def close(self):
+            pass
+
+    from gibbsian.training import log
+
+    monkeypatch.setattr(log, "_summary_writer", lambda: Writer)
+    how = {"batch_size": 20, "log_every": 10, "run_dir": tmp_path / "run", "tensorboard": True}
+    gb.fit(gaussian(), Likelihood(), cloud(), steps=40, **how)
+    run = gb.resume(tmp_path / "run", cloud(), steps=70)
+    assert events["loss"] == {r["step"]: r["loss"] for r in run.history if "loss" in r}
+    assert list(events["loss"]) == [10, 20, 30, 40, 50, 60, 70]
+
+
 @pytest.mark.parametrize(
     ("how", "message"),
     [

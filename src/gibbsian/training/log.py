@@ -52,7 +52,7 @@ class Log:
         rewritten.replace(path)
         self.file = os.open(path, os.O_WRONLY | os.O_APPEND)
         if tensorboard:
-            self.board = _summary_writer()(folder / "tensorboard", purge_step=step)
+            self.board = _summary_writer()(folder / "tensorboard", purge_step=step + 1)
 
     @staticmethod
     def _line(record: dict[str, Any]) -> str:
