@@ -160,11 +160,11 @@ def network() -> gb.models.DBN:
 def greedy(stage: int, rounds: int) -> dict:
     cd = gb.objectives.ContrastiveDivergence(gb.kernels.Gibbs())
     base = "the products alone"
-    contenders: list[Contender] = [(base, bare_stage(stage), 10)]
+    contenders: list[Contender] = [(base, bare_stage(stage), 40)]
     for name, optimised in [("gibbsian", False), ("gibbsian, torch.optim.SGD", True)]:
         dbn = network()
         machine = dbn.begin_stage(stage, dbn.encode(stage, (DATA, LABELS), generator()))
-        contenders.append((name, stepping(machine, Encoded(cd, dbn, stage), optimised), 10))
+        contenders.append((name, stepping(machine, Encoded(cd, dbn, stage), optimised), 40))
     names = ["784 × 500", "500 × 500 above it", "(10 + 500) × 2000 above both"]
     title = f"CD-1, stage {stage + 1}: {names[stage]}, batch 100"
     return interleave(title, contenders, base=base, rounds=rounds, clock=time.process_time)
@@ -172,10 +172,10 @@ def greedy(stage: int, rounds: int) -> dict:
 
 def up_down(k: int, rounds: int) -> dict:
     base = "the products alone"
-    contenders: list[Contender] = [(base, bare_up_down(k), 5)]
+    contenders: list[Contender] = [(base, bare_up_down(k), 20)]
     for name, optimised in [("gibbsian", False), ("gibbsian, torch.optim.SGD", True)]:
-        contenders.append((name, stepping(network(), gb.objectives.UpDown(steps=k), optimised), 5))
-    contenders.append(("plain torch", plain_up_down(k), 5))
+        contenders.append((name, stepping(network(), gb.objectives.UpDown(steps=k), optimised), 20))
+    contenders.append(("plain torch", plain_up_down(k), 20))
     title = f"up-down, {k} sweep{'s' * (k > 1)} on top, 784-500-500-2000 with labels, batch 100"
     return interleave(title, contenders, base=base, rounds=rounds, clock=time.process_time)
 
