@@ -18,6 +18,7 @@ import torch
 from timing import Contender, interleave, save
 
 import gibbsian as gb
+from gibbsian import compiled
 from gibbsian.models.rbm_contrast import take_gradients
 from gibbsian.training.pretrain import Encoded
 
@@ -93,8 +94,9 @@ def stepping(energy, objective, optimised: bool):
     optimiser = torch.optim.SGD(parameters, lr=RATE, fused=True)
 
     def run(steps: int) -> None:
-        for batch in batches(steps):
-            loss = objective(energy, batch, state[0], g)
+        for i, batch in enumerate(batches(steps)):
+            with compiled.stepping(fusing=False, watched=i % 10 == 0):  # as gibbsian.fit with its guard
+                loss = objective(energy, batch, state[0], g)
             if not take_gradients(loss.value, parameters):  # as gibbsian.fit does
                 loss.value.backward()
             state[0] = loss.state

@@ -21,7 +21,7 @@ import time
 import torch
 from timing import interleave, save
 
-from gibbsian import kernels, models, objectives, units
+from gibbsian import compiled, kernels, models, objectives, units
 from gibbsian.models.rbm_contrast import take_gradients
 
 torch.set_num_threads(1)
@@ -95,8 +95,9 @@ def through_objective(model, batch, conditional: bool):
     state, optimiser = objective.init(model, batch, g), torch.optim.SGD(parameters, lr=RATE, fused=True)
 
     def run(steps: int) -> None:
-        for _ in range(steps):
-            loss = objective(model, batch, state, g)
+        for i in range(steps):
+            with compiled.stepping(fusing=False, watched=i % 10 == 0):  # as gibbsian.fit with its guard
+                loss = objective(model, batch, state, g)
             optimiser.zero_grad()
             if not take_gradients(loss.value, parameters):  # as gibbsian.fit does
                 loss.value.backward()

@@ -501,10 +501,10 @@ def test_copies_do_not_share_units():
 def test_grey_digits_are_drawn_anew_inside_the_step():
     grey, dbn = torch.rand(40, 6, generator=gen()), DBN(6, 4, 3, labels=2)
     y = torch.arange(40) % 2
-    a, b = (objectives.Binarised(CD).drawn((grey, y), gen(i)) for i in range(2))
+    a, b = (objectives.Binarised(CD).drawn(dbn, (grey, y), gen(i)) for i in range(2))
     assert not torch.equal(a[0], b[0])
     assert a[1] is y
-    often = torch.stack([objectives.Binarised(CD).drawn(grey, gen(i)) for i in range(400)]).mean(0)
+    often = torch.stack([objectives.Binarised(CD).drawn(dbn, grey, gen(i)) for i in range(400)]).mean(0)
     assert float((often - grey).abs().max()) < 5 * 0.5 / 20
     gb.pretrain(dbn, objectives.Binarised(CD), (grey, y), steps=3, batch_size=10, lr=0.01)
     gb.fit(dbn, objectives.Binarised(objectives.UpDown(steps=1)), (grey, y), steps=3, batch_size=10, lr=0.01)

@@ -29,7 +29,7 @@ def test_greedy_and_up_down_training(captured):
     run = gb.fit(dbn, objectives.Binarised(objectives.UpDown(steps=3)), (grey, y), steps=400, lr=0.01, **common)
     assert run.step == 400
     g = torch.Generator("cuda").manual_seed(1)
-    x = objectives.Binarised(cd).drawn(grey, g)
+    x = objectives.Binarised(cd).drawn(dbn, grey, g)
     assert float((dbn.classify(x) == y).double().mean()) > 0.95
     assert float((dbn.classify(x, passes=3, generator=g) == y).double().mean()) > 0.95
     log_z = partition.ais(dbn, x, chains=100, betas=200, generator=g)

@@ -20,10 +20,12 @@ import gibbsian as gb
 from gibbsian import domains, errors, kernels, objectives, units
 from gibbsian.objectives import (
     Adversarial,
+    Blurred,
     Centred,
     ContrastiveDivergence,
     CrossEntropy,
     ExactLikelihood,
+    ImplicitScoreMatching,
     NoiseContrastive,
     PersistentContrastiveDivergence,
     Sparsity,
@@ -45,6 +47,42 @@ def test_weight_decay_touches_weights_alone():
     assert (gradient(rbm, WeightDecay(0.1), data)[rbm.weight.numel() :] == 0).all()
     with pytest.raises(errors.CapabilityError, match="names="):
         WeightDecay().init(gaussian(), some_data(3), gen())
+
+
+def test_blurred_data_have_their_covariance_and_that_of_the_noise():
+    """At N(μ, Σ + σ²I) score matching on N(μ, Σ) blurred by σ has no gradient; at twice the noise it has."""
+    truth, sigma, rows = gaussian(), 0.7, 2000
+    objective = Blurred(ImplicitScoreMatching(), sigma)
+
+    def worst(noise):
+        cov = torch.tensor([[1.5, 0.6], [0.6, 0.8]], dtype=F64) + noise**2 * torch.eye(2, dtype=F64)
+        energy = gb.energies.Gaussian(torch.tensor([0.5, -0.3], dtype=F64), cov, trainable=True)
+        found = []
+        for seed in range(60):
+            x = truth.sample(rows, generator=gen(1000 + seed))
+            found.append(gradient_of(objective(energy, x, (), gen(seed)).value, energy))
+        found = torch.stack(found)
+        return float((found.mean(0) / (found.std(0) / 60**0.5).clamp(min=1e-12)).abs().max())
+
+    assert worst(sigma) < 5
+    assert worst(2 * sigma) > 20
+
+
+def test_blur_stays_in_the_box_and_is_seen_by_its_own_part_alone():
+    x = torch.rand(50, 3, generator=gen(), dtype=F64)
+    joint = gb.models.JointEnergy(torch.nn.Linear(3, 2, dtype=F64), domains.Box(3))
+    seen = Blurred(CrossEntropy(), 0.5).drawn(joint, (x, torch.arange(50) % 2), gen())
+    assert joint.domain.contains(seen[0]).all()
+    assert not torch.equal(seen[0], x)
+    batch = x, torch.arange(50) % 2
+    both = Weighted([CrossEntropy(), Blurred(CrossEntropy(), 0.5)])(joint, batch, ((), ()), gen())
+    clean = CrossEntropy()(joint, batch, (), gen()).value
+    noisy = CrossEntropy()(joint, Blurred(CrossEntropy(), 0.5).drawn(joint, batch, gen()), (), gen()).value
+    torch.testing.assert_close(both.value, clean + noisy)
+    with pytest.raises(errors.CapabilityError, match="adds Gaussian noise"):
+        Blurred(ContrastiveDivergence(kernels.Gibbs())).init(random_rbm(), bits(5, 6), gen())
+    with pytest.raises(errors.ArgumentError, match="sigma"):
+        Blurred(CrossEntropy(), 0.0)
 
 
 def test_sparsity_is_the_divergence_from_the_target():

@@ -392,7 +392,7 @@ def test_gradients_are_taken_where_backward_would_put_them_or_left_to_it():
 
 @pytest.mark.parametrize("chains", [None, 5])
 def test_contrast_for_the_compiler_is_the_plain_one_to_rounding(chains):
-    from gibbsian.compiled import fused, fusing
+    from gibbsian.compiled import fused, stepping
     from gibbsian.models.rbm_contrast import _whole_contrast
 
     rbm, x = randomise(RBM(4, 3), scale=1.0).double(), (torch.rand(7, 4, generator=gen(1)) < 0.5).double()
@@ -407,7 +407,7 @@ def test_contrast_for_the_compiler_is_the_plain_one_to_rounding(chains):
     for a, p in zip(gradient, torch.autograd.grad(plain, list(rbm.parameters())), strict=True):
         assert torch.allclose(a, p)
     assert fused(_whole_contrast) is None  # compiling is asked for
-    with fusing():
+    with stepping(fusing=True, watched=True):
         compiled, w = rbm.contrast(x, start, 2, gen(3))
     assert torch.equal(w, v)
     for a, p in zip(torch.autograd.grad(compiled, list(rbm.parameters())), gradient, strict=True):

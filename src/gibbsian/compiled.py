@@ -20,7 +20,7 @@ from torch.utils import _pytree as pytree
 
 from gibbsian.errors import CompileWarning
 
-__all__ = ["Chunk", "compiled_chunk", "fused", "fusing", "watched"]
+__all__ = ["Chunk", "compiled_chunk", "fused", "stepping", "watched"]
 
 Runner = Callable[[Any, Any, Any, Any], tuple[Any, Tensor, Tensor, Tensor]]
 
@@ -94,12 +94,12 @@ _fused: dict[Any, Any] = {}
 
 
 @contextmanager
-def fusing(watched: bool = True) -> Iterator[None]:
-    """Inside, algorithms that offer it run their element-wise parts as compiled kernels (see `fused`), and may leave
-    out what is only looked at where nobody does (see `watched`)."""
+def stepping(*, fusing: bool, watched: bool) -> Iterator[None]:
+    """Inside is one training step. With `fusing`, algorithms that offer it run their element-wise parts as compiled
+    kernels (see `fused`); without `watched` they leave out what is only looked at (see `watched`)."""
     global _fusing, _watched
     before = _fusing, _watched
-    _fusing, _watched = True, watched
+    _fusing, _watched = fusing, watched
     try:
         yield
     finally:

@@ -24,7 +24,7 @@ from gibbsian.random import quick_uniforms
 if TYPE_CHECKING:
     from gibbsian.models.rbm import RBM
 
-__all__ = ["Way", "bernoulli_contrast", "hand_out", "take_gradients"]
+__all__ = ["Way", "bernoulli_contrast", "hand_out", "sum_of", "take_gradients"]
 
 # product, bias and logistic function in one pass of oneDNN: what torch.compile emits for them on a CPU
 _FUSED = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
@@ -174,6 +174,16 @@ def _value(up: Way, down: Way, batch: Tensor, data_mean: Tensor, v: Tensor, p: T
 def hand_out(value: Tensor, parameters: Sequence[Tensor], gradients: list[Tensor]) -> Tensor:
     """A loss with this value and these gradients, which become the parameters' own without a copy: only once."""
     return _HandOut.apply(value, gradients, *parameters)
+
+
+def sum_of(*values: Tensor) -> Tensor:
+    """The sum of losses; one that can be handed out at once where all of them can."""
+    nodes: list[Any] = [value.grad_fn for value in values]
+    if not all(isinstance(node, _HandOut._backward_cls) and node.gradients for node in nodes):
+        return torch.stack(values).sum()
+    parameters = [p for node in nodes for p in node.parameters]
+    gradients = [gradient for node in nodes for gradient in node.gradients]
+    return hand_out(torch.stack([value.detach() for value in values]).sum(), parameters, gradients)
 
 
 def take_gradients(value: Tensor, parameters: Sequence[Tensor]) -> bool:

@@ -2,7 +2,6 @@
 
 from gibbsian.objectives.adversarial import Adversarial
 from gibbsian.objectives.base import Loss, Objective
-from gibbsian.objectives.binarised import Binarised
 from gibbsian.objectives.classification import ClassificationLikelihood
 from gibbsian.objectives.conditional import Conditional
 from gibbsian.objectives.contrastive import ContrastiveDivergence
@@ -21,6 +20,7 @@ from gibbsian.objectives.probability_flow import MinimumProbabilityFlow
 from gibbsian.objectives.pseudo import PseudoLikelihood
 from gibbsian.objectives.ranking import Around, Flips, RankingContrastive
 from gibbsian.objectives.ratio import RatioMatching
+from gibbsian.objectives.redrawn import Binarised, Blurred
 from gibbsian.objectives.regularisers import Centred, Sparsity, WeightDecay
 from gibbsian.objectives.samplers import FlowSampler, ImplicitSampler
 from gibbsian.objectives.score import ExplicitScoreMatching, ImplicitScoreMatching
@@ -33,6 +33,7 @@ __all__ = [
     "Adversarial",
     "Around",
     "Binarised",
+    "Blurred",
     "Centred",
     "ClassificationLikelihood",
     "Conditional",

@@ -9,6 +9,7 @@ from torch import Tensor
 from gibbsian.errors import CapabilityError, DataError
 from gibbsian.models.dbn import DBN
 from gibbsian.models.dbn_phases import sleep_phase, wake_phase
+from gibbsian.models.rbm_contrast import sum_of
 from gibbsian.objectives.base import Batch, Loss, Objective, labels, observed
 from gibbsian.objectives.common import finish, frozen, whole
 from gibbsian.random import require_generator
@@ -76,8 +77,7 @@ class UpDown(Objective):
         gap, chain = energy.top.contrast(seen, None, self.steps, generator)
         y = energy.features_of(chain)
         sleep = sleep_phase(layers, y, generator) if plain else _sleep(energy, y, x, generator)
-        value = wake + gap + sleep
-        return finish(self, value, state, {"wake": wake, "gap": gap, "sleep": sleep})
+        return finish(self, sum_of(wake, gap, sleep), state, {"wake": wake, "gap": gap, "sleep": sleep})
 
 
 def _sleep(dbn: DBN, y: Tensor, x: Tensor, generator: torch.Generator) -> Tensor:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from gibbsian.compiled import fusing
+from gibbsian.compiled import stepping
 from gibbsian.errors import CompileWarning
 from gibbsian.objectives.base import Loss
 from gibbsian.training.rows import TensorRows
@@ -225,7 +225,7 @@ class CapturedStep:
         """Forward and backward pass."""
         job, run = self.job, self.job.run
         job.updates.drop_gradients()
-        with job.precision(cache=False), fusing(watched):
+        with job.precision(cache=False), stepping(fusing=True, watched=watched):
             loss = run.objective(run.energy, batch, state, job.generator)
         job.backward(loss)
         return loss

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gibbsian.compiled import stepping
 from gibbsian.errors import ArgumentError, DataError, DivergenceError, TrainingWarning
 from gibbsian.models.rbm_contrast import take_gradients
 from gibbsian.objectives.base import Loss, Objective, observed, state_modules
@@ -126,7 +127,7 @@ class Job:
         self.summed += steps - 1
         return loss
 
-    def differentiate(self, batch: Any) -> tuple[Loss | None, str | None]:
+    def differentiate(self, batch: Any, *, watched: bool) -> tuple[Loss | None, str | None]:
         """The loss on a batch, with its gradients in place; or what diverged."""
         run = self.run
         self.updates.set_rate(run.step, self._softness)
@@ -134,7 +135,7 @@ class Job:
         if captured is not None:
             return captured, None
         try:
-            with self.precision():
+            with self.precision(), stepping(fusing=False, watched=watched):
                 loss = run.objective(run.energy, batch, run.state, self.generator)
             self.backward(loss)
         except (DivergenceError, torch.linalg.LinAlgError) as error:

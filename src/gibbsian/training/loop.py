@@ -43,15 +43,18 @@ def train(job: Job, held_out: Any, hooks: Sequence[Hook], progress: bool | None)
         keep.snapshot(job)
         stopping = False
         while run.step < settings.steps and not stopping:
-            ahead = job.reach(_quiet(job, periods))
+            quiet = _quiet(job, periods)
+            ahead = job.reach(quiet)
             step = run.step + ahead
+            looking = watch is not None and (step == 1 or ahead > 1 or step % watch.guard.every == 0)
+            logging = step % settings.log_every == 0 or step == settings.steps
             loss: Loss | None
             problem: str | None = None
             if ahead > 1:
                 loss, rows = job.differentiate_ahead(ahead), settings.batch_size
             else:
                 batch = job.feed.next()
-                loss, problem = job.differentiate(batch)
+                loss, problem = job.differentiate(batch, watched=looking or quiet == 1)
                 rows = rows_of(batch)
             signals = (bool(caught), problem is not None)
             stop, diverged = world.share_gradients(job.parameters, rows, signals)
@@ -59,8 +62,6 @@ def train(job: Job, held_out: Any, hooks: Sequence[Hook], progress: bool | None)
             if diverged > 0 and problem is None:
                 problem = "another process diverged"
 
-            looking = watch is not None and (step == 1 or ahead > 1 or step % watch.guard.every == 0)
-            logging = step % settings.log_every == 0 or step == settings.steps
             numbers: dict[str, float] = {}
             if loss is not None and problem is None:
                 norm = job.clip_gradients(measure=looking or logging)

@@ -26,7 +26,7 @@ from gibbsian.domains import Domain
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError
 from gibbsian.objectives.base import Batch, Loss, Objective
-from gibbsian.objectives.binarised import Binarised
+from gibbsian.objectives.redrawn import Binarised
 from gibbsian.random import stream
 from gibbsian.training.fit import fit
 from gibbsian.training.loader import make_feed
@@ -192,6 +192,6 @@ def _first_rows(
     )
     generator, batch = stream(seed, "first", device), feed.first()
     if isinstance(objective, Binarised):
-        batch = objective.drawn(batch, generator)
+        batch = objective.drawn(model, batch, generator)
     with torch.no_grad():
         return model.encode(stage, batch, generator)

@@ -1,0 +1,126 @@
+"""Objectives on data that are drawn anew at every step: blurred by noise, or binary from grey values."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gibbsian.domains import Bounded, Box, Discrete
+from gibbsian.errors import ArgumentError, CapabilityError
+from gibbsian.objectives.base import Batch, Loss, Objective, observed
+from gibbsian.objectives.common import number
+from gibbsian.random import quick_uniforms, require_generator
+
+__all__ = ["Binarised", "Blurred", "Redrawn"]
+
+
+@dataclass(frozen=True)
+class Redrawn(Objective):
+    """An objective on a random function of the batch; subclasses say which."""
+
+    objective: Objective
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.objective, Objective):
+            raise ArgumentError(
+                f"{type(self).__name__}(objective={self.objective!r}): expected one of gibbsian.objectives"
+            )
+
+    @abstractmethod
+    def redraw(self, energy: Any, x: Tensor, generator: torch.Generator) -> Tensor:
+        """What the objective sees instead of x."""
+
+    def drawn(self, energy: Any, batch: Batch, generator: torch.Generator) -> Batch:
+        """The batch with x drawn."""
+        x = observed(batch)
+        require_generator(generator, x.device)
+        return _with(batch, self.redraw(energy, x, generator))
+
+    def init(self, energy: Any, batch: Batch, generator: torch.Generator) -> Any:
+        self.check(energy, batch)
+        return self.objective.init(energy, self.drawn(energy, batch, generator), generator)
+
+    def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
+        return self.objective(energy, self.drawn(energy, batch, generator), state, generator)
+
+    def log_z(self, state: Any) -> Tensor | None:
+        return self.objective.log_z(state)
+
+
+@dataclass(frozen=True)
+class Binarised(Redrawn):
+    """An objective for {0, 1} data on grey values in [0, 1]: every step draws x ~ Bernoulli(grey) anew.
+
+    The same as `fit(transform=...)` with `data.binarise`, inside the step: data are checked once, and with
+    `fit(compile=True)` many steps go into one CUDA graph. No two epochs see the same pixels, which keeps a machine
+    from learning one binarisation by heart. For digits; where grey values are amounts and not probabilities use
+    Gaussian units.
+
+    Reference: Salakhutdinov & Murray 2008, who trained this way.
+
+    Args:
+        objective: what is trained on the draws.
+
+    >>> import gibbsian as gb
+    >>> g = torch.Generator().manual_seed(0)
+    >>> objective = Binarised(gb.objectives.ContrastiveDivergence(gb.kernels.Gibbs()))
+    >>> grey = torch.rand(10, 6, generator=g)
+    >>> objective(gb.models.RBM(6, 3), grey, (), g).value.backward()
+    """
+
+    def redraw(self, energy: Any, x: Tensor, generator: torch.Generator) -> Tensor:
+        u = quick_uniforms(x.numel(), generator, dtype=x.dtype, device=x.device).view_as(x)
+        return (u < x).to(x.dtype)
+
+    def check(self, energy: Any, batch: Batch) -> None:
+        x = observed(batch)
+        Box(tuple(x.shape[1:])).check(x, "batch")
+        self.objective.check(energy, _with(batch, (x > 0.5).to(x.dtype)))
+
+
+@dataclass(frozen=True)
+class Blurred(Redrawn):
+    """An objective on x + σn, n ~ N(0, I) anew at every step: it learns the density of the data blurred by σ.
+
+    Data that lie on surfaces, as images do, have no density, and energies that are taught them grow wells as steep
+    as they can, until chains of a fixed step fall out of them; blurred data have wells as wide as σ. Inside
+    `Weighted` only this part sees the noise: a joint energy classifies clean images. In a box the noise stops at the
+    walls.
+
+    Args:
+        objective: what is trained on the blurred data.
+        sigma: σ.
+
+    >>> import gibbsian as gb
+    >>> g = torch.Generator().manual_seed(0)
+    >>> chains = gb.objectives.PersistentContrastiveDivergence(gb.kernels.MALA(0.3), steps=5, chains=16)
+    >>> energy, x = gb.energies.MLPEnergy(2, (8,), confine=0.1), torch.zeros(10, 2)
+    >>> objective = Blurred(chains, sigma=0.1)
+    >>> objective(energy, x, objective.init(energy, x, g), g).value.backward()
+    """
+
+    sigma: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        number(self, "sigma", self.sigma, open_low=True)
+
+    def redraw(self, energy: Any, x: Tensor, generator: torch.Generator) -> Tensor:
+        noise = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
+        blurred = torch.add(x, noise, alpha=self.sigma)
+        if isinstance(energy.domain, Bounded):
+            low, high = energy.domain.bounds(x)
+            return torch.minimum(torch.maximum(blurred, low), high)
+        return blurred
+
+    def check(self, energy: Any, batch: Batch) -> None:
+        if isinstance(energy.domain, Discrete):
+            raise CapabilityError(f"Blurred adds Gaussian noise to the data, but they are {energy.domain}")
+        self.objective.check(energy, batch)
+
+
+def _with(batch: Batch, x: Tensor) -> Batch:
+    return (x, *batch[1:]) if isinstance(batch, Sequence) else x
