@@ -42,13 +42,13 @@ def options() -> argparse.Namespace:
     parser.add_argument("--weight", type=float, default=1.0, help="of the energy term; 1 is the joint likelihood")
     parser.add_argument("--steps", type=int, default=20, help="sampler steps an update")
     parser.add_argument("--step-size", type=float, default=1.0)
-    parser.add_argument("--noise", type=float, default=0.01, help="of the sampler")
-    parser.add_argument("--score-clip", type=float, help="largest slope of a pixel in a sampler step")
-    parser.add_argument("--buffer", type=int, default=10_000)
+    parser.add_argument("--noise", type=float, default=0.03, help="of the sampler")
+    parser.add_argument("--score-clip", type=float, default=0.1, help="largest slope of a pixel in a sampler step")
+    parser.add_argument("--buffer", type=int, default=1280)
     parser.add_argument("--reinit", type=float, default=0.05)
     parser.add_argument("--start", choices=["reference", "data"], default="reference", help="where chains begin")
-    parser.add_argument("--penalty", type=float, default=0.001, help="on squared energies")
-    parser.add_argument("--input-noise", type=float, default=0.03)
+    parser.add_argument("--penalty", type=float, default=0.01, help="on squared energies")
+    parser.add_argument("--blur", type=float, default=0.1, help="noise on the images that the energy term sees")
     parser.add_argument("--shift", type=int, default=1, help="augmentation: pixels")
     parser.add_argument("--ema", type=float, default=0.999)
     parser.add_argument("--epsilon", type=float, default=0.2, help="largest change of a pixel in the attack, of 2")
@@ -88,13 +88,11 @@ def main() -> None:
     x, y = (t.to(device) for t in read(chosen.data, "train", chosen.limit))
     held_x, held_y = (t.to(device) for t in read(chosen.data, "test", chosen.limit))
 
-    wall = 1.0 + 5 * chosen.input_noise  # noise takes pixels out of [-1, 1]
+    wall = 1.0 + 3 * chosen.blur  # noise takes pixels out of [-1, 1]
     domain = domains.Box((1, 28, 28), -wall, wall)
 
-    def noisy(batch: tuple[Tensor, Tensor], generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        images = augmented(batch[0], generator, shift=chosen.shift, flip=chosen.data == "fashion")
-        noise = torch.randn(images.shape, generator=generator, device=images.device)
-        return (images + chosen.input_noise * noise).clamp(-wall, wall), batch[1]
+    def moved(batch: tuple[Tensor, Tensor], generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        return augmented(batch[0], generator, shift=chosen.shift, flip=chosen.data == "fashion"), batch[1]
 
     def network() -> ResidualNet:
         net = ResidualNet((1, 28, 28), chosen.widths, chosen.blocks, outputs=10, stride=chosen.stride, pool=False)
@@ -117,9 +115,9 @@ def main() -> None:
     clock = Clock(chosen.seconds or SECONDS[chosen.data], chosen.lr)
     run = gb.fit(
         joint,
-        objectives.Weighted([objectives.CrossEntropy(), chains], [1.0, chosen.weight]),
+        objectives.Weighted([objectives.CrossEntropy(), objectives.Blurred(chains, chosen.blur)], [1.0, chosen.weight]),
         (x, y),
-        transform=noisy,
+        transform=moved,
         steps=10_000_000,
         batch_size=chosen.batch,
         lr=chosen.lr,
@@ -129,6 +127,7 @@ def main() -> None:
         seed=chosen.seed,
         precision="bf16" if fast else None,
         compile=fast,
+        guard=gb.training.Guard(penalty=chosen.penalty),
         checkpoint_every=1_000_000,
         log_every=500 if fast else 10,
         hooks=[(25, clock.over)],
@@ -137,7 +136,7 @@ def main() -> None:
     model, seconds = run.ema.eval(), clock.elapsed()
     print(f"joint energy: {run.step} updates in {seconds:.0f} s, {run.step * chosen.batch / len(x):.1f} epochs")
     plain = train_classifier(
-        network(), (x, y), noisy, run.step, domain=domain, lr=chosen.lr, batch=chosen.batch, seed=chosen.seed
+        network(), (x, y), moved, run.step, domain=domain, lr=chosen.lr, batch=chosen.batch, seed=chosen.seed
     )
 
     g = gb.random.stream(chosen.seed, "evaluate", device)

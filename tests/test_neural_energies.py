@@ -332,3 +332,22 @@ def test_energies_are_rebuilt_from_a_run_folder(name, tmp_path):
     again = gb.load(tmp_path / "run")
     assert type(again) is type(energy)
     assert torch.equal(again(x), run.energy(x))
+
+
+def test_halving_has_the_derivatives_of_mean_pooling():
+    from gibbsian.energies.neural_conv import _Halve, halve
+
+    x = torch.randn(2, 3, 4, 6, generator=gen(), dtype=torch.float64, requires_grad=True)
+    pool = lambda x: torch.nn.functional.avg_pool2d(x, 2)  # noqa: E731
+    torch.testing.assert_close(_Halve.apply(x), pool(x))
+    torch.testing.assert_close(halve(x[:, :, :3]), torch.nn.functional.avg_pool2d(x[:, :, :3], 2, ceil_mode=True))
+    assert torch.autograd.gradcheck(_Halve.apply, (x,), check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(lambda x: _Halve.apply(x).square(), (x,))
+    slopes = [
+        torch.func.vmap(torch.func.grad(lambda x, f=f: f(x[None]).pow(3).sum()))(x.detach())
+        for f in (_Halve.apply, pool)
+    ]
+    torch.testing.assert_close(*slopes)
+    last = x.detach().to(memory_format=torch.channels_last).requires_grad_()
+    (slope,) = torch.autograd.grad(_Halve.apply(last).square().sum(), last)
+    assert slope.is_contiguous(memory_format=torch.channels_last)

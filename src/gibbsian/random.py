@@ -114,4 +114,5 @@ def quick_uniforms(count: int, generator: torch.Generator, *, dtype: torch.dtype
         return torch.rand(count, generator=generator, dtype=dtype, device=device)
     seed, last = divmod(int(torch.randint(1 << 62, (), generator=generator)), 256)
     leading = np.random.SFC64(seed).random_raw((count + 3) // 4).view(np.int16)
-    return torch.from_numpy(leading)[:count].to(dtype).mul_(2.0**-16).add_(0.5 + last * 2.0**-24)
+    u = torch.from_numpy(leading)[:count].to(dtype)
+    return torch.add(torch.tensor(0.5 + last * 2.0**-24), u, alpha=2.0**-16, out=u)  # exact but for one rounding

@@ -1,6 +1,7 @@
 """Energies of images: plain convolutions, and residual blocks."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -97,6 +98,36 @@ class ConvEnergy(NeuralEnergy):
         super().__init__(ConvNet((c, h, w), channels, head, **options), domain, confine=confine)  # type: ignore[arg-type]
 
 
+class _Halve(torch.autograd.Function):
+    """Means of 2×2 pixels. Their gradient is the outer one, enlarged: torch's own kernel for it takes ten times as long
+    as the memory does, on CUDA with channels last an eighth of all time."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return F.avg_pool2d(x, 2)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> Tensor:
+        return F.interpolate(0.25 * outer[0], scale_factor=2, mode="nearest")
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor) -> Tensor:
+        return F.avg_pool2d(tangents[0], 2)
+
+
+def halve(x: Tensor) -> Tensor:
+    """Images of half the size, by means of 2×2 pixels; odd ones keep half a pixel at the end."""
+    if x.is_cuda and x.shape[2] % 2 == x.shape[3] % 2 == 0 and not torch.compiler.is_compiling():
+        return _Halve.apply(x)
+    return F.avg_pool2d(x, 2, ceil_mode=True)
+
+
 class ResidualBlock(nn.Module):
     """x + conv(φ(conv(φ(x)))), with a linear shortcut where the width changes."""
 
@@ -168,7 +199,7 @@ class ResidualNet(Recorded):
     def forward(self, x: Tensor) -> Tensor:
         x = self.stem(x)
         for i, stage in enumerate(self.stages):
-            x = stage(F.avg_pool2d(x, 2, ceil_mode=True) if i and min(x.shape[2:]) > 1 else x)
+            x = stage(halve(x) if i and min(x.shape[2:]) > 1 else x)
         x = self.activation(x).flatten(2)
         return self.head(x.mean(2) if self.pool else x.flatten(1))
 

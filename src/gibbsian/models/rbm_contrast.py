@@ -179,7 +179,7 @@ def hand_out(value: Tensor, parameters: Sequence[Tensor], gradients: list[Tensor
 def sum_of(*values: Tensor) -> Tensor:
     """The sum of losses; one that can be handed out at once where all of them can."""
     nodes: list[Any] = [value.grad_fn for value in values]
-    if not all(isinstance(node, _HandOut._backward_cls) and node.gradients for node in nodes):
+    if not all(_handed_out(node) for node in nodes):
         return torch.stack(values).sum()
     parameters = [p for node in nodes for p in node.parameters]
     gradients = [gradient for node in nodes for gradient in node.gradients]
@@ -192,8 +192,7 @@ def take_gradients(value: Tensor, parameters: Sequence[Tensor]) -> bool:
     The engine costs a twentieth of an update of a small machine.
     """
     node: Any = value.grad_fn
-    handed_out = isinstance(node, _HandOut._backward_cls)
-    if not handed_out or not node.gradients:
+    if not _handed_out(node):
         return False
     own = [(p, gradient) for p, gradient in zip(node.parameters, node.gradients, strict=True) if p.requires_grad]
     wanted = {id(p) for p in parameters}
@@ -204,6 +203,12 @@ def take_gradients(value: Tensor, parameters: Sequence[Tensor]) -> bool:
         p.grad = gradient
     node.gradients = ()
     return True
+
+
+def _handed_out(node: Any) -> bool:
+    """Does this node of the graph hold gradients that nobody took yet?"""
+    ours = isinstance(node, _HandOut._backward_cls)
+    return ours and bool(node.gradients)
 
 
 class _HandOut(torch.autograd.Function):

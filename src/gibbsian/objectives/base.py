@@ -12,6 +12,7 @@ A batch is a tensor `(batch, *event)`, or a pair of it and labels `(batch,)`; ob
 labels ignore them.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -111,7 +112,8 @@ def check_finite(value: Tensor, what: str) -> None:
     """
     if value.is_cuda and torch.cuda.is_current_stream_capturing():
         return
-    if not bool(torch.isfinite(value).all()):
+    finite = math.isfinite(float(value.detach())) if value.numel() == 1 else bool(torch.isfinite(value).all())
+    if not finite:
         raise DivergenceError(
             f"{what} is not finite ({float(value.detach().flatten()[0]):g}); lower the learning rate or the "
             "step size, or let gibbsian.fit's guard roll back"

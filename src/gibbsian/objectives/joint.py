@@ -62,10 +62,9 @@ class CrossEntropy(Objective):
                 f"CrossEntropy needs a model with class_log_prob(x), such as models.JointEnergy; "
                 f"{type(energy).__name__} has none"
             )
-        if self.adversary and isinstance(energy.domain, Discrete):
-            raise CapabilityError(
-                f"CrossEntropy(adversary={self.adversary}) moves inputs, but they are {energy.domain}"
-            )
+        domain = getattr(energy, "domain", None)
+        if self.adversary and isinstance(domain, Discrete):
+            raise CapabilityError(f"CrossEntropy(adversary={self.adversary}) moves inputs, but they are {domain}")
         y, classes = labels(batch, "CrossEntropy"), getattr(energy, "classes", None)
         lowest, highest = int(y.min()), int(y.max())
         if lowest < -1 or (isinstance(classes, int) and highest >= classes):
