@@ -71,5 +71,7 @@ class LatentLikelihood(Objective):
         gap = energy(low).mean() - energy(high).mean()
         fit = energy.log_prob_given(low, x).mean()
         metrics = {"gap": gap, "log_p_given": fit, "divergent": chain["divergent"] + seen["divergent"]}
-        metrics |= {"movement": chain["movement"], "posterior_movement": seen["movement"]}
+        for name, found in (("movement", chain), ("posterior_movement", seen)):
+            if "movement" in found:  # somebody looks at this step
+                metrics[name] = found["movement"]
         return finish(self, gap - fit, state, metrics)
