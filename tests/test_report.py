@@ -11,7 +11,7 @@ import torch
 
 from gibbsian.cli import main
 from gibbsian.report import figures, write_report
-from gibbsian.report.build import brief
+from gibbsian.report.words import brief
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 TEXT = {

@@ -10,7 +10,7 @@ import gibbsian
 from gibbsian.energy import Energy
 from gibbsian.plots import landscape
 from gibbsian.report import figures
-from gibbsian.report.build import duration, render
+from gibbsian.report.words import duration, render
 from gibbsian.runs import open_run, snapshots_of, trained
 
 __all__ = ["write_comparison"]
