@@ -41,8 +41,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--lr", type=float, default=5e-4)
     parser.add_argument("--weight", type=float, default=1.0, help="of the energy term; 1 is the joint likelihood")
     parser.add_argument("--steps", type=int, default=20, help="sampler steps an update")
-    parser.add_argument("--step-size", type=float, default=1.0)
-    parser.add_argument("--noise", type=float, default=0.03, help="of the sampler")
+    parser.add_argument("--step-size", type=float, default=2.0)
+    parser.add_argument("--last-step-size", type=float, default=0.05, help="sampler steps fall to this")
+    parser.add_argument("--noise", type=float, default=0.01, help="of the sampler")
     parser.add_argument("--score-clip", type=float, default=0.1, help="largest slope of a pixel in a sampler step")
     parser.add_argument("--buffer", type=int, default=1280)
     parser.add_argument("--reinit", type=float, default=0.05)
@@ -98,7 +99,9 @@ def main() -> None:
         net = ResidualNet((1, 28, 28), chosen.widths, chosen.blocks, outputs=10, stride=chosen.stride, pool=False)
         return net.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
 
-    kernel = kernels.ShortRunLangevin(chosen.step_size, chosen.noise, clip=chosen.score_clip)
+    kernel = kernels.ShortRunLangevin(
+        chosen.step_size, chosen.noise, chosen.score_clip, last=chosen.last_step_size, cycle=chosen.steps
+    )
     chains = objectives.PersistentContrastiveDivergence(
         kernel,
         steps=chosen.steps,
@@ -177,7 +180,7 @@ def main() -> None:
 
     pool = hybrid.buffer_of(run.state)
     classes = torch.arange(10, device=device).repeat(10)
-    drawn = hybrid.generate(model, classes, kernel, chosen.steps // 4, pool=pool, generator=g)
+    drawn = hybrid.generate(model, classes, kernel, chosen.steps, pool=pool, generator=g)
     save_png(drawn, out / "samples.png", 10)
     fresh = hybrid.generate(model, classes, kernel, 20 * chosen.steps, generator=g)
     save_png(fresh, out / "noise.png", 10)

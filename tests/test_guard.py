@@ -169,6 +169,15 @@ def test_without_the_guard_the_run_stops_and_says_so():
         gb.fit(mlp(), Faulty(at=(10,), how="nan"), reals(), steps=10, guard=False)
 
 
+def test_a_kernel_with_a_value_for_every_step_keeps_their_number():
+    steps = torch.tensor([0.3, 0.2, 0.1])
+    fixed = objectives.ContrastiveDivergence(kernels.ShortRunLangevin(steps, 0.01), steps=3, penalty=0.01)
+    softened = Guard().soften(fixed, 2)
+    assert (softened.steps, softened.penalty) == (3, 0.1)
+    free = objectives.ContrastiveDivergence(kernels.ShortRunLangevin(0.3, 0.01, last=0.1, cycle=3), steps=3)
+    assert Guard().soften(free, 2).steps > 3
+
+
 def test_softening_stays_within_its_bounds_and_reaches_nested_objectives():
     guard = Guard(lr_factor=0.5, min_lr_factor=0.1, steps_factor=2.0, max_steps_factor=5.0, penalty=0.2)
     assert [guard.factors(t) for t in (0, 1, 2, 3, 9)] == [

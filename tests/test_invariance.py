@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import gibbsian as gb
 from gibbsian import domains, energies, kernels
 from gibbsian.energies.rejection import rejection
 from gibbsian.energy import Energy
@@ -234,6 +235,18 @@ def test_short_run_langevin_has_its_own_law(alpha, tau):
     check_invariance(energy, kernels.ShortRunLangevin(alpha, tau), draws=draws, generator=gen(2))
     with pytest.raises(AssertionError, match="does not leave the law"):
         check_invariance(energy, kernels.ShortRunLangevin(alpha, tau), draws=1.05 * draws, generator=gen(2))
+
+
+def test_falling_short_runs_have_the_variance_of_their_steps():
+    """On N(0, 1) a step α maps the variance v to (1 - α)²v + τ²; ten steps are one cycle of seven and three of the next."""
+    energy, tau, n = energies.Gaussian(tensor(0.0), tensor([1.0])), 0.2, 40000
+    v = 4.0
+    for k in range(10):
+        v = (1 - 0.8 * (0.1 / 0.8) ** ((k % 7) / 6)) ** 2 * v + tau**2
+    start = 2 * torch.randn(n, 1, generator=gen(1), dtype=F64)
+    kernel = kernels.ShortRunLangevin(0.8, tau, last=0.1, cycle=7)
+    end = gb.sample(energy, kernel, start, steps=10, keep=False, generator=gen(2)).last
+    assert float(end.var()) == pytest.approx(v, rel=5 * math.sqrt(2 / n))
 
 
 # --- planted bugs ---------------------------------------------------------------------------------

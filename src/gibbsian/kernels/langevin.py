@@ -94,18 +94,26 @@ class ShortRunLangevin(Kernel):
     Args:
         step_size, noise: α and τ.
         clip: c, the largest slope that is followed in any coordinate.
+        last, cycle: the step falls geometrically from α to `last` over `cycle` steps, again and again. Steps of one size
+            overshoot once an energy has grown steeper than they are short, and then chains no longer find its
+            wells; long steps first and short ones after them do.
         walls: what happens at the walls of a box. "stop" puts a step that leaves it on the wall, as the published
             recipes do: the black margin of a digit lies on it, and a large step that turned round there could never
             settle where the data is. "bounce" turns round, once.
 
     >>> ShortRunLangevin(step_size=10.0, noise=0.005, clip=0.03).temperature
     1.25e-06
+    >>> falling = ShortRunLangevin(step_size=1.0, noise=0.01, last=0.01, cycle=3)
+    >>> falling.inputs(torch.zeros(1, 2), 4, torch.Generator()).step_size
+    tensor([1.0000, 0.1000, 0.0100, 1.0000])
     """
 
     step_size: float | Tensor
     noise: float | Tensor
     clip: float | None = None
     walls: str = "stop"
+    last: float | None = None
+    cycle: int = 20
     needs_energy: ClassVar[bool] = False
     adjusted: ClassVar[bool] = False
 
@@ -116,12 +124,27 @@ class ShortRunLangevin(Kernel):
             positive("clip", self.clip, "ShortRunLangevin")
         if self.walls not in {"stop", "bounce"}:
             raise ArgumentError(f"ShortRunLangevin(walls={self.walls!r}): expected 'stop' or 'bounce'")
+        if self.last is not None:
+            positive("last", self.last, "ShortRunLangevin")
+            if isinstance(self.step_size, Tensor):
+                raise ArgumentError(
+                    "ShortRunLangevin(last=...) falls from a number, but step_size is a schedule already"
+                )
+        if isinstance(self.cycle, bool) or not isinstance(self.cycle, int) or self.cycle < 2:
+            raise ArgumentError(f"ShortRunLangevin(cycle={self.cycle!r}): a whole number of steps from 2 on")
 
     @property
     def temperature(self) -> float:
         """τ²/2α: the temperature of the law it follows for small steps (of the last step of a schedule)."""
         last = lambda v: float(torch.as_tensor(v, dtype=torch.float64).flatten()[-1])  # noqa: E731
-        return float(f"{last(self.noise) ** 2 / (2 * last(self.step_size)):.12g}")
+        step = last(self.step_size) if self.last is None else self.last
+        return float(f"{last(self.noise) ** 2 / (2 * step):.12g}")
+
+    def _steps(self, steps: int, start: int, x: Tensor) -> Tensor:
+        if self.last is None:
+            return schedule_values(self.step_size, steps, start, x, "step_size")
+        k = torch.arange(start, start + steps, dtype=x.dtype, device=x.device).remainder(self.cycle)
+        return self.step_size * (self.last / self.step_size) ** (k / (self.cycle - 1))
 
     def init(self, energy: Any, x: Tensor, free: Tensor | None = None) -> Positions:
         return Positions(x, free)
@@ -129,7 +152,7 @@ class ShortRunLangevin(Kernel):
     def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> ShortRunInputs:
         return ShortRunInputs(
             normal_inputs(x, steps, generator),
-            schedule_values(self.step_size, steps, start, x, "step_size"),
+            self._steps(steps, start, x),
             schedule_values(self.noise, steps, start, x, "noise"),
         )
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from torch import Tensor
+
 from gibbsian.errors import ArgumentError
 from gibbsian.objectives.base import Objective
 
@@ -90,7 +92,7 @@ class Guard:
         changes: dict[str, Any] = {}
         for field in dataclasses.fields(objective):
             value = getattr(objective, field.name)
-            if field.name == "steps" and isinstance(value, int):
+            if field.name == "steps" and isinstance(value, int) and not _scheduled(objective):
                 changes["steps"] = math.ceil(value * self.factors(tries)[1])
             elif field.name == "penalty" and isinstance(value, int | float):
                 changes["penalty"] = max(float(value), self.penalty)
@@ -101,6 +103,15 @@ class Guard:
                     self.soften(part, tries) if isinstance(part, Objective) else part for part in value
                 )
         return dataclasses.replace(objective, **changes) if changes else objective
+
+
+def _scheduled(objective: Objective) -> bool:
+    """Does its kernel have a value for every step, so that there cannot be more of them?"""
+    kernel = getattr(objective, "kernel", None)
+    if not dataclasses.is_dataclass(kernel):
+        return False
+    values = [getattr(kernel, field.name) for field in dataclasses.fields(kernel)]
+    return any(isinstance(value, Tensor) and value.dim() == 1 for value in values)
 
 
 class Watch:
