@@ -4,8 +4,8 @@ as plain eager PyTorch in f32; interleaved within one run, and the test accuracy
     GIBBSIAN_DATA=folder PYTHONPATH=src:benchmarks:examples python benchmarks/joint_gpu.py --save benchmarks/results/joint_gpu.json
 
 Work: Fashion-MNIST, a residual network without batch norm, 20 sampler steps an update, replay buffer of 10000 slots with
-5 % begun anew. `quick`, the network of examples/jem.py: widths 64, 128, 256 with one block each, the image halved by the
-first convolution, 128 images a batch; `small`: widths 32, 64, 128 with one block each and 128 images a batch; `large`: 64,
+5 % begun anew. `quick`: widths 64, 128, 256 with one block each, the image halved by the first convolution, 128 images a
+batch; `small`, the network of examples/jem.py: widths 32, 64, 128 with one block each and 128 images a batch; `large`: 64,
 128, 128 with two blocks and 256 images; `wide`: WRN-10-8 and 256 images; `broad`: WRN-10-16 and 128 images. "plain f32"
 switches TF32 off; "plain, TF32" leaves PyTorch's default for convolutions on. "fused" is gibbsian with `net.compile()`
 before, which takes a minute.
