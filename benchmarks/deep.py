@@ -19,7 +19,7 @@ from timing import Contender, interleave, save
 
 import gibbsian as gb
 from gibbsian import compiled
-from gibbsian.models.rbm_contrast import take_gradients
+from gibbsian.handed_out import take_gradients
 from gibbsian.training.pretrain import Encoded
 
 torch.set_num_threads(1)

@@ -22,7 +22,7 @@ import torch
 from timing import interleave, save
 
 from gibbsian import compiled, kernels, models, objectives, units
-from gibbsian.models.rbm_contrast import take_gradients
+from gibbsian.handed_out import take_gradients
 
 torch.set_num_threads(1)
 RATE = 1e-4

@@ -22,7 +22,7 @@ import torch
 from timing import Contender, interleave, save
 
 import gibbsian as gb
-from gibbsian.models.rbm_contrast import take_gradients
+from gibbsian.handed_out import take_gradients
 
 torch.set_num_threads(1)
 warnings.simplefilter("ignore")

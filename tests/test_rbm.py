@@ -372,7 +372,7 @@ def test_contrast_has_the_value_and_gradient_of_its_samples(steps, chains, dtype
 
 
 def test_gradients_are_taken_where_backward_would_put_them_or_left_to_it():
-    from gibbsian.models.rbm_contrast import take_gradients
+    from gibbsian.handed_out import take_gradients
 
     batch = (torch.rand(10, 9, generator=gen()) < 0.4).double()
     plain, taken = (randomise(RBM(9, 5), scale=1.0).double() for _ in range(2))

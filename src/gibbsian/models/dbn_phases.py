@@ -16,8 +16,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gibbsian.compiled import fused
+from gibbsian.handed_out import hand_out
 from gibbsian.models.directed import below
-from gibbsian.models.rbm_contrast import Way, hand_out
+from gibbsian.models.rbm_contrast import Way
 from gibbsian.random import quick_uniforms
 
 if TYPE_CHECKING:

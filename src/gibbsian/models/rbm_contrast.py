@@ -10,21 +10,20 @@ visible layer may begin with a softmax label, `units.Joined(Softmax(1, classes),
 """
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from gibbsian.compiled import fused
-from gibbsian.errors import CapabilityError
+from gibbsian.handed_out import hand_out
 from gibbsian.random import quick_uniforms
 
 if TYPE_CHECKING:
     from gibbsian.models.rbm import RBM
 
-__all__ = ["Way", "bernoulli_contrast", "hand_out", "sum_of", "take_gradients"]
+__all__ = ["Way", "bernoulli_contrast"]
 
 # product, bias and logistic function in one pass of oneDNN: what torch.compile emits for them on a CPU
 _FUSED = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
@@ -169,63 +168,3 @@ def _value(up: Way, down: Way, batch: Tensor, data_mean: Tensor, v: Tensor, p: T
         return value
     cumulants = F.softplus(up.logits(v)).sum() / m - F.softplus(up.logits(batch)).sum() / n  # σ(a) has underflowed
     return torch.dot(gap, down.bias) + cumulants
-
-
-def hand_out(value: Tensor, parameters: Sequence[Tensor], gradients: list[Tensor]) -> Tensor:
-    """A loss with this value and these gradients, which become the parameters' own without a copy: only once."""
-    return _HandOut.apply(value, gradients, *parameters)
-
-
-def sum_of(*values: Tensor) -> Tensor:
-    """The sum of losses; one that can be handed out at once where all of them can."""
-    nodes: list[Any] = [value.grad_fn for value in values]
-    if not all(_handed_out(node) for node in nodes):
-        return torch.stack(values).sum()
-    parameters = [p for node in nodes for p in node.parameters]
-    gradients = [gradient for node in nodes for gradient in node.gradients]
-    return hand_out(torch.stack([value.detach() for value in values]).sum(), parameters, gradients)
-
-
-def take_gradients(value: Tensor, parameters: Sequence[Tensor]) -> bool:
-    """Put the gradients of a loss that was handed out where `backward` would; False where only autograd can.
-
-    The engine costs a twentieth of an update of a small machine.
-    """
-    node: Any = value.grad_fn
-    if not _handed_out(node):
-        return False
-    own = [(p, gradient) for p, gradient in zip(node.parameters, node.gradients, strict=True) if p.requires_grad]
-    wanted = {id(p) for p in parameters}
-    plain = all(id(p) in wanted and p.is_leaf and p.grad is None for p, _ in own)
-    if not plain or len({id(p) for p, _ in own}) < len(own):  # one that stands twice gets the sum
-        return False
-    for p, gradient in own:
-        p.grad = gradient
-    node.gradients = ()
-    return True
-
-
-def _handed_out(node: Any) -> bool:
-    """Does this node of the graph hold gradients that nobody took yet?"""
-    ours = isinstance(node, _HandOut._backward_cls)
-    return ours and bool(node.gradients)
-
-
-class _HandOut(torch.autograd.Function):
-    """A value that is known already, with its gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, gradients: list[Tensor], *parameters: Tensor) -> Tensor:
-        ctx.gradients, ctx.parameters = gradients, parameters
-        return value
-
-    @staticmethod
-    def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
-        if not ctx.gradients:
-            raise CapabilityError("the gradient of a contrast can be taken once; call contrast again for another")
-        gradients, (grad,) = ctx.gradients, outer
-        ctx.gradients = ()  # nobody else holds them: they become the parameters' gradients without a copy
-        if grad.is_cuda or float(grad) != 1:
-            for gradient in gradients:  # torch._foreach_mul_ cuts a large tensor into too few pieces for a GPU
-                gradient.mul_(grad)
-        return None, None, *gradients

@@ -10,8 +10,8 @@ from torch.nn import functional as F
 from gibbsian.domains import Domain, Real
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, ShapeError
+from gibbsian.handed_out import hand_out
 from gibbsian.models.conditional_contrast import cumulant_gap
-from gibbsian.models.rbm_contrast import hand_out
 from gibbsian.models.tempered import TemperedMachine
 from gibbsian.random import normals, quick_uniforms, require_generator, stream, uniforms
 from gibbsian.units.binary import below

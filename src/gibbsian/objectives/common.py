@@ -85,7 +85,8 @@ class _GivenGradient(torch.autograd.Function):
 
 
 def linear_loss(value: Tensor, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> Tensor:
-    """A loss with the given value and the given gradient in the parameters."""
+    """A loss with the given value and the given gradient in the parameters, which is copied: what autograd returns may be
+    shared or expanded. For a gradient that belongs to nobody else see `gibbsian.handed_out`."""
     return _GivenGradient.apply(value.detach(), gradients, *parameters)
 
 

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from gibbsian.errors import CapabilityError, DataError
+from gibbsian.handed_out import sum_of
 from gibbsian.models.dbn import DBN
 from gibbsian.models.dbn_phases import sleep_phase, wake_phase
-from gibbsian.models.rbm_contrast import sum_of
 from gibbsian.objectives.base import Batch, Loss, Objective, labels, observed
 from gibbsian.objectives.common import finish, frozen, whole
 from gibbsian.random import require_generator

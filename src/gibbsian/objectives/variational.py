@@ -8,10 +8,10 @@ from torch import Tensor
 
 from gibbsian.compiled import fused
 from gibbsian.errors import ArgumentError, CapabilityError
+from gibbsian.handed_out import hand_out
 from gibbsian.models.dbm import DBM
 from gibbsian.models.dbm_fused import Learned, fused_phases
 from gibbsian.models.dbm_phases import linear_layers, negative_phase, phase_contrast, positive_phase
-from gibbsian.models.rbm_contrast import hand_out
 from gibbsian.objectives.base import Batch, Loss, Objective, observed
 from gibbsian.objectives.chains import STARTS, chain_metrics, start_points
 from gibbsian.objectives.common import finish, number, one_of, trainable, whole

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from gibbsian.compiled import stepping
 from gibbsian.errors import ArgumentError, DataError, DivergenceError, TrainingWarning
-from gibbsian.models.rbm_contrast import take_gradients
+from gibbsian.handed_out import take_gradients
 from gibbsian.objectives.base import Loss, Objective, observed, state_modules
 from gibbsian.random import stream
 from gibbsian.training.captured import CapturedStep
