@@ -43,10 +43,11 @@ class Guard:
         tries: rollbacks before the run is given up with `DivergenceError`.
         explosion: how many times its scale a number may reach.
         patience: steps that the samples' energies may stay apart from the data's before the chains count as left
-            behind: means more than six standard deviations apart at every look. They may well begin so.
+            behind: means more than four standard deviations apart at every look. They may well begin so.
         lr_factor: multiplies the learning rate at each rollback, `min_lr_factor` at the least in all.
         steps_factor: multiplies the objective's sampler `steps`, `max_steps_factor` at the most in all.
-        penalty: least weight of the energy penalty after a rollback, for objectives that have one.
+        penalty: least weight of the energy penalty after a rollback, for objectives that have one. A weight w holds
+            energies within about ±1/2w: short runs with small steps need more room than 0.1 leaves.
 
     >>> Guard().factors(2)
     (0.25, 2.25)
