@@ -4,8 +4,8 @@
 
 The setting is the one that course notes use for this energy (four convolutions, 60 cold Langevin steps of size 10 with
 noise 0.005, a buffer of 8192 with 5 % new chains, Adam with β₁ = 0), without what usually holds it together: no energy
-penalty, no clipped gradients. At the usual rate of 1e-4 and at 1e-3 it trains; --lr, 1e-2, is ten times more than that. First
-it runs without the guard, then with it. Writes the curves of the energy gap with the rollbacks, and samples of both.
+penalty, no clipped gradients. At a rate of 1e-3 it still trains; --lr, 1e-2, is ten times that. First it runs without the
+guard, then with it. Writes the curves of the energy gap with the rollbacks, and samples of both.
 """
 
 import argparse
