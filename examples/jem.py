@@ -38,7 +38,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=512, help="images an update")
     parser.add_argument("--chains", type=int, default=128, help="chains an update")
     parser.add_argument("--fused", action="store_true", help="compile the network too; takes a minute")
-    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--lr", type=float, default=5e-4)
     parser.add_argument("--weight", type=float, default=0.2, help="of the energy term; 1 is the joint likelihood")
     parser.add_argument("--steps", type=int, default=20, help="sampler steps an update")
     parser.add_argument("--step-size", type=float, default=2.0)
