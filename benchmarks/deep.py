@@ -19,7 +19,7 @@ from timing import Contender, interleave, save
 
 import gibbsian as gb
 from gibbsian import compiled
-from gibbsian.handed_out import take_gradients
+from gibbsian.handed_out import differentiate
 from gibbsian.training.pretrain import Encoded
 
 torch.set_num_threads(1)
@@ -97,8 +97,7 @@ def stepping(energy, objective, optimised: bool):
         for i, batch in enumerate(batches(steps)):
             with compiled.stepping(fusing=False, watched=i % 10 == 0):  # as gibbsian.fit with its guard
                 loss = objective(energy, batch, state[0], g)
-            if not take_gradients(loss.value, parameters):  # as gibbsian.fit does
-                loss.value.backward()
+            differentiate(loss.value, parameters)  # as gibbsian.fit does
             state[0] = loss.state
             if optimised:
                 optimiser.step()

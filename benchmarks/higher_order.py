@@ -22,7 +22,7 @@ import torch
 from timing import interleave, save
 
 from gibbsian import compiled, kernels, models, objectives, units
-from gibbsian.handed_out import take_gradients
+from gibbsian.handed_out import differentiate
 
 torch.set_num_threads(1)
 RATE = 1e-4
@@ -76,8 +76,7 @@ def training(model, batch, conditional: bool):
                 value, _ = model.given(batch[0]).contrast(batch[1], None, 1, g)
             else:
                 value, _ = model.contrast(batch, None, 1, g)
-            if not take_gradients(value, parameters):
-                value.backward()
+            differentiate(value, parameters)
             with torch.no_grad():
                 for p in parameters:
                     p.sub_(p.grad, alpha=RATE)
@@ -99,8 +98,7 @@ def through_objective(model, batch, conditional: bool):
             with compiled.stepping(fusing=False, watched=i % 10 == 0):  # as gibbsian.fit with its guard
                 loss = objective(model, batch, state, g)
             optimiser.zero_grad()
-            if not take_gradients(loss.value, parameters):  # as gibbsian.fit does
-                loss.value.backward()
+            differentiate(loss.value, parameters)  # as gibbsian.fit does
             optimiser.step()
 
     return run

@@ -57,7 +57,7 @@ def train(data: torch.Tensor, options: argparse.Namespace, guard: bool) -> tuple
             steps=options.steps,
             batch_size=128,
             lr=options.lr,
-            optimiser={"name": "adam", "betas": (options.momentum, 0.999)},
+            optimiser={"name": "adam", "betas": (0.0, 0.999)},
             schedule=options.schedule,
             clip=options.clip,
             seed=options.seed,
@@ -80,9 +80,7 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=1e-2)
     parser.add_argument("--penalty", type=float, default=0.0)
     parser.add_argument("--clip", type=float, help="largest norm of a gradient")
-    parser.add_argument("--momentum", type=float, default=0.0, help="β₁ of Adam")
     parser.add_argument("--sampler-steps", type=int, default=60)
-    parser.add_argument("--only", choices=["with", "without"])
     parser.add_argument("--schedule", default=None)
     parser.add_argument("--steps", type=int, default=3000)
     parser.add_argument("--fresh", type=int, default=512, help="steps of chains that start from noise at the end")
@@ -100,8 +98,6 @@ def main() -> None:
     figure, axes = plt.subplots(2, 3, figsize=(12, 8), constrained_layout=True)
     results = {}
     for row, guard in zip(axes, (False, True), strict=True):
-        if options.only not in (None, "with" if guard else "without"):
-            continue
         begun = time.perf_counter()
         records, samples, ended = train(data, options, guard)
         name = "with the guard" if guard else "without the guard"

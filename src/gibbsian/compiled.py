@@ -71,9 +71,7 @@ def _backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Any:
     on_cpu = all(t.device.type == "cpu" for t in inputs if isinstance(t, Tensor))
     table = _decompositions() if on_cpu else None
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", UserWarning
-        )  # advice on how to set the compiler; precision is the caller's choice
+        warnings.simplefilter("ignore", UserWarning)  # advice on how to set the compiler and its precision
         return compile_fx(graph, inputs, config_patches=patches, decompositions=table)
 
 

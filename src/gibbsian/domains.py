@@ -70,6 +70,10 @@ class Domain(ABC):
     def sample(self, n: int, *, generator: torch.Generator, dtype: torch.dtype | None = None) -> Tensor:
         """Reference draws `(n, *shape)`: uniform where that is a law, else a unit-scale one."""
 
+    def within_walls(self, x: Tensor) -> Tensor:
+        """x, with entries beyond a wall put on it; as it is where there are no walls."""
+        return x
+
     def check_shape(self, x: Tensor, name: str = "x") -> None:
         """Raise unless x is a non-empty batch of events of this domain."""
         if not isinstance(x, Tensor):
@@ -124,6 +128,9 @@ class Bounded(Domain):
     @abstractmethod
     def bounds(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Lower and upper walls as tensors that broadcast against x; the upper may be infinite."""
+
+    def within_walls(self, x: Tensor) -> Tensor:
+        return torch.clamp(x, *self.bounds(x))
 
 
 def _bound(value: object, shape: tuple[int, ...], name: str) -> Bound:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gibbsian.errors import CapabilityError
 
-__all__ = ["hand_out", "sum_of", "take_gradients"]
+__all__ = ["differentiate", "hand_out", "sum_of", "take_gradients"]
 
 
 def hand_out(value: Tensor, parameters: Sequence[Tensor], gradients: list[Tensor]) -> Tensor:
@@ -47,6 +47,12 @@ def take_gradients(value: Tensor, parameters: Sequence[Tensor]) -> bool:
         p.grad = gradient
     node.gradients = ()
     return True
+
+
+def differentiate(value: Tensor, parameters: Sequence[Tensor]) -> None:
+    """Gradients of a loss in these parameters and nothing else, without the engine where it was handed out."""
+    if not take_gradients(value, parameters):
+        value.backward(inputs=list(parameters))
 
 
 def _handed_out(node: Any) -> bool:

@@ -148,10 +148,7 @@ def _descent(energy: Any, x0: Tensor, free: Tensor, steps: int, tolerance: float
     view = (-1, *[1] * (x.dim() - 1))
     step = torch.full_like(e, 0.1) / scale
     for _ in range(steps):
-        y = x + step.reshape(view) * s * free
-        if isinstance(domain, Bounded):
-            low, high = domain.bounds(y)
-            y = torch.minimum(torch.maximum(y, low), high)
+        y = domain.within_walls(x + step.reshape(view) * s * free)
         e_new, s_new = energy.energy_and_score(y)
         better = e_new < e
         x, s = (torch.where(better.reshape(view), new, old) for new, old in ((y, x), (s_new, s)))

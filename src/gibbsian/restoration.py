@@ -1,6 +1,6 @@
 """Restoring what was corrupted, with a learned energy as the prior: denoising and inpainting."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -63,7 +63,7 @@ def denoise(
     """
     prior.domain.check_shape(observation, "observation")
     posterior = Observed(_scaled(prior, strength), observation, sigma)
-    start = _inside(prior, observation)
+    start = prior.domain.within_walls(observation)
     if method == "mode":
         return Restored(minimise(posterior, start, steps=steps).x, None)
     return _mean(posterior, start, None, method, kernel, steps, burn_in, chains, generator, progress)
@@ -108,15 +108,6 @@ def _scaled(prior: Energy, strength: float) -> Energy:
     if not strength > 0:
         raise ArgumentError(f"strength={strength}: the factor of the prior must be positive")
     return prior if strength == 1 else prior.tempered(torch.tensor(float(strength)))
-
-
-def _inside(prior: Energy, x: Tensor) -> Tensor:
-    """The observation, moved into the walls where there are any."""
-    domain: Any = prior.domain
-    if not hasattr(domain, "bounds"):
-        return x
-    low, high = domain.bounds(x)
-    return torch.minimum(torch.maximum(x, low), high)
 
 
 def _mean(

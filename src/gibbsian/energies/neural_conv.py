@@ -150,8 +150,8 @@ class ResidualNet(Recorded):
         shape: (channels, height, width) of an image.
         widths: of the stages; the image is halved between them.
         blocks: residual blocks per stage.
-        stride: of the first convolution. 2 halves the image before the first stage: a quarter of the work, and about
-            as good on 28×28 images.
+        stride: of the first convolution. 2 halves the image before the first stage: a quarter of the work, but images
+            that are drawn from such a network show its grid.
         pool: average over positions before the outputs. Without, they see where things are: centred images such as
             digits are learned many times faster.
         outputs, activation, spectral_norm, generator: as for `MLP`.

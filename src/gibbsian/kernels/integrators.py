@@ -179,7 +179,7 @@ def reflect(x: Tensor, v: Tensor, domain: Bounded) -> tuple[Tensor, Tensor]:
 
 def stop(x: Tensor, domain: Bounded) -> Tensor:
     """Positions that left the domain, put on the wall."""
-    return torch.lerp(torch.clamp(x, *domain.bounds(x)), x, 0.0)  # what is not finite must not become a number
+    return torch.lerp(domain.within_walls(x), x, 0.0)  # what is not finite must not become a number
 
 
 def bounce(x: Tensor, domain: Bounded) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from gibbsian.domains import Bounded, Discrete, Domain
+from gibbsian.domains import Discrete, Domain
 from gibbsian.errors import CapabilityError, DataError
 from gibbsian.objectives.base import Batch, Loss, Objective, labels, observed
 from gibbsian.objectives.common import finish, number
@@ -96,8 +96,4 @@ class CrossEntropy(Objective):
         with torch.enable_grad():
             start = x.detach().requires_grad_()
             (slope,) = torch.autograd.grad(mean_loss(start)[0], start)
-        moved = x + self.adversary * slope.sign()
-        if isinstance(domain, Bounded):
-            low, high = domain.bounds(x)
-            moved = torch.minimum(torch.maximum(moved, low), high)
-        return moved.detach()
+        return domain.within_walls(x + self.adversary * slope.sign()).detach()

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gibbsian.domains import Bounded, Box, Discrete
+from gibbsian.domains import Box, Discrete
 from gibbsian.errors import ArgumentError, CapabilityError
 from gibbsian.objectives.base import Batch, Loss, Objective, observed
 from gibbsian.objectives.common import number
@@ -110,11 +110,7 @@ class Blurred(Redrawn):
 
     def redraw(self, energy: Any, x: Tensor, generator: torch.Generator) -> Tensor:
         noise = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
-        blurred = torch.add(x, noise, alpha=self.sigma)
-        if isinstance(energy.domain, Bounded):
-            low, high = energy.domain.bounds(x)
-            return torch.minimum(torch.maximum(blurred, low), high)
-        return blurred
+        return energy.domain.within_walls(torch.add(x, noise, alpha=self.sigma))
 
     def check(self, energy: Any, batch: Batch) -> None:
         if isinstance(energy.domain, Discrete):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from gibbsian.compiled import stepping
 from gibbsian.errors import ArgumentError, DataError, DivergenceError, TrainingWarning
-from gibbsian.handed_out import take_gradients
+from gibbsian.handed_out import differentiate
 from gibbsian.objectives.base import Loss, Objective, observed, state_modules
 from gibbsian.random import stream
 from gibbsian.training.captured import CapturedStep
@@ -151,8 +151,7 @@ class Job:
             )
         if loss.other is None:
             # only what is trained: score matching would otherwise differentiate in the data as well
-            if not take_gradients(loss.value, self.parameters):
-                loss.value.backward(inputs=self.parameters)
+            differentiate(loss.value, self.parameters)
             return
         own, theirs = self.parameters[: self.split], self.parameters[self.split :]
         gradients = [
