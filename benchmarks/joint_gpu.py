@@ -127,7 +127,7 @@ def interleaved(config: str, fused: bool, data: Any, test: Any, rounds: int, upd
     net = make().to(DEVICE, memory_format=torch.channels_last)
     joint = models.JointEnergy(net, domains.Box((1, 28, 28), -WALL, WALL))
     if fused:
-        net.compile()
+        net.compile(dynamic=False)
     chains = objectives.PersistentContrastiveDivergence(
         kernels.ShortRunLangevin(1.0, NOISE), steps=STEPS, chains=batch, buffer=SLOTS, reinit=0.05, penalty=0.001
     )

@@ -113,7 +113,7 @@ def main() -> None:
     )
     net = network()
     if chosen.fused:
-        net.compile()
+        net.compile(dynamic=False)
     joint = models.JointEnergy(net, domain)
     clock = Clock(chosen.seconds or SECONDS[chosen.data], chosen.lr)
     run = gb.fit(
