@@ -47,7 +47,7 @@ def test_captured_persistent_training_of_both_stages():
     objective = objectives.Binarised(objectives.Centred(pcd))
     gb.pretrain(dbn, objective, grey, steps=600, lr=0.05, batch_size=50, optimiser="sgd", compile=True, log_every=100)
     g = torch.Generator("cuda").manual_seed(1)
-    x = objective.drawn(grey, g)
+    x = objective.drawn(dbn, grey, g)
     log_z = partition.exact(dbn).value
     value = float((dbn.log_mass_bound(x, samples=5, generator=g) - log_z.to(x.device)).mean())
     assert -8.5 < value < -5.7  # the entropy of the data is 5.9 nats, of independent coins 11
