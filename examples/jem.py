@@ -5,7 +5,8 @@
 Trains a residual network without batch norm as p(x, y) (cross-entropy plus persistent contrastive divergence), and the
 same network on cross-entropy alone for as many updates. Writes results.json: test accuracy and calibration of both,
 detection of foreign images, what refinement does to attacked images, how another classifier reads generated images;
-and pictures: samples.png (a column a class, from the replay buffer), noise.png (from noise), buffer.png.
+and pictures: samples.png (a column a class, from the replay buffer), fresh.png (as far from Gaussian draws with the
+moments of the classes, where chains begin: start.png), buffer.png.
 
 The data folder holds mnist/ and fashion_mnist/ with the four idx.gz files each.
 """
@@ -32,7 +33,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--data", choices=["mnist", "fashion"], default="mnist")
     parser.add_argument("--out", default="out/jem")
     parser.add_argument("--seconds", type=float, help="of the training of the joint energy")
-    parser.add_argument("--widths", type=int, nargs="+", default=[32, 64, 128])
+    parser.add_argument("--widths", type=int, nargs="+", default=[64, 128, 256])
     parser.add_argument("--blocks", type=int, default=1)
     parser.add_argument("--stride", type=int, default=1, help="of the first convolution")
     parser.add_argument("--batch", type=int, default=512, help="images an update")
@@ -47,7 +48,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--score-clip", type=float, default=0.1, help="largest slope of a pixel in a sampler step")
     parser.add_argument("--buffer", type=int, default=1280)
     parser.add_argument("--reinit", type=float, default=0.05)
-    parser.add_argument("--start", choices=["reference", "data"], default="reference", help="where chains begin")
+    parser.add_argument(
+        "--start", choices=["reference", "data", "gaussian"], default="gaussian", help="where chains begin"
+    )
     parser.add_argument("--penalty", type=float, default=0.01, help="on squared energies")
     parser.add_argument("--blur", type=float, default=0.03, help="noise on the images that the energy term sees")
     parser.add_argument("--shift", type=int, default=1, help="augmentation: pixels")
@@ -182,11 +185,13 @@ def main() -> None:
     classes = torch.arange(10, device=device).repeat(10)
     drawn = hybrid.generate(model, classes, kernel, chosen.steps, pool=pool, generator=g)
     save_png(drawn, out / "samples.png", 10)
-    fresh = hybrid.generate(model, classes, kernel, 20 * chosen.steps, generator=g)
-    save_png(fresh, out / "noise.png", 10)
+    begin = hybrid.like_classes(x[:5000], y[:5000], 1000, generator=g).clamp(-1, 1)
+    fresh = hybrid.generate(model, classes, kernel, 20 * chosen.steps, pool=begin, generator=g)
+    save_png(fresh, out / "fresh.png", 10)
+    save_png(begin[:100], out / "start.png", 10)
     save_png(pool[:200], out / "buffer.png", 20)
     save_png(x[:100], out / "data.png", 10)
-    for name, images in (("samples", drawn), ("from_noise", fresh)):
+    for name, images in (("samples", drawn), ("fresh", fresh)):
         p = probabilities(plain, images.clamp(-1, 1))
         right = (p.argmax(1) == classes.cpu()).double()
         result[name] = {

@@ -12,10 +12,11 @@ from gibbsian.errors import ArgumentError, CapabilityError, DataError
 from gibbsian.kernels.base import Kernel
 from gibbsian.models.joint import JointEnergy
 from gibbsian.objectives.persistent import Chains
+from gibbsian.objectives.starts import like_classes
 from gibbsian.random import require_generator
 from gibbsian.sampling import sample
 
-__all__ = ["buffer_of", "classify", "generate", "refine"]
+__all__ = ["buffer_of", "classify", "generate", "like_classes", "refine"]
 
 _BLOCK = 2048  # rows classified at a time
 

@@ -75,6 +75,15 @@ def labels(batch: Batch, objective: str) -> Tensor:
     return y.long()
 
 
+def classes_of(batch: Batch) -> Tensor | None:
+    """The labels of a batch that has one whole number a row, None of any other."""
+    if isinstance(batch, Tensor) or len(batch) != 2:
+        return None
+    x, y = batch
+    whole = not (y.is_floating_point() or y.dtype == torch.bool)
+    return y if whole and y.shape == x.shape[:1] else None
+
+
 @dataclass(frozen=True)
 class Objective(ABC):
     """A learning principle. See CONTRIBUTING.md for how to add one."""

@@ -15,8 +15,6 @@ from gibbsian.kernels.tempering import ParallelTempering
 from gibbsian.objectives.base import Objective
 from gibbsian.sampling import advance, check_start
 
-STARTS = ("reference", "data")
-
 
 def check_kernel(objective: Objective, kernel: Any) -> None:
     """Refuse what is not a kernel."""
@@ -119,14 +117,6 @@ def exact_samples(energy: Any, n: int, generator: torch.Generator, objective: st
         raise CapabilityError(f"{type(energy).__name__} cannot be drawn from exactly; give {objective} a kernel")
     with torch.no_grad():
         return energy.sample(n, generator=generator)
-
-
-def start_points(start: str, n: int, energy: Any, batch: Tensor, generator: torch.Generator) -> Tensor:
-    """Where chains begin: reference draws of the domain, or rows of the batch."""
-    if start == "data":
-        rows = torch.randint(len(batch), (n,), generator=generator, device=batch.device)
-        return batch[rows].detach()
-    return energy.domain.sample(n, generator=generator, dtype=batch.dtype)
 
 
 def energy_gap(energy: Any, data: Tensor, samples: Tensor, penalty: float = 0.0) -> tuple[Tensor, dict[str, Tensor]]:

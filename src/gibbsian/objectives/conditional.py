@@ -11,9 +11,10 @@ from gibbsian.errors import ArgumentError, CapabilityError, DataError
 from gibbsian.kernels.base import where_chain
 from gibbsian.kernels.tempering import ParallelTempering
 from gibbsian.objectives.base import Batch, Loss, Objective
-from gibbsian.objectives.chains import chain_metrics, start_points, walk
+from gibbsian.objectives.chains import chain_metrics, walk
 from gibbsian.objectives.common import finish
 from gibbsian.objectives.persistent import PersistentContrastiveDivergence
+from gibbsian.objectives.starts import start_points
 from gibbsian.random import require_generator
 
 __all__ = ["Conditional"]

@@ -16,7 +16,6 @@ from gibbsian.objectives.chains import (
     check_kernel,
     energy_gap,
     exact_samples,
-    start_points,
     walk,
 )
 from gibbsian.objectives.common import finish, need_energy, number, whole
@@ -100,7 +99,7 @@ class MonteCarloLikelihood(Objective):
         if self.kernel is None:
             samples, chain = exact_samples(energy, n, generator, "MonteCarloLikelihood"), {}
         else:
-            start = start_points("reference", n, energy, x, generator)
+            start = energy.domain.sample(n, generator=generator, dtype=x.dtype)
             samples, chain = walk(energy, self.kernel, start, self.steps, generator)
         value, metrics = energy_gap(energy, x, samples, self.penalty)
         return finish(self, value, state, metrics | chain)

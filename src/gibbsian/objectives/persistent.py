@@ -13,19 +13,18 @@ from gibbsian.energy import Family
 from gibbsian.errors import ArgumentError, CapabilityError, DataError
 from gibbsian.kernels.base import Kernel, where_chain
 from gibbsian.kernels.tempering import ParallelTempering
-from gibbsian.objectives.base import Batch, Loss, Objective, labels, observed
+from gibbsian.objectives.base import Batch, Loss, Objective, classes_of, labels, observed
 from gibbsian.objectives.chains import (
-    STARTS,
     chain_metrics,
     check_chains,
     check_kernel,
     energy_gap,
     plain_gibbs,
-    start_points,
     walk,
     walk_tempered,
 )
 from gibbsian.objectives.common import finish, linear_loss, need_energy, number, one_of, trainable, whole
+from gibbsian.objectives.starts import STARTS, check_starts, start_points
 from gibbsian.random import require_generator
 
 __all__ = ["PersistentContrastiveDivergence"]
@@ -88,7 +87,8 @@ class PersistentContrastiveDivergence(Objective):
         chains: chains continued per update; with `classes` as many as the batch has rows.
         buffer: slots in all; by default as many as chains, all of which move at every update.
         reinit: probability that a chain starts anew before it moves.
-        start: where chains begin: "reference" (`domain.sample`) or "data" (rows of the batch).
+        start: where chains begin: "reference" (`domain.sample`), "data" (rows of the batch) or "gaussian", with the
+            moments of the batch, class by class where it has labels (`hybrid.like_classes`; for images).
         classes: bind slot k to class k // (buffer / classes) of a family with `given(labels)`; batches are
             then pairs (x, y), and `buffer` must have room for a whole batch in every class.
         fast_weights: learning rate of the fast weights; None for none.
@@ -145,6 +145,7 @@ class PersistentContrastiveDivergence(Objective):
         super().check(energy, batch)
         need_energy(self, energy)
         check_chains(self, energy, self.kernel, observed(batch))
+        check_starts(self.start, energy)
         if self.classes is not None and not isinstance(energy, Family):
             raise CapabilityError(
                 f"class-bound slots need a family with given(labels), such as models.JointEnergy; "
@@ -161,7 +162,9 @@ class PersistentContrastiveDivergence(Objective):
         self.check(energy, batch)
         x = observed(batch)
         require_generator(generator, x.device)
-        slots = start_points(self.start, self.buffer or self.chains, energy, x, generator)
+        n = self.buffer or self.chains
+        wanted = None if self.classes is None else torch.arange(n, device=x.device) // (n // self.classes)
+        slots = start_points(self.start, n, energy, x, generator, classes_of(batch), wanted)
         fast = None
         if self.fast_weights is not None:
             fast = torch.zeros_like(parameters_to_vector(trainable(energy)).detach())
@@ -173,7 +176,7 @@ class PersistentContrastiveDivergence(Objective):
     def __call__(self, energy: Any, batch: Batch, state: Chains, generator: torch.Generator) -> Loss:
         data = observed(batch)
         require_generator(generator, data.device)
-        member, index = energy, None
+        member, index, y = energy, None, None
         if self.classes is not None:
             y = labels(batch, "class-bound slots")
             member, index = energy.given(y), self._slots_of(y, state.x, generator)
@@ -183,7 +186,7 @@ class PersistentContrastiveDivergence(Objective):
         before = state.x if index is None else state.x[index]
         hot = state.hot if state.hot is None or index is None else state.hot[index]
         if self.reinit:
-            fresh = start_points(self.start, len(before), energy, data, generator)
+            fresh = start_points(self.start, len(before), energy, data, generator, classes_of(batch), y)
             anew = torch.rand(len(before), generator=generator, device=data.device) < self.reinit
             before = where_chain(anew, fresh, before)
             hot = hot if hot is None else where_chain(anew, fresh[:, None].expand_as(hot), hot)

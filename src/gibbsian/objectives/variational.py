@@ -13,8 +13,9 @@ from gibbsian.models.dbm import DBM
 from gibbsian.models.dbm_fused import Learned, fused_phases
 from gibbsian.models.dbm_phases import linear_layers, negative_phase, phase_contrast, positive_phase
 from gibbsian.objectives.base import Batch, Loss, Objective, observed
-from gibbsian.objectives.chains import STARTS, chain_metrics, start_points
+from gibbsian.objectives.chains import chain_metrics
 from gibbsian.objectives.common import finish, number, one_of, trainable, whole
+from gibbsian.objectives.starts import start_points
 from gibbsian.random import quick_uniforms, require_generator
 from gibbsian.units import Bernoulli
 
@@ -73,7 +74,7 @@ class VariationalLikelihood(Objective):
     def __post_init__(self) -> None:
         for name in ("iterations", "steps", "chains"):
             whole(self, name, getattr(self, name))
-        one_of(self, "start", self.start, STARTS)
+        one_of(self, "start", self.start, ("reference", "data"))
         if self.centring is not None:
             number(self, "centring", self.centring, 0.0, 1.0, open_low=True)
 

@@ -1,0 +1,107 @@
+"""Where chains begin: the moments of Gaussian starts, classes that are asked for, walls."""
+
+import pytest
+import torch
+
+import gibbsian as gb
+from gibbsian import domains, kernels, models, objectives
+from gibbsian.energies import MLP
+from gibbsian.errors import CapabilityError
+from gibbsian.hybrid import like_classes
+from gibbsian.objectives.starts import start_points
+
+
+def gen(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def three_classes(rows=30):
+    g = gen(7)
+    y = torch.arange(rows) % 3
+    x = torch.randn(rows, 2, 2, generator=g, dtype=torch.float64) * torch.tensor([0.2, 1.0]) + 3.0 * y[:, None, None]
+    return x + 0.5 * x.flip(1), y
+
+
+def moments(x, y):
+    """Means of the classes, and the covariance within them, row by row."""
+    flat = x.flatten(1)
+    means = torch.stack([flat[y == k].mean(0) for k in range(3)])
+    rest = flat - means[y]
+    return means, sum(torch.outer(r, r) for r in rest) / len(rest)
+
+
+def has_moments(draws, mean, covariance):
+    """Within five standard errors of Gaussian draws with these moments."""
+    n, v = len(draws), covariance.diagonal()
+    assert ((draws.mean(0) - mean).abs() < 5 * (v / n).sqrt()).all()
+    found = (draws - mean).T @ (draws - mean) / n
+    assert ((found - covariance).abs() < 5 * ((torch.outer(v, v) + covariance.square()) / n).sqrt()).all()
+
+
+def test_gaussian_starts_have_the_moments_of_their_class():
+    x, y = three_classes()
+    means, covariance = moments(x, y)
+    wanted = torch.arange(60_000) % 3
+    draws = like_classes(x, y, 60_000, wanted=wanted, generator=gen()).flatten(1)
+    for k in range(3):
+        has_moments(draws[wanted == k], means[k], covariance)
+
+
+def test_classes_come_as_often_as_in_the_batch():
+    x, y = three_classes()
+    means, within = moments(x, y)
+    between = sum(torch.outer(m, m) for m in means - means.mean(0)) / 3
+    draws = like_classes(x, y, 60_000, generator=gen()).flatten(1)
+    mean = draws.mean(0)
+    assert ((mean - means.mean(0)).abs() < 5 * ((within + between).diagonal() / 60_000).sqrt()).all()
+    torch.testing.assert_close(torch.cov(draws.T), within + between, rtol=0.05, atol=0.1)
+
+
+def test_without_classes_all_rows_are_one():
+    x, _ = three_classes()
+    flat = x.flatten(1)
+    mean = flat.mean(0)
+    draws = like_classes(x, None, 60_000, generator=gen()).flatten(1)
+    has_moments(draws, mean, (flat - mean).T @ (flat - mean) / len(flat))
+
+
+@pytest.mark.parametrize("start", ["data", "gaussian"])
+def test_chains_bound_to_a_class_begin_in_it(start):
+    x, y = three_classes(300)
+    joint = models.JointEnergy(MLP(4, (8,), outputs=3), domains.Real((2, 2))).double()
+    pcd = objectives.PersistentContrastiveDivergence(kernels.Langevin(1e-9), classes=3, buffer=900, start=start)
+    slots = pcd.init(joint, (x, y), gen()).x
+    level = slots.flatten(1).mean(1).view(3, 300)
+    within = moments(x, y)[1].mean().sqrt()
+    truth = torch.stack([x.flatten(1).mean(1)[y == k].mean() for k in range(3)])
+    assert ((level.mean(1) - truth).abs() < 5 * within / 300**0.5).all()
+
+
+def test_wanted_classes_that_the_batch_lacks_are_replaced():
+    x, y = three_classes()
+    joint = models.JointEnergy(MLP(4, (8,), outputs=3), domains.Real((2, 2))).double()
+    rows = start_points("data", 50, joint, x, gen(), y, torch.full((50,), 9))
+    assert all((x == row).flatten(1).all(1).any() for row in rows)
+
+
+def test_chains_that_begin_anew_take_the_labels_of_a_batch():
+    x, y = three_classes(300)
+    joint = models.JointEnergy(MLP(4, (8,), outputs=3), domains.Box((2, 2), -1.0, 8.0)).double()
+    pcd = objectives.PersistentContrastiveDivergence(kernels.Langevin(1e-12), chains=3000, reinit=1.0, start="gaussian")
+    batch = (x.clamp(-1, 8), y)
+    state = pcd.init(joint, batch, gen())
+    moved = pcd(joint, batch, state, gen(1)).state.x
+    assert moved.min() >= -1
+    assert moved.max() <= 8
+    level = moved.flatten(1).mean(1)  # three humps: one Gaussian would put a third of its draws between them
+    centres = torch.stack([batch[0].flatten(1).mean(1)[y == k].mean() for k in range(3)])
+    near = (level[:, None] - centres).abs().amin(1)
+    spread = moments(*batch)[1].mean().sqrt()
+    assert (near < 3 * spread).double().mean() > 0.97
+
+
+def test_gaussian_starts_need_real_numbers():
+    rbm = gb.models.RBM(4, 2)
+    pcd = objectives.PersistentContrastiveDivergence(kernels.Gibbs(), start="gaussian")
+    with pytest.raises(CapabilityError, match="discrete; use start='reference' or 'data'"):
+        pcd.init(rbm, torch.ones(5, 4), gen())
