@@ -6,7 +6,7 @@ Trains a residual network without batch norm as p(x, y) (cross-entropy plus pers
 same network on cross-entropy alone for as many updates. Writes results.json: test accuracy and calibration of both,
 detection of foreign images, what refinement does to attacked images, how another classifier reads generated images;
 and pictures: samples.png (a column a class, from the replay buffer), fresh.png (as far from Gaussian draws with the
-moments of the classes, where chains begin: start.png), buffer.png.
+moments of the classes, where chains begin: start.png), buffer.png; and model.pt, the averaged weights and the replay buffer.
 
 The data folder holds mnist/ and fashion_mnist/ with the four idx.gz files each.
 """
@@ -200,6 +200,7 @@ def main() -> None:
             "per_class": [float(right[classes.cpu() == k].mean()) for k in range(10)],
         }
     result["seconds"] = {"training": seconds, "everything": time.perf_counter() - begun}
+    torch.save({"net": model.net.state_dict(), "buffer": pool}, out / "model.pt")
     (out / "results.json").write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps({k: v for k, v in result.items() if k not in ("history", "options")}, indent=1))
 
