@@ -6,7 +6,7 @@ import torch
 import gibbsian as gb
 from gibbsian import domains, kernels, models, objectives
 from gibbsian.energies import MLP
-from gibbsian.errors import CapabilityError
+from gibbsian.errors import ArgumentError, CapabilityError
 from gibbsian.hybrid import like_classes
 from gibbsian.objectives.starts import start_points
 
@@ -80,7 +80,7 @@ def test_chains_bound_to_a_class_begin_in_it(start):
 def test_wanted_classes_that_the_batch_lacks_are_replaced():
     x, y = three_classes()
     joint = models.JointEnergy(MLP(4, (8,), outputs=3), domains.Real((2, 2))).double()
-    rows = start_points("data", 50, joint, x, gen(), y, torch.full((50,), 9))
+    rows = start_points("data", 50, joint, x, gen(), y=y, wanted=torch.full((50,), 9))
     assert all((x == row).flatten(1).all(1).any() for row in rows)
 
 
@@ -102,6 +102,24 @@ def test_chains_that_begin_anew_take_the_labels_of_a_batch():
 
 def test_gaussian_starts_need_real_numbers():
     rbm = gb.models.RBM(4, 2)
-    pcd = objectives.PersistentContrastiveDivergence(kernels.Gibbs(), start="gaussian")
-    with pytest.raises(CapabilityError, match="discrete; use start='reference' or 'data'"):
-        pcd.init(rbm, torch.ones(5, 4), gen())
+    for start in ("gaussian", {"gaussian": 0.5, "data": 0.5}):
+        pcd = objectives.PersistentContrastiveDivergence(kernels.Gibbs(), start=start)
+        with pytest.raises(CapabilityError, match="discrete; use start='reference' or 'data'"):
+            pcd.init(rbm, torch.ones(5, 4), gen())
+
+
+def test_shares_mix_the_starts():
+    x = 20.0 + torch.arange(12.0).view(6, 2)
+    energy = gb.as_energy(lambda x: 0 * x.sum(1), domains.Box(2, -1.0, 50.0))
+    shares = {"data": 0.5, "gaussian": 0.2, "reference": 0.3}
+    found = start_points(shares, 20_000, energy, x, gen())
+    at_data = (found[:, None] == x).all(2).any(1).double().mean()
+    far = ((found < 5) | (found > 45)).any(1).double().mean() / (1 - (40 / 51) ** 2)  # Gaussians: 25 ± 3.4 and 26 ± 3.4
+    assert abs(at_data - 0.5) < 5 * (0.25 / 20_000) ** 0.5
+    assert abs(far - 0.3) < 5 * (0.25 / 20_000) ** 0.5 / 0.38
+
+
+@pytest.mark.parametrize("start", ["noise", {"noise": 1.0}, {"data": 0.5}, {}, {"data": 1.5, "reference": -0.5}, 3])
+def test_unknown_starts_are_refused(start):
+    with pytest.raises(ArgumentError, match="start="):
+        objectives.PersistentContrastiveDivergence(kernels.Gibbs(), start=start)

@@ -101,7 +101,7 @@ class Conditional(Objective):
             return inner.init(energy.given(condition), y, generator)
         slots = inner.buffer or inner.chains
         rows = _rows(len(y), slots, generator, y.device)
-        start = y[rows] if inner.start == "data" else start_points(inner.start, slots, energy, y, generator)
+        start = start_points(inner.start, slots, energy, y, generator, rows=rows)
         return BoundChains(start, condition[rows])
 
     def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
@@ -129,8 +129,7 @@ class Conditional(Objective):
         before, bound = (part if index is None else part[index] for part in state)
         if inner.reinit:
             rows = _rows(len(y), len(before), generator, y.device)
-            start = inner.start
-            fresh = y[rows] if start == "data" else start_points(start, len(before), energy, y, generator)
+            fresh = start_points(inner.start, len(before), energy, y, generator, rows=rows)
             anew = torch.rand(len(before), generator=generator, device=y.device) < inner.reinit
             before, bound = where_chain(anew, fresh, before), where_chain(anew, condition[rows], bound)
         member = energy.given(bound)

@@ -23,8 +23,8 @@ from gibbsian.objectives.chains import (
     walk,
     walk_tempered,
 )
-from gibbsian.objectives.common import finish, linear_loss, need_energy, number, one_of, trainable, whole
-from gibbsian.objectives.starts import STARTS, check_starts, start_points
+from gibbsian.objectives.common import finish, linear_loss, need_energy, number, trainable, whole
+from gibbsian.objectives.starts import Start, check_start_option, check_starts, start_points
 from gibbsian.random import require_generator
 
 __all__ = ["PersistentContrastiveDivergence"]
@@ -88,7 +88,8 @@ class PersistentContrastiveDivergence(Objective):
         buffer: slots in all; by default as many as chains, all of which move at every update.
         reinit: probability that a chain starts anew before it moves.
         start: where chains begin: "reference" (`domain.sample`), "data" (rows of the batch) or "gaussian", with the
-            moments of the batch, class by class where it has labels (`hybrid.like_classes`; for images).
+            moments of the batch, class by class where it has labels (`hybrid.like_classes`; for images). Shares mix
+            them: {"gaussian": 0.7, "reference": 0.3} begins three of ten chains anywhere.
         classes: bind slot k to class k // (buffer / classes) of a family with `given(labels)`; batches are
             then pairs (x, y), and `buffer` must have room for a whole batch in every class.
         fast_weights: learning rate of the fast weights; None for none.
@@ -110,7 +111,7 @@ class PersistentContrastiveDivergence(Objective):
     chains: int = 100
     buffer: int | None = None
     reinit: float = 0.0
-    start: str = "reference"
+    start: Start = "reference"
     classes: int | None = None
     fast_weights: float | None = None
     fast_decay: float = 0.95
@@ -128,7 +129,7 @@ class PersistentContrastiveDivergence(Objective):
                     "are drawn without replacement, so the buffer needs at least as many as there are chains"
                 )
         number(self, "reinit", self.reinit, 0.0, 1.0)
-        one_of(self, "start", self.start, STARTS)
+        check_start_option(self, self.start)
         if self.classes is not None:
             whole(self, "classes", self.classes, 2)
             if self.buffer is None or self.buffer % self.classes:
@@ -164,7 +165,7 @@ class PersistentContrastiveDivergence(Objective):
         require_generator(generator, x.device)
         n = self.buffer or self.chains
         wanted = None if self.classes is None else torch.arange(n, device=x.device) // (n // self.classes)
-        slots = start_points(self.start, n, energy, x, generator, classes_of(batch), wanted)
+        slots = start_points(self.start, n, energy, x, generator, y=classes_of(batch), wanted=wanted)
         fast = None
         if self.fast_weights is not None:
             fast = torch.zeros_like(parameters_to_vector(trainable(energy)).detach())
@@ -186,7 +187,7 @@ class PersistentContrastiveDivergence(Objective):
         before = state.x if index is None else state.x[index]
         hot = state.hot if state.hot is None or index is None else state.hot[index]
         if self.reinit:
-            fresh = start_points(self.start, len(before), energy, data, generator, classes_of(batch), y)
+            fresh = start_points(self.start, len(before), energy, data, generator, y=classes_of(batch), wanted=y)
             anew = torch.rand(len(before), generator=generator, device=data.device) < self.reinit
             before = where_chain(anew, fresh, before)
             hot = hot if hot is None else where_chain(anew, fresh[:, None].expand_as(hot), hot)

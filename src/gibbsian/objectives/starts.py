@@ -1,39 +1,66 @@
 """Where chains begin: draws of the domain, rows of the batch, or a Gaussian with the batch's moments."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gibbsian.errors import CapabilityError
+from gibbsian.errors import ArgumentError, CapabilityError
+from gibbsian.kernels.base import where_chain
+from gibbsian.objectives.common import one_of
 from gibbsian.random import require_generator
 
 __all__ = ["like_classes", "start_points"]
 
 STARTS = ("reference", "data", "gaussian")
+Start = str | Mapping[str, float]
 
 
-def check_starts(start: str, energy: Any) -> None:
+def check_start_option(objective: Any, start: Start) -> None:
+    """Refuse what is not one of `STARTS`, or shares of them that do not add up to one."""
+    if isinstance(start, str):
+        one_of(objective, "start", start, STARTS)
+        return
+    known = isinstance(start, Mapping) and bool(start) and all(kind in STARTS for kind in start)
+    if not known or min(start.values()) < 0 or abs(sum(start.values()) - 1) > 1e-6:
+        raise ArgumentError(
+            f"{type(objective).__name__}(start={start!r}): expected one of {', '.join(STARTS)}, or their shares, such as "
+            '{"gaussian": 0.7, "reference": 0.3}'
+        )
+
+
+def check_starts(start: Start, energy: Any) -> None:
     """Refuse Gaussian draws where x is discrete."""
-    if start == "gaussian" and energy.domain.discrete:
+    if "gaussian" in start and energy.domain.discrete:
         raise CapabilityError(
             f"start='gaussian' draws real numbers, but {energy.domain} is discrete; use start='reference' or 'data'"
         )
 
 
 def start_points(
-    start: str,
+    start: Start,
     n: int,
     energy: Any,
     x: Tensor,
     generator: torch.Generator,
+    *,
     y: Tensor | None = None,
     wanted: Tensor | None = None,
+    rows: Tensor | None = None,
 ) -> Tensor:
-    """n points to begin at, by one of `STARTS`; where the rows of x have classes y, of classes `wanted` `(n,)`."""
+    """n points to begin at. Where the rows of x have classes y, of classes `wanted` `(n,)`; or at given `rows` of x."""
+    how = {"y": y, "wanted": wanted, "rows": rows}
+    if not isinstance(start, str):
+        which = torch.rand(n, generator=generator, device=x.device)
+        points, above = x.new_empty(n, *x.shape[1:]), 1.0
+        for kind, share in start.items():
+            drawn = start_points(kind, n, energy, x, generator, **how)
+            points, above = where_chain(which < above, drawn, points), above - share
+        return points
     if start == "reference":
         return energy.domain.sample(n, generator=generator, dtype=x.dtype)
-    rows = _rows(n, x, generator, y, wanted)
+    rows = _rows(n, x, generator, y, wanted) if rows is None else rows
     return x[rows].detach() if start == "data" else energy.domain.within_walls(_gaussian(rows, x, generator, y))
 
 
