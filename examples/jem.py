@@ -5,8 +5,9 @@
 Trains a residual network without batch norm as p(x, y) (cross-entropy plus persistent contrastive divergence), and the
 same network on cross-entropy alone for as many updates. Writes results.json: test accuracy and calibration of both,
 detection of foreign images, what refinement does to attacked images, how another classifier reads generated images;
-and pictures: samples.png (a column a class, from the replay buffer), fresh.png (as far from Gaussian draws with the
-moments of the classes, where chains begin: start.png), buffer.png; and model.pt, the averaged weights and the replay buffer.
+pictures: samples.png (a column a class, from the replay buffer), fresh.png (the same by longer chains from where most
+chains begin, Gaussian draws with the moments of the classes: start.png), noise.png (from uniform noise), buffer.png; and
+model.pt, the averaged weights and the replay buffer.
 
 The data folder holds mnist/ and fashion_mnist/ with the four idx.gz files each.
 """
@@ -48,9 +49,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--score-clip", type=float, default=0.1, help="largest slope of a pixel in a sampler step")
     parser.add_argument("--buffer", type=int, default=1280)
     parser.add_argument("--reinit", type=float, default=0.05)
-    parser.add_argument(
-        "--start", choices=["reference", "data", "gaussian"], default="gaussian", help="where chains begin"
-    )
+    parser.add_argument("--far", type=float, default=0.3, help="share of chains that begin at uniform noise")
     parser.add_argument("--penalty", type=float, default=0.01, help="on squared energies")
     parser.add_argument("--blur", type=float, default=0.03, help="noise on the images that the energy term sees")
     parser.add_argument("--shift", type=int, default=1, help="augmentation: pixels")
@@ -111,7 +110,7 @@ def main() -> None:
         chains=chosen.chains,
         buffer=chosen.buffer,
         reinit=chosen.reinit,
-        start=chosen.start,
+        start={"gaussian": 1 - chosen.far, "reference": chosen.far},
         penalty=chosen.penalty,
     )
     net = network()
@@ -188,10 +187,12 @@ def main() -> None:
     begin = hybrid.like_classes(x[:5000], y[:5000], 1000, generator=g).clamp(-1, 1)
     fresh = hybrid.generate(model, classes, kernel, 20 * chosen.steps, pool=begin, generator=g)
     save_png(fresh, out / "fresh.png", 10)
+    far = hybrid.generate(model, classes, kernel, 20 * chosen.steps, generator=g)
+    save_png(far, out / "noise.png", 10)
     save_png(begin[:100], out / "start.png", 10)
     save_png(pool[:200], out / "buffer.png", 20)
     save_png(x[:100], out / "data.png", 10)
-    for name, images in (("samples", drawn), ("fresh", fresh)):
+    for name, images in (("samples", drawn), ("fresh", fresh), ("from_noise", far)):
         p = probabilities(plain, images.clamp(-1, 1))
         right = (p.argmax(1) == classes.cpu()).double()
         result[name] = {

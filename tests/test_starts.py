@@ -123,3 +123,20 @@ def test_shares_mix_the_starts():
 def test_unknown_starts_are_refused(start):
     with pytest.raises(ArgumentError, match="start="):
         objectives.PersistentContrastiveDivergence(kernels.Gibbs(), start=start)
+
+
+def test_smooth_starts_are_noise_of_all_scales():
+    energy = gb.as_energy(lambda x: 0 * x.flatten(1).sum(1), domains.Box((1, 28, 28), -1.0, 2.0))
+    x = start_points("smooth", 4000, energy, torch.zeros(1, 1, 28, 28, dtype=torch.float64), gen())
+    assert x.min() >= -1
+    assert x.max() <= 2
+    rank = torch.linalg.matrix_rank(x[:, 0], rtol=1e-9)  # a grid of g² numbers, enlarged, has rank g
+    for grid in (1, 2, 4, 7, 14):
+        assert abs((rank == grid).double().mean() - 0.2) < 5 * (0.2 * 0.8 / 4000) ** 0.5
+
+
+def test_smooth_starts_need_images():
+    energy = gb.as_energy(lambda x: 0 * x.sum(1), domains.Box(4, -1.0, 1.0))
+    pcd = objectives.PersistentContrastiveDivergence(kernels.Langevin(0.1), start={"smooth": 0.5, "data": 0.5})
+    with pytest.raises(CapabilityError, match="use start='gaussian' or 'reference'"):
+        pcd.init(energy, torch.zeros(5, 4), gen())

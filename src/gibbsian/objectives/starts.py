@@ -1,10 +1,11 @@
-"""Where chains begin: draws of the domain, rows of the batch, or a Gaussian with the batch's moments."""
+"""Where chains begin: draws of the domain, rows of the batch, a Gaussian with its moments, or smooth images."""
 
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from gibbsian.errors import ArgumentError, CapabilityError
 from gibbsian.kernels.base import where_chain
@@ -13,7 +14,7 @@ from gibbsian.random import require_generator
 
 __all__ = ["like_classes", "start_points"]
 
-STARTS = ("reference", "data", "gaussian")
+STARTS = ("reference", "data", "gaussian", "smooth")
 Start = str | Mapping[str, float]
 
 
@@ -31,10 +32,17 @@ def check_start_option(objective: Any, start: Start) -> None:
 
 
 def check_starts(start: Start, energy: Any) -> None:
-    """Refuse Gaussian draws where x is discrete."""
-    if "gaussian" in start and energy.domain.discrete:
+    """Refuse real numbers where x is discrete, and smooth images where it is no image."""
+    domain = energy.domain
+    for kind in ("gaussian", "smooth"):
+        if kind in start and domain.discrete:
+            raise CapabilityError(
+                f"start={kind!r} draws real numbers, but {domain} is discrete; use start='reference' or 'data'"
+            )
+    if "smooth" in start and len(domain.shape) != 3:
         raise CapabilityError(
-            f"start='gaussian' draws real numbers, but {energy.domain} is discrete; use start='reference' or 'data'"
+            f"start='smooth' draws images (channels, height, width), but {domain} has shape {tuple(domain.shape)}; use "
+            "start='gaussian' or 'reference'"
         )
 
 
@@ -60,6 +68,8 @@ def start_points(
         return points
     if start == "reference":
         return energy.domain.sample(n, generator=generator, dtype=x.dtype)
+    if start == "smooth":
+        return _smooth(energy.domain.sample(n, generator=generator, dtype=x.dtype), generator)
     rows = _rows(n, x, generator, y, wanted) if rows is None else rows
     return x[rows].detach() if start == "data" else energy.domain.within_walls(_gaussian(rows, x, generator, y))
 
@@ -110,3 +120,15 @@ def _gaussian(rows: Tensor, x: Tensor, generator: torch.Generator, y: Tensor | N
         means = (same @ flat / same.sum(1, keepdim=True)).expand_as(flat)
         z = torch.randn(len(rows), len(x), generator=generator, device=x.device, dtype=flat.dtype)
         return (means[rows] + z @ (flat - means) / len(x) ** 0.5).view(-1, *x.shape[1:])
+
+
+def _smooth(noise: Tensor, generator: torch.Generator) -> Tensor:
+    """Every second, fourth, ... pixel of an image, drawn by lot, enlarged to its size: noise of all scales."""
+    size = noise.shape[2:]
+    scales = range(1, max(2, (max(size) - 1).bit_length() + 1))
+    which = torch.randint(len(scales), (len(noise),), generator=generator, device=noise.device)
+    images = noise
+    for i, k in enumerate(scales):
+        coarse = noise[:, :, :: 2**k, :: 2**k]
+        images = where_chain(which == i, F.interpolate(coarse, size, mode="bilinear"), images)
+    return images
