@@ -49,7 +49,13 @@ def options() -> argparse.Namespace:
     parser.add_argument("--score-clip", type=float, default=0.1, help="largest slope of a pixel in a sampler step")
     parser.add_argument("--buffer", type=int, default=1280)
     parser.add_argument("--reinit", type=float, default=0.05)
-    parser.add_argument("--far", type=float, default=0.3, help="share of chains that begin at uniform noise")
+    parser.add_argument(
+        "--far",
+        type=float,
+        nargs=2,
+        default=[0.2, 0.2],
+        help="shares of chains that begin at smooth and at uniform noise",
+    )
     parser.add_argument("--penalty", type=float, default=0.01, help="on squared energies")
     parser.add_argument("--blur", type=float, default=0.03, help="noise on the images that the energy term sees")
     parser.add_argument("--shift", type=int, default=1, help="augmentation: pixels")
@@ -110,7 +116,7 @@ def main() -> None:
         chains=chosen.chains,
         buffer=chosen.buffer,
         reinit=chosen.reinit,
-        start={"gaussian": 1 - chosen.far, "reference": chosen.far},
+        start={"gaussian": 1 - sum(chosen.far), "smooth": chosen.far[0], "reference": chosen.far[1]},
         penalty=chosen.penalty,
     )
     net = network()
