@@ -1,5 +1,7 @@
 """Where chains begin: the moments of Gaussian starts, classes that are asked for, walls."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -9,6 +11,7 @@ from gibbsian.energies import MLP
 from gibbsian.errors import ArgumentError, CapabilityError
 from gibbsian.hybrid import like_classes
 from gibbsian.objectives.starts import start_points
+from gibbsian.runs import start_of
 
 
 def gen(seed=0):
@@ -140,3 +143,17 @@ def test_smooth_starts_need_images():
     pcd = objectives.PersistentContrastiveDivergence(kernels.Langevin(0.1), start={"smooth": 0.5, "data": 0.5})
     with pytest.raises(CapabilityError, match="use start='gaussian' or 'reference'"):
         pcd.init(energy, torch.zeros(5, 4), gen())
+
+
+@pytest.mark.parametrize("start", ["data", "gaussian"])
+def test_samples_of_a_class_begin_in_it(start):
+    x, y = three_classes(3000)
+    recipe = SimpleNamespace(sample=SimpleNamespace(start=start), fit={"seed": 0})
+    prepared = SimpleNamespace(finished=lambda part, rows: SimpleNamespace(x=x, y=y))
+    joint = models.JointEnergy(MLP(4, (8,), outputs=3), domains.Real((2, 2))).double()
+    means, covariance = moments(x, y)
+    for label in range(3):
+        begun = start_of(recipe, prepared, joint, label).flatten(1)
+        assert ((begun.mean(0) - means[label]).abs() < 5 * (covariance.diagonal() / len(begun)).sqrt()).all()
+    everything = start_of(recipe, prepared, joint).flatten(1)
+    assert (everything.std(0) > 2 * covariance.diagonal().sqrt()).all()

@@ -84,7 +84,8 @@ class SampleSpec:
     Args:
         kernel: by default that of the objective, else one that suits the model.
         steps: of each chain.
-        start: "data" begins at training rows, "reference" anywhere in the domain.
+        start: "data" begins at training rows, "gaussian" at draws with their moments class by class
+            (`hybrid.like_classes`), "reference" anywhere in the domain.
         shape: height and width (or channels, height, width) of pictures, where rows are flat.
         show: how many are drawn through training and shown in the report.
     """
@@ -96,8 +97,8 @@ class SampleSpec:
     show: int = 64
 
     def __post_init__(self) -> None:
-        if self.start not in {"data", "reference"}:
-            raise ArgumentError(f"sample.start={self.start!r}: expected 'data' or 'reference'")
+        if self.start not in {"data", "gaussian", "reference"}:
+            raise ArgumentError(f"sample.start={self.start!r}: expected 'data', 'gaussian' or 'reference'")
         if self.steps < 1 or self.show < 1:
             raise ArgumentError(f"sample.steps={self.steps}, sample.show={self.show}: both must be 1 or more")
 

@@ -32,6 +32,7 @@ from gibbsian.kernels import Kernel
 from gibbsian.kernels.adaptation import warm_up
 from gibbsian.models.dbm import DBM
 from gibbsian.objectives import Objective
+from gibbsian.objectives.starts import check_starts, start_points
 from gibbsian.partition.base import placement
 from gibbsian.random import stream
 from gibbsian.recipe import Recipe, parse_recipe
@@ -241,7 +242,7 @@ class _Snapshots:
                 kernel=spec.kernel,
                 objective=run.objective,
                 steps=min(spec.steps, 100),
-                start=self.last if self.last is not None else start_of(self.recipe, self.prepared),
+                start=self.last if self.last is not None else start_of(self.recipe, self.prepared, energy),
             )
         except GibbsianError:  # an early model may have no law to draw from yet: the report shows one picture less
             return
@@ -252,11 +253,18 @@ class _Snapshots:
         save_file({"x": drawn.x.detach().cpu().contiguous()}, self.folder / f"step-{run.step:012d}.safetensors")
 
 
-def start_of(recipe: Recipe, prepared: Prepared) -> Tensor | None:
-    """Training rows that chains begin at, where the recipe says so."""
-    if recipe.sample.start == "reference":
+def start_of(recipe: Recipe, prepared: Prepared, energy: Any, label: int | None = None) -> Tensor | None:
+    """Where chains begin: training rows or draws like them (of a class), as the recipe says; None for anywhere."""
+    start = recipe.sample.start
+    if start == "reference":
         return None
-    return prepared.finished("train", 4096).x
+    check_starts(start, energy)
+    rows = prepared.finished("train", 4096)
+    if start == "data" and label is None:
+        return rows.x
+    wanted = None if label is None else torch.full((len(rows.x),), label)
+    generator = stream(recipe.fit["seed"], "start")
+    return start_points(start, len(rows.x), energy, rows.x, generator, y=rows.y, wanted=wanted)
 
 
 def snapshots_of(folder: Path) -> dict[int, Tensor]:

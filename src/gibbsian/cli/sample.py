@@ -29,7 +29,8 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         raise ArgumentError(f"--out {target}: give a file that ends in {', '.join(_WRITERS)}")
     recipe, prepared = open_run(folder)
     energy = trained(folder, recipe)
-    start, clamp, n = start_of(recipe, prepared), None, options.n
+    label = _label(options.label, prepared)
+    start, clamp, n = start_of(recipe, prepared, energy, label), None, options.n
     if options.clamp:
         start, clamp = _partial(Path(options.clamp), prepared, energy)
         start, clamp = start.repeat_interleave(n, 0), clamp.repeat_interleave(n, 0)
@@ -43,7 +44,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         steps=options.steps or recipe.sample.steps,
         start=start,
         clamp=clamp,
-        label=_label(options.label, prepared),
+        label=label,
         progress=out.progress,
     )
     x = prepared.undo(drawn.x.detach().float().cpu())

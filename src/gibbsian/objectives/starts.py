@@ -60,6 +60,9 @@ def start_points(
     """n points to begin at. Where the rows of x have classes y, of classes `wanted` `(n,)`; or at given `rows` of x."""
     how = {"y": y, "wanted": wanted, "rows": rows}
     if not isinstance(start, str):
+        start = {kind: share for kind, share in start.items() if share}
+        if len(start) == 1:
+            return start_points(next(iter(start)), n, energy, x, generator, **how)
         which = torch.rand(n, generator=generator, device=x.device)
         points, above = x.new_empty(n, *x.shape[1:]), 1.0
         for kind, share in start.items():

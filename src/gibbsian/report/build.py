@@ -79,7 +79,7 @@ def final_samples(recipe: Recipe, prepared: Prepared, energy: Any, *, progress: 
             kernel=spec.kernel,
             objective=recipe.objective,
             steps=spec.steps,
-            start=start_of(recipe, prepared),
+            start=start_of(recipe, prepared, energy),
             keep=True,
             progress=progress,
         )
