@@ -122,7 +122,9 @@ def test_shares_mix_the_starts():
     assert abs(far - 0.3) < 5 * (0.25 / 20_000) ** 0.5 / 0.38
 
 
-@pytest.mark.parametrize("start", ["noise", {"noise": 1.0}, {"data": 0.5}, {}, {"data": 1.5, "reference": -0.5}, 3])
+@pytest.mark.parametrize(
+    "start", ["noise", {"noise": 1.0}, {"data": 0.5}, {}, {"data": 1.5, "reference": -0.5}, {"data": "x"}, 3]
+)
 def test_unknown_starts_are_refused(start):
     with pytest.raises(ArgumentError, match="start="):
         objectives.PersistentContrastiveDivergence(kernels.Gibbs(), start=start)

@@ -24,7 +24,12 @@ def check_start_option(objective: Any, start: Start) -> None:
         one_of(objective, "start", start, STARTS)
         return
     known = isinstance(start, Mapping) and bool(start) and all(kind in STARTS for kind in start)
-    if not known or min(start.values()) < 0 or abs(sum(start.values()) - 1) > 1e-6:
+    if (
+        not known
+        or not all(isinstance(share, int | float) for share in start.values())
+        or min(start.values()) < 0
+        or abs(sum(start.values()) - 1) > 1e-6
+    ):
         raise ArgumentError(
             f"{type(objective).__name__}(start={start!r}): expected one of {', '.join(STARTS)}, or their shares, such as "
             '{"gaussian": 0.7, "reference": 0.3}'
