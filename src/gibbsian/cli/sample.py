@@ -30,11 +30,13 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     recipe, prepared = open_run(folder)
     energy = trained(folder, recipe)
     label = _label(options.label, prepared)
-    start, clamp, n = start_of(recipe, prepared, energy, label), None, options.n
+    clamp, n = None, options.n
+    start: Tensor | None
     if options.clamp:
-        start, clamp = _partial(Path(options.clamp), prepared, energy)
-        start, clamp = start.repeat_interleave(n, 0), clamp.repeat_interleave(n, 0)
+        start, clamp = (part.repeat_interleave(n, 0) for part in _partial(Path(options.clamp), prepared, energy))
         n = len(start)
+    else:
+        start = start_of(recipe, prepared, energy, label)
     drawn = draw(
         energy,
         n,
