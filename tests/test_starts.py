@@ -4,18 +4,16 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from objective_oracles import gen
 
 import gibbsian as gb
 from gibbsian import domains, kernels, models, objectives
+from gibbsian.cli import main
 from gibbsian.energies import MLP
 from gibbsian.errors import ArgumentError, CapabilityError
 from gibbsian.hybrid import like_classes
 from gibbsian.objectives.starts import start_points
 from gibbsian.runs import start_of
-
-
-def gen(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def three_classes(rows=30):
@@ -159,3 +157,18 @@ def test_samples_of_a_class_begin_in_it(start):
         assert ((begun.mean(0) - means[label]).abs() < 5 * (covariance.diagonal() / len(begun)).sqrt()).all()
     everything = start_of(recipe, prepared, joint).flatten(1)
     assert (everything.std(0) > 2 * covariance.diagonal().sqrt()).all()
+
+
+def test_a_recipe_with_starts_that_its_model_cannot_take_is_refused_before_it_trains(tmp_path, capsys):
+    text = """
+about: bits
+data: {name: moons, n: 40}
+model: {RBM: {visible: 2, hidden: 3}}
+objective: {PersistentContrastiveDivergence: {kernel: {Gibbs: {}}}}
+fit: {steps: 2}
+sample: {start: gaussian}
+"""
+    (tmp_path / "bits.yaml").write_text(text)
+    assert main(["train", str(tmp_path / "bits.yaml"), "--run", str(tmp_path / "run")]) != 0
+    assert "use start='reference' or 'data'" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "run").exists()

@@ -258,7 +258,6 @@ def start_of(recipe: Recipe, prepared: Prepared, energy: Any, label: int | None 
     start = recipe.sample.start
     if start == "reference":
         return None
-    check_starts(start, energy)
     rows = prepared.finished("train", 4096)
     if start == "data" and label is None:
         return rows.x
@@ -388,8 +387,9 @@ def train(
         raise CheckpointError(
             f"{folder} already holds files; go on with `gibbsian resume {folder}`, or choose another --run"
         )
-    prepared = recipe.data.prepare()
     model = recipe.model
+    check_starts(recipe.sample.start, model)  # pictures are left out where a model cannot be drawn from, without a word
+    prepared = recipe.data.prepare()
     if recipe.initialise:
         if not hasattr(model, "initialise_visible_bias"):
             raise CapabilityError(

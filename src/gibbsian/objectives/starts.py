@@ -38,16 +38,15 @@ def check_start_option(objective: Any, start: Start) -> None:
 
 def check_starts(start: Start, energy: Any) -> None:
     """Refuse real numbers where x is discrete, and smooth images where it is no image."""
-    domain = energy.domain
     for kind in ("gaussian", "smooth"):
-        if kind in start and domain.discrete:
+        if kind in start and energy.domain.discrete:
             raise CapabilityError(
-                f"start={kind!r} draws real numbers, but {domain} is discrete; use start='reference' or 'data'"
+                f"start={kind!r} draws real numbers, but {energy.domain} is discrete; use start='reference' or 'data'"
             )
-    if "smooth" in start and len(domain.shape) != 3:
+    if "smooth" in start and len(energy.domain.shape) != 3:
         raise CapabilityError(
-            f"start='smooth' draws images (channels, height, width), but {domain} has shape {tuple(domain.shape)}; use "
-            "start='gaussian' or 'reference'"
+            f"start='smooth' draws images (channels, height, width), but {energy.domain} has shape "
+            f"{tuple(energy.domain.shape)}; use start='gaussian' or 'reference'"
         )
 
 
