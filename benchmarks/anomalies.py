@@ -1,7 +1,7 @@
 """Anomalies in ten tables of ADBench: EnergyOutlierDetector as it comes against PyOD's detectors as they come.
 
 Half of the normal rows train, the other half and all anomalies test; no label is used in training. Every detector
-gets columns standardised by the training rows and runs with its defaults, one setting for all tables.
+gets columns standardized by the training rows and runs with its defaults, one setting for all tables.
 
     GIBBSIAN_DATA=... python anomalies.py --save results/anomalies.json
 """
@@ -36,7 +36,7 @@ DETECTORS: dict[str, Callable[[int], Any]] = {
 
 
 def split(x: np.ndarray, y: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Training rows, test rows and test labels, standardised by the training rows."""
+    """Training rows, test rows and test labels, standardized by the training rows."""
     rng = np.random.default_rng(seed)
     normal = rng.permutation(np.flatnonzero(y == 0))
     half = len(normal) // 2

@@ -2,7 +2,7 @@
 
     GIBBSIAN_DATA=folder python benchmarks/bf16_likelihood.py --save benchmarks/results/bf16_likelihood.json
 
-784×500 on binarised MNIST, centred PCD-1, batch 100; both machines are judged in full precision, on the same test digits.
+784×500 on binarized MNIST, centered PCD-1, batch 100; both machines are judged in full precision, on the same test digits.
 """
 
 import argparse
@@ -32,8 +32,8 @@ def main() -> None:
         row: dict = {"seed": seed, "updates": options.updates}
         for products in ("full", "bf16"):
             rbm = models.RBM(784, 500, products=products)
-            rbm.initialise_visible_bias(train)
-            objective = objectives.Centred(objectives.PersistentContrastiveDivergence(kernels.Gibbs()))
+            rbm.initialize_visible_bias(train)
+            objective = objectives.Centered(objectives.PersistentContrastiveDivergence(kernels.Gibbs()))
             begun = time.process_time()
             gb.fit(
                 rbm,
@@ -42,7 +42,7 @@ def main() -> None:
                 steps=options.updates,
                 batch_size=100,
                 lr=0.05,
-                optimiser="sgd",
+                optimizer="sgd",
                 schedule="linear",
                 seed=seed,
             )

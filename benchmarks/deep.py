@@ -18,8 +18,8 @@ import torch
 from timing import Contender, interleave, save
 
 import gibbsian as gb
-from gibbsian import compiled
-from gibbsian.handed_out import differentiate
+from gibbsian.derivatives.known import differentiate
+from gibbsian.fast import compiled
 from gibbsian.training.pretrain import Encoded
 
 torch.set_num_threads(1)
@@ -87,11 +87,11 @@ def bare_up_down(k: int):
     return run
 
 
-def stepping(energy, objective, optimised: bool):
+def stepping(energy, objective, optimized: bool):
     """The objective with a plain update, or with torch.optim.SGD, as gibbsian.fit calls them."""
     g, parameters = generator(), list(energy.parameters())
     state = [objective.init(energy, next(batches(1)), g)]
-    optimiser = torch.optim.SGD(parameters, lr=RATE, fused=True)
+    optimizer = torch.optim.SGD(parameters, lr=RATE, fused=True)
 
     def run(steps: int) -> None:
         for i, batch in enumerate(batches(steps)):
@@ -99,9 +99,9 @@ def stepping(energy, objective, optimised: bool):
                 loss = objective(energy, batch, state[0], g)
             differentiate(loss.value, parameters)  # as gibbsian.fit does
             state[0] = loss.state
-            if optimised:
-                optimiser.step()
-                optimiser.zero_grad()
+            if optimized:
+                optimizer.step()
+                optimizer.zero_grad()
                 continue
             with torch.no_grad():
                 for p in parameters:
@@ -162,10 +162,10 @@ def greedy(stage: int, rounds: int) -> dict:
     cd = gb.objectives.ContrastiveDivergence(gb.kernels.Gibbs())
     base = "the products alone"
     contenders: list[Contender] = [(base, bare_stage(stage), 40)]
-    for name, optimised in [("gibbsian", False), ("gibbsian, torch.optim.SGD", True)]:
+    for name, optimized in [("gibbsian", False), ("gibbsian, torch.optim.SGD", True)]:
         dbn = network()
         machine = dbn.begin_stage(stage, dbn.encode(stage, (DATA, LABELS), generator()))
-        contenders.append((name, stepping(machine, Encoded(cd, dbn, stage), optimised), 40))
+        contenders.append((name, stepping(machine, Encoded(cd, dbn, stage), optimized), 40))
     names = ["784 × 500", "500 × 500 above it", "(10 + 500) × 2000 above both"]
     title = f"CD-1, stage {stage + 1}: {names[stage]}, batch 100"
     return interleave(title, contenders, base=base, rounds=rounds, clock=time.process_time)
@@ -174,8 +174,8 @@ def greedy(stage: int, rounds: int) -> dict:
 def up_down(k: int, rounds: int) -> dict:
     base = "the products alone"
     contenders: list[Contender] = [(base, bare_up_down(k), 20)]
-    for name, optimised in [("gibbsian", False), ("gibbsian, torch.optim.SGD", True)]:
-        contenders.append((name, stepping(network(), gb.objectives.UpDown(steps=k), optimised), 20))
+    for name, optimized in [("gibbsian", False), ("gibbsian, torch.optim.SGD", True)]:
+        contenders.append((name, stepping(network(), gb.objectives.UpDown(steps=k), optimized), 20))
     contenders.append(("plain torch", plain_up_down(k), 20))
     title = f"up-down, {k} sweep{'s' * (k > 1)} on top, 784-500-500-2000 with labels, batch 100"
     return interleave(title, contenders, base=base, rounds=rounds, clock=time.process_time)

@@ -67,11 +67,11 @@ def bare():
     return run
 
 
-def ours(centring: float | None = None):
+def ours(centering: float | None = None):
     """Objective, backward pass and update."""
     dbm = gb.models.DBM(*SIZES)
-    objective = gb.objectives.VariationalLikelihood(ITERATIONS, SWEEPS, chains=BATCH, centring=centring)
-    optimiser = torch.optim.SGD(dbm.parameters(), lr=1e-4, fused=True)
+    objective = gb.objectives.VariationalLikelihood(ITERATIONS, SWEEPS, chains=BATCH, centering=centering)
+    optimizer = torch.optim.SGD(dbm.parameters(), lr=1e-4, fused=True)
     g = generator()
     state = objective.init(dbm, DATA[:BATCH], g)
 
@@ -80,8 +80,8 @@ def ours(centring: float | None = None):
         for x in batches(steps):
             loss = objective(dbm, x, state, g)
             loss.value.backward()
-            optimiser.step()
-            optimiser.zero_grad()
+            optimizer.step()
+            optimizer.zero_grad()
             state = loss.state
 
     return run
@@ -92,7 +92,7 @@ def plain():
     g = generator()
     w1, w2 = (torch.nn.Parameter(0.01 * torch.randn(a, b, generator=g)) for a, b in itertools.pairwise(SIZES))
     b0, b1, b2 = (torch.nn.Parameter(torch.zeros(n)) for n in SIZES)
-    optimiser = torch.optim.SGD([w1, w2, b0, b1, b2], lr=1e-4, fused=True)
+    optimizer = torch.optim.SGD([w1, w2, b0, b1, b2], lr=1e-4, fused=True)
     chain = torch.bernoulli(torch.full((BATCH, SIZES[1]), 0.5), generator=g)
 
     def energy(v, x, y):
@@ -116,8 +116,8 @@ def plain():
                     h = torch.bernoulli(p, generator=g)
                 chain = h
             (energy(v, m1, m2) - energy(u, p, y)).backward()
-            optimiser.step()
-            optimiser.zero_grad()
+            optimizer.step()
+            optimizer.zero_grad()
 
     return run
 
@@ -127,7 +127,7 @@ def whole_fit():
 
     def run(steps: int) -> None:
         objective = gb.objectives.VariationalLikelihood(ITERATIONS, SWEEPS, chains=BATCH)
-        gb.fit(gb.models.DBM(*SIZES), objective, DATA, steps=steps, batch_size=BATCH, lr=1e-4, optimiser="sgd")
+        gb.fit(gb.models.DBM(*SIZES), objective, DATA, steps=steps, batch_size=BATCH, lr=1e-4, optimizer="sgd")
 
     return run
 
@@ -140,7 +140,7 @@ def main() -> None:
     contenders = [
         ("bare products", bare(), 5),
         ("gibbsian objective and update", ours(), 5),
-        ("the same, centred", ours(0.01), 5),
+        ("the same, centered", ours(0.01), 5),
         ("gibbsian fit", whole_fit(), 60),
         ("plain torch", plain(), 5),
     ]

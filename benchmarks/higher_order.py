@@ -21,8 +21,9 @@ import time
 import torch
 from timing import interleave, save
 
-from gibbsian import compiled, kernels, models, objectives, units
-from gibbsian.handed_out import differentiate
+from gibbsian import kernels, models, objectives, units
+from gibbsian.derivatives.known import differentiate
+from gibbsian.fast import compiled
 
 torch.set_num_threads(1)
 RATE = 1e-4
@@ -91,15 +92,15 @@ def through_objective(model, batch, conditional: bool):
     if conditional:
         objective = objectives.Conditional(objective)
     g, parameters = generator(), [p for p in model.parameters() if p.requires_grad]
-    state, optimiser = objective.init(model, batch, g), torch.optim.SGD(parameters, lr=RATE, fused=True)
+    state, optimizer = objective.init(model, batch, g), torch.optim.SGD(parameters, lr=RATE, fused=True)
 
     def run(steps: int) -> None:
         for i in range(steps):
             with compiled.stepping(fusing=False, watched=i % 10 == 0):  # as gibbsian.fit with its guard
                 loss = objective(model, batch, state, g)
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             differentiate(loss.value, parameters)  # as gibbsian.fit does
-            optimiser.step()
+            optimizer.step()
 
     return run
 

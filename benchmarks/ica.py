@@ -4,7 +4,7 @@
 
 x = As with A 10 × 10 Gaussian and 20000 rows, whitened; `energies.ICA` with logistic sources learns W by maximum
 likelihood, score matching, noise-contrastive estimation and contrastive divergence, each through `gibbsian.fit`. The
-Amari distance lies in [0, 1] (`metrics.amari_distance`); 9 times it is the normalisation of some other texts. FastICA of
+Amari distance lies in [0, 1] (`metrics.amari_distance`); 9 times it is the normalization of some other texts. FastICA of
 scikit-learn on the same data is the reference. Writes results/ica.json.
 """
 

@@ -60,7 +60,7 @@ class Plain:
 
     def __init__(self, net: torch.nn.Module, data: tuple[Tensor, Tensor], batch: int, tf32: bool) -> None:
         self.net, self.data, self.batch, self.tf32 = net.to(DEVICE), data, batch, tf32
-        self.optimiser = torch.optim.Adam(net.parameters(), lr=5e-4)
+        self.optimizer = torch.optim.Adam(net.parameters(), lr=5e-4)
         self.g = torch.Generator(DEVICE).manual_seed(0)
         self.steps = [FIRST * (LAST / FIRST) ** (k / (STEPS - 1)) for k in range(STEPS)]
         first = data[0][: self.batch], data[1][: self.batch]
@@ -100,10 +100,10 @@ class Plain:
             high = -torch.logsumexp(self.net(samples), 1)
             contrast = low.mean() - high.mean() + PENALTY * (low.square().mean() + high.square().mean())
             loss = F.cross_entropy(self.net(x), y) + WEIGHT * contrast
-            self.optimiser.zero_grad()
+            self.optimizer.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
-            self.optimiser.step()
+            self.optimizer.step()
         torch.backends.cudnn.allow_tf32 = before
 
 

@@ -3,7 +3,7 @@
     make bench-objectives          (installs the peers into an environment of their own)
 
 Work: loss and gradients of an MLP 784-512-512-1 with SiLU on a batch of 128: denoising, and sliced score matching
-with one and with five projections. Times are of this process's CPU, so that neighbours on the machine count less.
+with one and with five projections. Times are of this process's CPU, so that neighbors on the machine count less.
 """
 
 import os

@@ -22,7 +22,7 @@ import torch
 from timing import Contender, interleave, save
 
 import gibbsian as gb
-from gibbsian.handed_out import take_gradients
+from gibbsian.derivatives.known import take_gradients
 
 torch.set_num_threads(1)
 warnings.simplefilter("ignore")
@@ -112,14 +112,14 @@ def through_objective(persistent: bool):
         else gb.objectives.ContrastiveDivergence(kernel, steps=1)
     )
     state = [objective.init(rbm, DATA[:BATCH], g)]
-    optimiser = torch.optim.SGD(parameters, lr=RATE, fused=True)
+    optimizer = torch.optim.SGD(parameters, lr=RATE, fused=True)
 
     def run(steps: int) -> None:
         for x in batches(steps):
             loss = objective(rbm, x, state[0], g)
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             assert take_gradients(loss.value, parameters)
-            optimiser.step()
+            optimizer.step()
             state[0] = loss.state
 
     return run
@@ -167,7 +167,7 @@ def rbms(persistent: bool):
         model = BBRBM.init_parameters(HIDDEN, _Wrapped(DATA), torch.device("cpu"), torch.float32)
         chains = [model.init_chains(BATCH)]
     model.init_grad()
-    optimiser = torch.optim.SGD(model.parameters(), lr=RATE, maximize=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE, maximize=True)
     weights = torch.ones(BATCH, 1)
 
     def run(steps: int) -> None:
@@ -175,9 +175,9 @@ def rbms(persistent: bool):
             for x in batches(steps):
                 if not persistent:
                     chains[0] = model.init_chains(BATCH, weights=weights, start_v=x)
-                optimiser.zero_grad(set_to_none=False)
+                optimizer.zero_grad(set_to_none=False)
                 chains[0], _ = fit_batch_pcd((x, weights), chains[0], model, 1, 1.0, centered=False)
-                optimiser.step()
+                optimizer.step()
 
     return run
 

@@ -23,12 +23,12 @@ def trainer(data: torch.Tensor, batch: int, **how):
     """A function of the number of updates that trains one more time, with the graphs of this call left out."""
     rbm = models.RBM(784, 500).cuda()
     objective = objectives.PersistentContrastiveDivergence(kernels.Gibbs(), steps=1, chains=batch)
-    if how.pop("centred", False):
-        objective = objectives.Centred(objective)
+    if how.pop("centered", False):
+        objective = objectives.Centered(objective)
 
     def call(updates: int) -> float:
         begun = time.perf_counter()
-        gb.fit(rbm, objective, data, steps=updates, batch_size=batch, lr=0.01, optimiser="sgd", **how)
+        gb.fit(rbm, objective, data, steps=updates, batch_size=batch, lr=0.01, optimizer="sgd", **how)
         torch.cuda.synchronize()
         return time.perf_counter() - begun
 
@@ -80,7 +80,7 @@ def main() -> None:
             "many updates in a graph, tf32": {"compile": True, "precision": "tf32", **quiet},
             "many updates in a graph, f32": {"compile": True, **quiet},
             "the same with guard and log as usual": {"compile": True, "precision": "tf32"},
-            "the same, centred": {"compile": True, "precision": "tf32", "centred": True, **quiet},
+            "the same, centered": {"compile": True, "precision": "tf32", "centered": True, **quiet},
         }
         row: dict = {"batch": batch}
         for name, how in ways.items():

@@ -54,16 +54,16 @@ def measure(
     family = network(kind, side, small)
     g = torch.Generator(DEVICE).manual_seed(0)
     x = torch.randn(batch, 3, side, side, generator=g, device=DEVICE)
-    optimiser = torch.optim.Adam(family.parameters(), lr=1e-4)
+    optimizer = torch.optim.Adam(family.parameters(), lr=1e-4)
     state = objective.init(family, x, g)
     times = []
     peak = Peak()
     for k in range(steps + 2):
         begun = time.perf_counter()
         loss = objective(family, x, state, g)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.value.backward(inputs=list(family.parameters()))
-        optimiser.step()
+        optimizer.step()
         if CUDA:
             torch.cuda.synchronize()
         if k >= 2:

@@ -2,7 +2,7 @@
 
     python examples/fields_of_experts.py --out out/fields_of_experts
 
-Fields of 24 filters of 5 × 5 pixels are learned by denoising score matching, at σ = 25, 8 and 1 grey values. A photograph with noise of σ = 25 takes one step x + cσ²s(x) with the first field (with c = 1 the posterior mean
+Fields of 24 filters of 5 × 5 pixels are learned by denoising score matching, at σ = 25, 8 and 1 gray values. A photograph with noise of σ = 25 takes one step x + cσ²s(x) with the first field (with c = 1 the posterior mean
 if its score is exact) and one with the second, which clears up what is left; both c are chosen on the photographs that
 the fields were learned from. Against it: the Gaussian filter whose width is best for the *test* photograph, and the
 posterior mode under the second field. Scratches and text are filled in by the mode of the third field given all other pixels,
@@ -40,9 +40,9 @@ def photographs() -> dict[str, Tensor]:
     china, flower = load_sample_images().images
     with matplotlib.cbook.get_sample_data("grace_hopper.jpg") as file:
         hopper = matplotlib.image.imread(file, format="jpg")
-    grey = np.array([0.299, 0.587, 0.114])
+    gray = np.array([0.299, 0.587, 0.114])
     named = {"china": china, "flower": flower, "hopper": hopper}
-    return {name: torch.tensor(image @ grey, dtype=torch.float32) / 255 for name, image in named.items()}
+    return {name: torch.tensor(image @ gray, dtype=torch.float32) / 255 for name, image in named.items()}
 
 
 def psnr(a: Tensor, b: Tensor) -> float:

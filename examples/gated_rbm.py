@@ -48,7 +48,7 @@ class Shifts:
 
 
 class Rotations:
-    """Ten blurred dots on a disc, rotated about its centre by any angle."""
+    """Ten blurred dots on a disc, rotated about its center by any angle."""
 
     name = "rotations"
 
@@ -87,7 +87,7 @@ def train(task: Shifts | Rotations, updates: int) -> tuple[models.GatedRBM, Scal
     scale = Scale(x)
     if isinstance(task, Shifts):
         model = models.GatedRBM(PIXELS, PIXELS, hidden=150, factors=400)
-        model.initialise_visible_bias(y)
+        model.initialize_visible_bias(y)
         rate = 0.005
     else:
         model = models.GatedRBM(PIXELS, units.Gaussian(PIXELS, learned=False), hidden=80, factors=160)
@@ -95,7 +95,7 @@ def train(task: Shifts | Rotations, updates: int) -> tuple[models.GatedRBM, Scal
     objective = objectives.Conditional(objectives.ContrastiveDivergence(kernels.Gibbs(), steps=1))
     gb.fit(
         model, objective, (scale(x), y), steps=updates, batch_size=100, lr=rate, schedule="linear",
-        hooks=[model.normalise_filters],
+        hooks=[model.normalize_filters],
     )  # fmt: skip
     return model, scale
 

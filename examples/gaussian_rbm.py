@@ -1,10 +1,10 @@
-"""A Gaussian-Bernoulli RBM with learned variances on whitened patches of photographs: localised filters.
+"""A Gaussian-Bernoulli RBM with learned variances on whitened patches of photographs: localized filters.
 
     python examples/gaussian_rbm.py --out out/gaussian_rbm
 
 The patches of `ica_patches.py` (12 × 12 pixels of three photographs, whitened on 81 principal components) are learned by
 contrastive divergence, standard deviations along with the weights; hidden units start rare, as Melchior et al. (2017) advise.
-Receptive fields, carried back to pixels, are localised edges. Also prints the held-out log-likelihood by AIS from both sides
+Receptive fields, carried back to pixels, are localized edges. Also prints the held-out log-likelihood by AIS from both sides
 beside that of a Gaussian, which is the machine without hidden units. Writes results.json and a picture.
 """
 
@@ -26,7 +26,7 @@ from gibbsian import kernels, models, objectives, partition, plots, units
 WINDOW = SIDE // 2
 
 
-def localisation(fields: torch.Tensor) -> torch.Tensor:
+def localization(fields: torch.Tensor) -> torch.Tensor:
     """The share of a filter's energy in its best window of a quarter of the patch."""
     squares = fields.reshape(-1, 1, SIDE, SIDE).square()
     best = torch.nn.functional.avg_pool2d(squares, WINDOW, stride=1).flatten(1).max(1).values * WINDOW**2
@@ -64,7 +64,7 @@ def main() -> None:
         steps=options.updates,
         batch_size=100,
         lr=options.lr,
-        optimiser={"name": "sgd", "momentum": 0.9},
+        optimizer={"name": "sgd", "momentum": 0.9},
         schedule="linear",
         seed=options.seed,
     )
@@ -74,9 +74,9 @@ def main() -> None:
     fields = (vector / value.sqrt()).float() @ (
         rbm.weight.detach() / sigma[:, None]
     )  # what a unit looks for, in pixels
-    local = localisation(fields.T)
+    local = localization(fields.T)
     g = gb.random.stream(options.seed, "evaluate")
-    noise = localisation(
+    noise = localization(
         ((vector / value.sqrt()).float() @ torch.randn(options.components, 1000, generator=g)).T
     )  # random directions
     log_z = partition.ais(rbm, data=train, chains=200, betas=options.betas, generator=g)
@@ -86,8 +86,8 @@ def main() -> None:
         "options": vars(options),
         "seconds": round(seconds, 1),
         "sigma": [float(sigma.min()), float(sigma.mean()), float(sigma.max())],
-        "localisation_median": float(local.median()),
-        "localisation_median_of_random_directions": float(noise.median()),
+        "localization_median": float(local.median()),
+        "localization_median_of_random_directions": float(noise.median()),
         "hidden_activity": float(rbm.hidden_mean(test).detach().mean()),
         "test_log_likelihood": [float(held_out.lower), float(held_out.value), float(held_out.upper)],
         "ais_ess": float(log_z.diagnostics["ess"]),
@@ -99,7 +99,7 @@ def main() -> None:
     figure, axes = plt.subplots(1, 2, figsize=(12, 5.8), layout="constrained")
     order = local.argsort(descending=True)
     each = fields.T[order] / fields.T[order].abs().amax(1, keepdim=True)
-    title = "receptive fields, the most localised first"
+    title = "receptive fields, the most localized first"
     plots.image_grid(each, axes[0], shape=(SIDE, SIDE), symmetric=True, title=title)
     bins = torch.linspace(0, 1, 41).tolist()
     axes[1].hist(local, bins, label="learned")

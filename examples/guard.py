@@ -18,7 +18,7 @@ import torch
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
-from mnist_rbm import read_grey
+from mnist_rbm import read_gray
 
 import gibbsian as gb
 from gibbsian import domains, energies, errors, kernels, objectives, plots
@@ -57,7 +57,7 @@ def train(data: torch.Tensor, options: argparse.Namespace, guard: bool) -> tuple
             steps=options.steps,
             batch_size=128,
             lr=options.lr,
-            optimiser={"name": "adam", "betas": (0.0, 0.999)},
+            optimizer={"name": "adam", "betas": (0.0, 0.999)},
             schedule=options.schedule,
             clip=options.clip,
             seed=options.seed,
@@ -92,7 +92,7 @@ def main() -> None:
     out = Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    data = (2 * read_grey()[: options.rows] - 1).reshape(-1, 1, 28, 28).to(device)
+    data = (2 * read_gray()[: options.rows] - 1).reshape(-1, 1, 28, 28).to(device)
     data = torch.nn.functional.avg_pool2d(data, 28 // options.side)
 
     figure, axes = plt.subplots(2, 3, figsize=(12, 8), constrained_layout=True)

@@ -4,7 +4,7 @@
 
 Patches of 12 × 12 pixels from three photographs (scikit-learn's and matplotlib's) at half their size, their mean taken away, are reduced to
 81 principal components and whitened; then `energies.ICA` is learned by maximum likelihood. Its filters and features are
-localised, oriented edges, where principal components are global waves. Also prints the held-out log-likelihood in bits a
+localized, oriented edges, where principal components are global waves. Also prints the held-out log-likelihood in bits a
 dimension against that of a Gaussian. Writes results.json and a picture.
 """
 
@@ -31,14 +31,14 @@ SIDE = 12
 
 
 def patches(count: int, generator: torch.Generator) -> Tensor:
-    """Random patches `(count, SIDE²)` of the logarithms of grey values, each with mean zero."""
+    """Random patches `(count, SIDE²)` of the logarithms of gray values, each with mean zero."""
     with matplotlib.cbook.get_sample_data("grace_hopper.jpg") as file:
         images = [*load_sample_images().images, matplotlib.image.imread(file, format="jpg")]
     rows = []
     for image in images:
-        grey = torch.tensor(np.log(image @ np.array([0.299, 0.587, 0.114]) + 10))
-        grey = torch.nn.functional.avg_pool2d(grey[None], 2)[0]  # the traces of compression lie in single pixels
-        every = grey.unfold(0, SIDE, 1).unfold(1, SIDE, 1).reshape(-1, SIDE * SIDE)
+        gray = torch.tensor(np.log(image @ np.array([0.299, 0.587, 0.114]) + 10))
+        gray = torch.nn.functional.avg_pool2d(gray[None], 2)[0]  # the traces of compression lie in single pixels
+        every = gray.unfold(0, SIDE, 1).unfold(1, SIDE, 1).reshape(-1, SIDE * SIDE)
         rows.append(every[torch.randperm(len(every), generator=generator)[: count // len(images)]])
     x = torch.cat(rows)
     return x - x.mean(1, keepdim=True)
@@ -95,8 +95,8 @@ def main() -> None:
     (out / "results.json").write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result, indent=1))
 
-    colour = (vector * value.sqrt()).float()  # from whitened coordinates back to pixels
-    features = model.mixing.detach().T @ colour.T
+    color = (vector * value.sqrt()).float()  # from whitened coordinates back to pixels
+    features = model.mixing.detach().T @ color.T
     filters = model.weight.detach() @ (vector / value.sqrt()).float().T
     figure, axes = plt.subplots(1, 3, figsize=(15, 5.4), constrained_layout=True)
     names = ("principal components", "features of ICA (columns of A)", "filters of ICA (rows of W)")

@@ -4,8 +4,8 @@
     GIBBSIAN_DATA=folder python examples/mnist_dbm.py --sizes 784 200 200 --updates 6000 ... (a smaller one, on a CPU)
 
 The data folder holds mnist/{train,t10k}-{images-idx3,labels-idx1}-ubyte.gz, and binarized_mnist/*.mat,
-the fixed binarisation of the density literature, on which the likelihood is measured. Batches are binarised anew from
-grey values; --fixed trains on the fixed binarisation instead. Salakhutdinov & Hinton (2009) report a test bound of -84.62
+the fixed binarization of the density literature, on which the likelihood is measured. Batches are binarized anew from
+gray values; --fixed trains on the fixed binarization instead. Salakhutdinov & Hinton (2009) report a test bound of -84.62
 nats and 0.95 % errors after discriminative fine-tuning. Writes results.json, the weights, and pictures of fantasies,
 filters and completed digits of which the right half was hidden.
 """
@@ -16,18 +16,18 @@ import time
 from pathlib import Path
 
 import torch
-from mnist_rbm import read, read_grey
+from mnist_rbm import read, read_gray
 
 import gibbsian as gb
 from gibbsian import kernels, models, objectives, partition
-from gibbsian.data import binarise, load
+from gibbsian.data import binarize, load
 
 
 def read_labels(split: str) -> torch.Tensor:
     return getattr(load("mnist", offline=True), split).y
 
 
-def binarise_anew(batch: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+def binarize_anew(batch: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return (torch.rand(batch.shape, generator=generator, device=batch.device) < batch).to(batch.dtype)
 
 
@@ -89,14 +89,14 @@ def train(dbm: models.DBM, data: torch.Tensor, transform, options: argparse.Name
             data,
             steps=options.pretrain,
             lr=options.pretrain_lr,
-            optimiser={"name": "sgd", "momentum": options.momentum},
+            optimizer={"name": "sgd", "momentum": options.momentum},
             schedule=schedule,
             log_every=max(1, options.pretrain // 5),
             **common,
         )
         clock.lap("pretraining")
     objective = objectives.VariationalLikelihood(
-        options.iterations, options.sweeps, options.chains, start="data", centring=options.centring or None
+        options.iterations, options.sweeps, options.chains, start="data", centering=options.centering or None
     )
     run = gb.fit(
         dbm,
@@ -108,7 +108,7 @@ def train(dbm: models.DBM, data: torch.Tensor, transform, options: argparse.Name
         ema=options.ema or None,
         log_every=max(1, options.updates // 10),
         hooks=[] if options.seconds is None else [(50, clock.stop_after(options.seconds))],
-        optimiser="sgd",
+        optimizer="sgd",
         **common,
     )
     if options.ema:
@@ -120,7 +120,7 @@ def train(dbm: models.DBM, data: torch.Tensor, transform, options: argparse.Name
 def evaluate(dbm: models.DBM, train_set: torch.Tensor, test: torch.Tensor, options, clock: Clock) -> dict:
     """The bound on the test likelihood with log Z from both sides."""
     g = gb.random.stream(options.seed, "evaluate", clock.device)
-    odd, base = dbm.side(1), dbm.layers[0].fit_bias(train_set)  # grey values have the same means
+    odd, base = dbm.side(1), dbm.layers[0].fit_bias(train_set)  # gray values have the same means
     log_z = partition.ais(odd, base=base, chains=options.ais_chains, betas=options.betas, generator=g, progress=False)
     start = odd.join([h for i, h in enumerate(dbm.draw_hidden(test[: options.ais_chains], generator=g)) if i % 2 == 0])
     states = gb.sample(odd, kernels.Gibbs(), start, steps=options.burn_in, keep=False, generator=g, progress=False).last
@@ -150,9 +150,9 @@ def errors(classifier: models.DBMClassifier, x: torch.Tensor, y: torch.Tensor) -
 
 
 def classify(dbm: models.DBM, x: torch.Tensor, y: torch.Tensor, options, clock: Clock) -> dict:
-    """Fine-tune a network that starts as the machine, on grey values."""
+    """Fine-tune a network that starts as the machine, on gray values."""
     device = clock.device
-    test, test_y = read_grey("test").to(device), read_labels("test").to(device)
+    test, test_y = read_gray("test").to(device), read_labels("test").to(device)
     classifier = models.DBMClassifier(dbm, classes=10, iterations=options.iterations)
     objective = objectives.DropoutCrossEntropy(
         adversary=options.adversary, inputs=options.drop_inputs, hidden=options.drop_hidden
@@ -217,7 +217,7 @@ def arguments() -> argparse.Namespace:
     add = parser.add_argument
     add("--sizes", type=int, nargs="+", default=[784, 500, 1000])
     add("--rows", type=int, default=60_000, help="training digits used")
-    add("--fixed", action="store_true", help="train on the fixed binarisation")
+    add("--fixed", action="store_true", help="train on the fixed binarization")
     add("--batch", type=int, default=100)
     add("--pretrain", type=int, default=60_000, help="updates of every layer; 0 for none")
     add("--pretrain-lr", type=float, default=0.05)
@@ -229,7 +229,7 @@ def arguments() -> argparse.Namespace:
     add("--iterations", type=int, default=10, help="of mean field")
     add("--sweeps", type=int, default=5)
     add("--chains", type=int, default=100)
-    add("--centring", type=float, default=0.01, help="rate of the offsets; 0 for none")
+    add("--centering", type=float, default=0.01, help="rate of the offsets; 0 for none")
     add("--ema", type=float, default=0.0, help="decay of averaged weights; 0 for none")
     add("--precision", choices=["tf32"], default=None, help="of matrix products, on a GPU")
     add("--seconds", type=float, default=None, help="most seconds of joint training")
@@ -257,23 +257,23 @@ def main() -> None:
     out = Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
     clock = Clock(device)
-    grey, labels = (part("train")[: options.rows].to(device) for part in (read_grey, read_labels))
+    gray, labels = (part("train")[: options.rows].to(device) for part in (read_gray, read_labels))
     test = read("test")[torch.randperm(10000, generator=gb.random.stream(0, "test"))].to(device)  # sorted by class
-    data = torch.cat([read("train"), read("validation")])[: options.rows].to(device) if options.fixed else grey
+    data = torch.cat([read("train"), read("validation")])[: options.rows].to(device) if options.fixed else gray
     dbm = models.DBM(*options.sizes, generator=gb.random.stream(options.seed, "init"))
-    dbm.initialise_visible_bias(binarise(grey[:10000].cpu(), "threshold"))
+    dbm.initialize_visible_bias(binarize(gray[:10000].cpu(), "threshold"))
     dbm.to(device)
     clock.lap("reading")
     history: list[dict] = []
     if options.weights:
         dbm.load_state_dict(torch.load(options.weights, weights_only=True))
     else:
-        history = train(dbm, data, None if options.fixed else binarise_anew, options, clock)
+        history = train(dbm, data, None if options.fixed else binarize_anew, options, clock)
         torch.save({k: v.cpu() for k, v in dbm.state_dict().items()}, out / "weights.pt")
     result = {"options": vars(options), "device": torch.cuda.get_device_name() if device == "cuda" else "cpu"}
     result["likelihood"] = {} if options.no_likelihood else evaluate(dbm, data, test, options, clock)
     draw(dbm, test, options, clock, out)
-    result["classifier"] = classify(dbm, grey, labels, options, clock) if options.classifier_updates else {}
+    result["classifier"] = classify(dbm, gray, labels, options, clock) if options.classifier_updates else {}
     result["seconds"], result["history"] = clock.seconds, history
     print(json.dumps({k: v for k, v in result.items() if k != "history"}, indent=1))
     (out / "results.json").write_text(json.dumps(result, indent=1) + "\n")

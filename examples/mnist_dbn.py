@@ -6,9 +6,9 @@
 classify: 784-500-500-2000 with ten labels beside the last layer but one (Hinton, Osindero & Teh 2006, who report 2.49 %
 test error after greedy training and 1.25 % after up-down), greedy training by contrastive divergence, then up-down with
 3, 6 and 10 sweeps in the top RBM. density: 784-500-2000 without labels (Salakhutdinov & Murray 2008 report a bound of
--85.97 nats), an RBM by centred PCD, then the top RBM from its tied weights in the same way, and AIS on top.
+-85.97 nats), an RBM by centered PCD, then the top RBM from its tied weights in the same way, and AIS on top.
 
-Grey digits are binarised anew at every step; densities are judged on the fixed binarised test set. The folder holds
+Gray digits are binarized anew at every step; densities are judged on the fixed binarized test set. The folder holds
 mnist/*.gz and binarized_mnist/*.mat as in `gibbsian.data`. `--seconds` gives a time for training in all, from which the
 numbers of updates follow by a short measurement; `--sizes` and `--rows` make it small. Writes results.json, samples.png
 and filters.png.
@@ -26,14 +26,14 @@ from matplotlib.figure import Figure
 
 import gibbsian as gb
 from gibbsian import data, kernels, models, objectives, partition, plots, schedules
-from gibbsian.models.dbn_parts import machine_of
+from gibbsian.models.dbn.parts import machine_of
 from gibbsian.training.pretrain import Encoded
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def digits(rows: int | None) -> tuple[torch.Tensor, ...]:
-    """Grey training digits and labels, grey test digits and labels, on the device."""
+    """Gray training digits and labels, gray test digits and labels, on the device."""
     mnist = data.load("mnist", offline=True)
     parts = []
     for part in (mnist.train, mnist.test):
@@ -68,7 +68,7 @@ def settings(updates: int, rate: float, options: argparse.Namespace, end: float 
         "batch_size": options.batch,
         "lr": rate,
         "schedule": schedules.linear(rate, end, updates),
-        "optimiser": {"name": "sgd", "momentum": options.momentum},
+        "optimizer": {"name": "sgd", "momentum": options.momentum},
         "compile": DEVICE == "cuda",
         "guard": gb.training.Guard(every=500, snapshot_every=5000),
         "log_every": max(500, updates // 10 // 500 * 500),
@@ -95,7 +95,7 @@ def classify(options: argparse.Namespace, clock: Clock) -> tuple[models.DBN, dic
     if options.seconds:
         greedy, fine = within(options, (x, y), greedy, fine)
         clock.lap("measuring")
-    cd = objectives.Binarised(decayed(objectives.ContrastiveDivergence(kernels.Gibbs()), options.decay))
+    cd = objectives.Binarized(decayed(objectives.ContrastiveDivergence(kernels.Gibbs()), options.decay))
     stages = [settings(n, options.greedy_rate, options) for n in greedy]
     per_stage = {name: [stage[name] for stage in stages] for name in ("steps", "schedule", "log_every")}
     gb.pretrain(dbn, cd, (x, y), seed=options.seed, **{**stages[0], **per_stage})
@@ -108,7 +108,7 @@ def classify(options: argparse.Namespace, clock: Clock) -> tuple[models.DBN, dic
     for k, updates in zip((3, 6, 10), fine, strict=True):
         if updates < 1:
             continue
-        objective = objectives.Binarised(decayed(objectives.UpDown(steps=k), options.fine_decay, names))
+        objective = objectives.Binarized(decayed(objectives.UpDown(steps=k), options.fine_decay, names))
         begin, end = (options.rate * (1 - done / total) for done in (at, at + updates))
         run = gb.fit(dbn, objective, (x, y), seed=options.seed + k, **settings(updates, begin, options, end))
         at += updates
@@ -130,7 +130,7 @@ def classify(options: argparse.Namespace, clock: Clock) -> tuple[models.DBN, dic
     if options.net_epochs:  # the same weights as the start of a feed-forward classifier
         net = dbn.to_classifier(domain=gb.domains.Box(options.sizes[0]))
         steps = int(options.net_epochs * epoch)
-        common = settings(steps, 1e-4, options) | {"optimiser": "adam"}
+        common = settings(steps, 1e-4, options) | {"optimizer": "adam"}
         gb.fit(net, objectives.CrossEntropy(), (x, y), seed=options.seed, **common)
         with torch.no_grad():
             wrong = net.class_log_prob(test_x).argmax(1) != test_y
@@ -156,7 +156,7 @@ def stage_cost(
 ) -> float:
     """Seconds an update of one stage of greedy training."""
     spare = models.DBN(*options.sizes, labels=labels).to(DEVICE)
-    encoded = objectives.Binarised(Encoded(objective, spare, stage))
+    encoded = objectives.Binarized(Encoded(objective, spare, stage))
     return per_update(lambda n: gb.fit(machine_of(spare, stage), encoded, pair, **settings(n, 1e-4, options)))
 
 
@@ -166,7 +166,7 @@ def within(options: argparse.Namespace, pair: tuple, greedy: list[int], fine: li
     costs = [stage_cost(options, stage, cd, pair, 10) for stage in range(3)]
     spare = models.DBN(*options.sizes, labels=10).to(DEVICE)
     for k in (3, 6, 10):
-        objective = objectives.Binarised(objectives.UpDown(steps=k))
+        objective = objectives.Binarized(objectives.UpDown(steps=k))
         costs.append(per_update(lambda n, o=objective: gb.fit(spare, o, pair, **settings(n, 1e-4, options))))
     print(f"microseconds an update: {[round(1e6 * cost) for cost in costs]}", flush=True)
     shares = (0.25, greedy, costs[:3]), (0.75, fine, costs[3:])
@@ -186,7 +186,7 @@ def density(options: argparse.Namespace, clock: Clock) -> tuple[models.DBN, dict
     pcd = objectives.PersistentContrastiveDivergence(
         kernels.Gibbs(), steps=options.sweeps_an_update, chains=options.chains, start="data"
     )
-    objective = objectives.Binarised(decayed(objectives.Centred(pcd), options.decay))
+    objective = objectives.Binarized(decayed(objectives.Centered(pcd), options.decay))
     options.momentum = 0.0
     updates, rates = options.updates, options.rates
     if options.seconds:
@@ -199,7 +199,7 @@ def density(options: argparse.Namespace, clock: Clock) -> tuple[models.DBN, dict
     runs = gb.pretrain(dbn, objective, x, seed=options.seed, **{**stages[0], **per_stage})
     clock.lap("training")
     g = gb.random.stream(options.seed, "evaluate", DEVICE)
-    binary = data.binarise(x, "sample", generator=g)
+    binary = data.binarize(x, "sample", generator=g)
     ladder = {"chains": options.ais_chains, "betas": options.betas, "generator": g, "progress": False}
     rbm = runs[0].energy
     below = gb.log_likelihood(rbm, test, partition.ais(rbm, binary, **ladder))
@@ -269,13 +269,13 @@ def main() -> None:
     only.add_argument("--ais-chains", type=int, default=500)
     only.add_argument("--samples", type=int, default=20, help="up-passes a digit for the bound")
     options = parser.parse_args()
-    labelled = options.mode == "classify"
-    options.sizes = options.sizes or ([784, 500, 500, 2000] if labelled else [784, 500, 2000])
-    options.decay = (2e-4 if labelled else 0.0) if options.decay is None else options.decay
+    labeled = options.mode == "classify"
+    options.sizes = options.sizes or ([784, 500, 500, 2000] if labeled else [784, 500, 2000])
+    options.decay = (2e-4 if labeled else 0.0) if options.decay is None else options.decay
     out = Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
     clock = Clock()
-    dbn, result = (classify if labelled else density)(options, clock)
+    dbn, result = (classify if labeled else density)(options, clock)
     device = torch.cuda.get_device_name() if DEVICE == "cuda" else "cpu"
     result = {"options": vars(options), "device": device, "seconds": clock.parts, **result}
     print(json.dumps(result, indent=1))

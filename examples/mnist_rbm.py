@@ -1,10 +1,10 @@
-"""An RBM of 500 hidden units on binarised MNIST: train, and know the test likelihood from both sides.
+"""An RBM of 500 hidden units on binarized MNIST: train, and know the test likelihood from both sides.
 
-    GIBBSIAN_DATA=folder python examples/mnist_rbm.py --centred --updates 200000 --out out/mnist_rbm
+    GIBBSIAN_DATA=folder python examples/mnist_rbm.py --centered --updates 200000 --out out/mnist_rbm
 
-The data folder holds binarized_mnist/binarized_mnist_{train,valid,test}.mat, the fixed binarisation of the density
-literature (50000/10000/10000 × 784, matrix X), and for --grey MNIST's four files in mnist/: then every batch is
-binarised anew from grey values, as Salakhutdinov & Murray (2008) did, who report -86.34 nats for CD-25. The test set is
+The data folder holds binarized_mnist/binarized_mnist_{train,valid,test}.mat, the fixed binarization of the density
+literature (50000/10000/10000 × 784, matrix X), and for --gray MNIST's four files in mnist/: then every batch is
+binarized anew from gray values, as Salakhutdinov & Murray (2008) did, who report -86.34 nats for CD-25. The test set is
 the fixed one in both cases. Writes results.json, the weights, and a picture: filters, fantasy particles, and test digits
 whose hidden half or scattered pixels are completed by clamped Gibbs sampling.
 """
@@ -22,21 +22,21 @@ import matplotlib.pyplot as plt
 
 import gibbsian as gb
 from gibbsian import kernels, models, objectives, partition, plots, schedules
-from gibbsian.data import binarise, load
+from gibbsian.data import binarize, load
 
 
 def read(split: str) -> torch.Tensor:
-    """The fixed binarisation: "train", "validation" or "test"."""
+    """The fixed binarization: "train", "validation" or "test"."""
     return getattr(load("binarized-mnist", offline=True), split).x.flatten(1).float()
 
 
-def read_grey(split: str = "train") -> torch.Tensor:
-    """Grey digits in [0, 1]: "train" or "test"."""
+def read_gray(split: str = "train") -> torch.Tensor:
+    """Gray digits in [0, 1]: "train" or "test"."""
     return getattr(load("mnist", offline=True), split).x.flatten(1).float() / 255
 
 
-def binarise_anew(batch: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    return binarise(batch, "sample", generator=generator)
+def binarize_anew(batch: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    return binarize(batch, "sample", generator=generator)
 
 
 def complete(rbm: models.RBM, x: torch.Tensor, known: torch.Tensor, g: torch.Generator) -> torch.Tensor:
@@ -52,11 +52,11 @@ def picture(rbm: models.RBM, test: torch.Tensor, fantasies: torch.Tensor, g: tor
     plots.image_grid(rbm.weight.detach().T[:100].cpu(), axes[0], shape=(28, 28), symmetric=True, title="filters")
     plots.image_grid(fantasies[:100].cpu(), axes[1], shape=(28, 28), title="fantasy particles")
     x = test[:: len(test) // 20][:20]
-    rows, grey = [], torch.full_like(x, 0.35)
+    rows, gray = [], torch.full_like(x, 0.35)
     half = (torch.arange(784, device=x.device) < 392).expand_as(x)
     scattered = torch.rand(x.shape, generator=g, device=x.device) < 0.2
     for known in (half, scattered):
-        shown, filled = torch.where(known, x, grey), complete(rbm, x, known, g)
+        shown, filled = torch.where(known, x, gray), complete(rbm, x, known, g)
         rows += [shown[:10], filled[:10], shown[10:], filled[10:]]
     rows += [x[:10], x[10:]]
     title = "completed from the upper half, from 20 %; truth"
@@ -72,8 +72,8 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=100)
     parser.add_argument("--chains", type=int, default=100)
     parser.add_argument("--lr", type=float, default=0.05)
-    parser.add_argument("--centred", action="store_true")
-    parser.add_argument("--grey", action="store_true", help="binarise the grey training digits anew in every batch")
+    parser.add_argument("--centered", action="store_true")
+    parser.add_argument("--gray", action="store_true", help="binarize the gray training digits anew in every batch")
     parser.add_argument("--decay", type=float, default=0.0, help="weight decay")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--betas", type=int, default=20_000, help="temperatures of AIS")
@@ -86,27 +86,27 @@ def main() -> None:
 
     train, valid, test = (read(split).to(device) for split in ("train", "validation", "test"))
     train = torch.cat([train, valid])  # as in the paper: all 60000 for training, nothing tuned on them here
-    grey = read_grey().to(device) if options.grey else None
+    gray = read_gray().to(device) if options.gray else None
     rbm = models.RBM(784, options.hidden)
-    rbm.initialise_visible_bias(train.cpu())
+    rbm.initialize_visible_bias(train.cpu())
     rbm.to(device)
     objective: objectives.Objective = objectives.PersistentContrastiveDivergence(
         kernels.Gibbs(), steps=options.steps, chains=options.chains
     )
-    if options.centred:
-        objective = objectives.Centred(objective)
+    if options.centered:
+        objective = objectives.Centered(objective)
     if options.decay:
         objective = objectives.Weighted((objective, objectives.WeightDecay(options.decay)))
     begun = time.perf_counter()
     gb.fit(
         rbm,
         objective,
-        train if grey is None else grey,
-        transform=None if grey is None else binarise_anew,
+        train if gray is None else gray,
+        transform=None if gray is None else binarize_anew,
         steps=options.updates,
         batch_size=options.batch,
         lr=options.lr,
-        optimiser="sgd",
+        optimizer="sgd",
         schedule=schedules.linear(options.lr, 0.0, options.updates),
         seed=options.seed,
         compile=device == "cuda",

@@ -33,7 +33,7 @@ PROPERTIES = {
 }
 
 
-def labelled(part: slice, noise: float, seed: int, copies: int = 1) -> tuple[Tensor, Tensor]:
+def labeled(part: slice, noise: float, seed: int, copies: int = 1) -> tuple[Tensor, Tensor]:
     digits = load_digits()
     images, target = np.repeat(digits.data[part] / 16, copies, 0), np.repeat(digits.target[part], copies)
     x = images + noise * np.random.default_rng(seed).normal(size=images.shape)
@@ -47,8 +47,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=800)
     parser.add_argument("--out", default="out/multi_label")
     options = parser.parse_args()
-    x, y = labelled(slice(0, 1200), options.noise, 0, copies=5)
-    x_test, y_test = labelled(slice(1200, None), options.noise, 1, copies=3)
+    x, y = labeled(slice(0, 1200), options.noise, 0, copies=5)
+    x_test, y_test = labeled(slice(1200, None), options.noise, 1, copies=3)
     n = len(PROPERTIES)
     principles: dict[str, objectives.Objective] = {
         "independent classifiers": objectives.ExactLikelihood(),
@@ -63,7 +63,7 @@ def main() -> None:
         if name == "independent classifiers":
             model.weight.requires_grad_(False)
         gb.fit(model, objectives.Conditional(principle), (x, y), steps=options.steps, batch_size=200, lr=5e-3,
-               schedule="cosine", optimiser={"name": "adamw", "weight_decay": 0.1}, log_every=options.steps)  # fmt: skip
+               schedule="cosine", optimizer={"name": "adamw", "weight_decay": 0.1}, log_every=options.steps)  # fmt: skip
         with torch.no_grad():
             log_p = model.log_prob(x_test, y_test)
             answer = gb.predict(model, x_test)

@@ -75,7 +75,7 @@ def main() -> None:
     print(f"the judge reads {100 * judged:.2f} % of the test images")
 
     ladder = schedules.noise_ladder(x, last=chosen.last, steps_per_level=chosen.steps_per_level)
-    net = models.ScoreUNet((1, 28, 28), chosen.widths, chosen.blocks, centre=float(x.mean()), spread=float(x.std())).to(
+    net = models.ScoreUNet((1, 28, 28), chosen.widths, chosen.blocks, center=float(x.mean()), spread=float(x.std())).to(
         device
     )
     family = models.NoiseConditionalScore(net, domains.Real((1, 28, 28)), ladder.sigmas.to(device))
@@ -157,7 +157,7 @@ def main() -> None:
         some = held_x[: chosen.likelihood]
         some = some + ladder.sigmas[-1].to(device) * torch.randn(some.shape, generator=g, device=device)
         found = partition.flow_log_likelihood(model, some, data=x, steps=32, max_steps=128, tolerance=1.0, generator=g)
-        bits = lambda v: float(-(v / 784 - math.log(127.5)) / math.log(2))  # noqa: E731  # of grey values 0 to 255
+        bits = lambda v: float(-(v / 784 - math.log(127.5)) / math.log(2))  # noqa: E731  # of gray values 0 to 255
         result["likelihood"] = {
             "law": f"data blurred by {chosen.last}, pixels in [-1, 1]",
             "nats": [float(found.lower), float(found.value), float(found.upper)],

@@ -23,9 +23,9 @@ from gibbsian import data, energies, kernels, models, objectives, partition, plo
 
 
 def digits(generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    """scikit-learn's 8×8 digits, binarised at half their range and split 1500 / 297."""
+    """scikit-learn's 8×8 digits, binarized at half their range and split 1500 / 297."""
     x = data.load("digits").train.x.flatten(1).float() / 16
-    x = data.binarise(x, "threshold")[torch.randperm(len(x), generator=generator)]
+    x = data.binarize(x, "threshold")[torch.randperm(len(x), generator=generator)]
     return x[:1500], x[1500:]
 
 
@@ -33,18 +33,18 @@ def train_and_measure(out: Path, console: Console) -> list[Path]:
     g = gb.random.stream(0, "demo")
     train, test = digits(g)
     rbm = models.RBM(64, 100)
-    rbm.initialise_visible_bias(train)
-    objective = objectives.Centred(objectives.PersistentContrastiveDivergence(kernels.Gibbs(), steps=5, chains=100))
+    rbm.initialize_visible_bias(train)
+    objective = objectives.Centered(objectives.PersistentContrastiveDivergence(kernels.Gibbs(), steps=5, chains=100))
     begun = time.perf_counter()
     run = gb.fit(
-        rbm, objective, train, epochs=300, batch_size=100, lr=0.05, schedule="linear", optimiser="sgd", ema=0.999
+        rbm, objective, train, epochs=300, batch_size=100, lr=0.05, schedule="linear", optimizer="sgd", ema=0.999
     )
     model = run.ema
     seconds = time.perf_counter() - begun
     log_z = partition.ais(model, data=train, chains=200, betas=2000, generator=g)
     held_out, seen = gb.log_likelihood(model, test, log_z), gb.log_likelihood(model, train, log_z)
     table = Table(title="RBM 64 × 100 on scikit-learn's digits", show_header=False)
-    table.add_row("training", f"{run.step} updates of centred persistent CD-5 in {seconds:.1f} s")
+    table.add_row("training", f"{run.step} updates of centered persistent CD-5 in {seconds:.1f} s")
     table.add_row("log Z by AIS", f"{float(log_z.value):.2f} ± {float(log_z.stderr):.2f}")
     table.add_row("train log-likelihood", f"{float(seen.value):.2f} nats a digit")
     table.add_row(

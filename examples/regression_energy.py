@@ -27,7 +27,7 @@ from gibbsian import domains, energies, kernels, objectives
 
 
 class GaussianRegression(nn.Module):
-    """½((y - m(x))/s(x))² + log s(x), which is normalised but for a constant."""
+    """½((y - m(x))/s(x))² + log s(x), which is normalized but for a constant."""
 
     def __init__(self) -> None:
         super().__init__()

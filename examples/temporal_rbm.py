@@ -39,7 +39,7 @@ def read(path: Path) -> list[list[Tensor]]:
 
 
 class Ridge:
-    """Linear autoregression with an unpenalised constant."""
+    """Linear autoregression with an unpenalized constant."""
 
     def __init__(self, past: Tensor, frame: Tensor, penalty: float) -> None:
         u = self._design(past)
@@ -57,7 +57,7 @@ class Ridge:
 
 def corrupted(batch: tuple[Tensor, Tensor], g: torch.Generator) -> tuple[Tensor, Tensor]:
     """Pasts with the errors that a machine makes when it goes on from its own frames: one note in fifty missing, one
-    silent key in five hundred sounding; and in one past of seven, from some frame on, clusters of neighbouring keys or
+    silent key in five hundred sounding; and in one past of seven, from some frame on, clusters of neighboring keys or
     notes of another tune. Otherwise nothing says that what is out of place should fall silent again."""
     past, frame = batch
     (n, order, keys), u = past.shape, torch.rand(past.shape, generator=g)
@@ -74,7 +74,7 @@ def corrupted(batch: tuple[Tensor, Tensor], g: torch.Generator) -> tuple[Tensor,
 def train(rolls: list[Tensor], updates: int) -> models.TemporalRBM:
     model = models.TemporalRBM(rolls[0].shape[1], HIDDEN, ORDER)
     data = model.windows(rolls)
-    model.initialise_visible_bias(data[1])
+    model.initialize_visible_bias(data[1])
     names = ("weight", "past_visible", "past_hidden")
     parts = [objectives.ExactLikelihood(), objectives.WeightDecay(1e-5, names=names)]
     objective = objectives.Conditional(objectives.Weighted(parts))

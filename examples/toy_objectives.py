@@ -76,14 +76,14 @@ def principles() -> dict[str, tuple[objectives.Objective, dict]]:
                 "steps": 6000,
                 "lr": (2e-4, 2e-3),
                 "schedule": "cosine",
-                "optimiser": {"name": "adam", "betas": (0.0, 0.9)},
+                "optimizer": {"name": "adam", "betas": (0.0, 0.9)},
             },
         ),
     }
 
 
 def tabulate(energy: gb.Energy) -> torch.Tensor:
-    """log of the learned density on the grid, normalised there."""
+    """log of the learned density on the grid, normalized there."""
     axis = (torch.arange(CELLS) + 0.5) / CELLS * 2 * EXTENT - EXTENT
     points = torch.cartesian_prod(axis, axis)
     with torch.no_grad():

@@ -11,7 +11,7 @@ from exact_targets import TARGETS, D, correlated, exponential, gen, ramp, ramp_d
 import gibbsian as gb
 from gibbsian import domains, energies, kernels, models
 from gibbsian.errors import AdaptationWarning, ArgumentError, CapabilityError, DivergenceError, DomainError
-from gibbsian.kernels import adaptation
+from gibbsian.sampling import warm_up as adaptation
 from gibbsian.testing import check_invariance
 
 KERNELS = {

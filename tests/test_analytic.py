@@ -107,7 +107,7 @@ def log_z_by_scipy(energy, low, high):
 )
 def test_log_z_against_quadrature(name, low, high):
     energy = ZOO[name]()
-    tolerance = 1e-6 if name in {"banana", "ring, wide"} else 1e-8  # a long tail, a kink at the centre
+    tolerance = 1e-6 if name in {"banana", "ring, wide"} else 1e-8  # a long tail, a kink at the center
     assert abs(float(energy.log_z().detach()) - log_z_by_scipy(energy, low, high)) < tolerance
 
 
@@ -233,7 +233,7 @@ def test_trainable_parameters_get_the_gradient_of_the_likelihood():
     assert not list(energies.GaussianMixture(*MIXTURE).parameters())
 
 
-def test_ring_is_smooth_at_its_centre():
+def test_ring_is_smooth_at_its_center():
     ring = energies.Ring()
     assert torch.equal(ring.score(torch.zeros(1, 2)), torch.zeros(1, 2))
     assert torch.isfinite(ring.score(torch.zeros(1, 2), create_graph=True)).all()

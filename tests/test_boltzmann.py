@@ -112,12 +112,12 @@ def test_sweep_thresholds_are_the_enumerated_conditionals(spin):
 def test_training_keeps_the_weights_symmetric_without_a_diagonal():
     machine = machine_of(6, hidden=2)
     data = (torch.rand(50, 6, generator=gen(), dtype=F64) < 0.4).double()
-    optimiser = torch.optim.Adam(machine.parameters(), lr=0.05)
+    optimizer = torch.optim.Adam(machine.parameters(), lr=0.05)
     for _ in range(20):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss, _ = machine.contrast(data, None, 1, gen(1))
         loss.backward()
-        optimiser.step()
+        optimizer.step()
     assert torch.equal(machine.weight, machine.weight.T)
     assert (machine.weight.diagonal() == 0).all()
 

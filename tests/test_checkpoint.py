@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import gibbsian as gb
 from gibbsian import domains, energies, errors, kernels, models, objectives, units
 from gibbsian.training import Guard, checkpoint
-from gibbsian.training.serialise import describe, rebuild
+from gibbsian.training.serialize import describe, rebuild
 
 PICKLES = {".pt", ".pth", ".pkl", ".ckpt", ".bin"}
 
@@ -205,7 +205,7 @@ def test_what_cannot_be_saved_is_refused_at_once(tmp_path):
 # --- going on exactly -----------------------------------------------------------------------------
 
 
-def binarise(batch: Tensor, generator: torch.Generator) -> Tensor:
+def binarize(batch: Tensor, generator: torch.Generator) -> Tensor:
     return (torch.rand(batch.shape, generator=generator, dtype=batch.dtype) < 0.5 * batch + 0.2).to(batch)
 
 
@@ -227,17 +227,17 @@ RUNS: dict[str, tuple[Any, Any, Any, dict[str, Any]]] = {
         rbm,
         objectives.ContrastiveDivergence(kernels.Gibbs()),
         bits(),
-        {"optimiser": {"name": "sgd", "momentum": torch.linspace(0.5, 0.9, 12)}, "schedule": "cosine"},
+        {"optimizer": {"name": "sgd", "momentum": torch.linspace(0.5, 0.9, 12)}, "schedule": "cosine"},
     ),
     "learned log Z": (mlp, objectives.NoiseContrastive("gaussian"), reals(), {}),
-    "a flow along": (gaussian, objectives.Adversarial("flow"), reals(), {"optimiser": "rmsprop", "lr": 1e-3}),
+    "a flow along": (gaussian, objectives.Adversarial("flow"), reals(), {"optimizer": "rmsprop", "lr": 1e-3}),
     "a sum": (
         rbm,
         objectives.Weighted([PCD(kernels.Gibbs(), chains=4), objectives.WeightDecay(0.01)]),
         bits(),
         {"guard": False},
     ),
-    "a transform": (rbm, objectives.ContrastiveDivergence(kernels.Gibbs()), bits(), {"transform": binarise}),
+    "a transform": (rbm, objectives.ContrastiveDivergence(kernels.Gibbs()), bits(), {"transform": binarize}),
     "a loader": (
         mlp,
         objectives.DenoisingScoreMatching(0.3),

@@ -18,7 +18,7 @@ def gen(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def randomise(model, seed=0, scale=0.7):
+def randomize(model, seed=0, scale=0.7):
     model.double()
     g = gen(seed)
     with torch.no_grad():
@@ -28,7 +28,7 @@ def randomise(model, seed=0, scale=0.7):
 
 
 def classifier(visible=4, hidden=3):
-    return randomise(ClassificationRBM(visible, classes=3, hidden=hidden))
+    return randomize(ClassificationRBM(visible, classes=3, hidden=hidden))
 
 
 def joint_table(model, x, h):
@@ -145,7 +145,7 @@ def test_objective_gradients_against_enumeration():
         assert float((found - goal).abs().max()) < tolerance, name
 
 
-def test_hybrid_is_the_sum_of_its_parts_and_ignores_unlabelled_rows():
+def test_hybrid_is_the_sum_of_its_parts_and_ignores_unlabeled_rows():
     model = classifier()
     x = model.domain.states(dtype=F64)
     y = torch.tensor([0, 1, 2, -1] * 4)
@@ -161,25 +161,25 @@ def test_hybrid_is_the_sum_of_its_parts_and_ignores_unlabelled_rows():
 def test_semi_supervised_training_uses_inputs_without_labels():
     """Two clusters, two labels: discriminative training on few labels plus many inputs learns to tell them apart."""
     g = gen()
-    centres = torch.tensor([[1.0, 1, 1, 1, 0, 0, 0, 0], [0.0, 0, 0, 0, 1, 1, 1, 1]], dtype=F64)
+    centers = torch.tensor([[1.0, 1, 1, 1, 0, 0, 0, 0], [0.0, 0, 0, 0, 1, 1, 1, 1]], dtype=F64)
     truth = torch.randint(2, (600,), generator=g)
     flips = (torch.rand(600, 8, generator=g, dtype=F64) < 0.15).double()
-    x = (centres[truth] - flips).abs()
+    x = (centers[truth] - flips).abs()
     y = truth.clone()
     y[6:] = -1
     model = ClassificationRBM(8, classes=2, hidden=6).double()
     objective = objectives.ClassificationLikelihood(generative=0.1, discriminative=1.0, unsupervised=0.5)
-    optimiser = torch.optim.Adam(model.parameters(), lr=0.05)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
     for _ in range(200):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         objective(model, (x, y), (), g).value.backward()
-        optimiser.step()
+        optimizer.step()
     accuracy = (model.class_log_prob(x).argmax(1) == truth).double().mean()
     assert float(accuracy) > 0.95
 
 
 def subspace(seed=0):
-    return randomise(SubspaceRBM(visible=4, gates=2, subspace=2), seed)
+    return randomize(SubspaceRBM(visible=4, gates=2, subspace=2), seed)
 
 
 def all_states(n):

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-from gibbsian import catalog
-from gibbsian.cli import main
+from gibbsian.app import catalog
+from gibbsian.app.cli import main
 
 TINY = """
 about: a tiny test
@@ -22,11 +22,11 @@ data:
   steps:
     - flatten
     - rescale: {old: [0, 16]}
-    - binarise
+    - binarize
     - split: {validation: 50, test: 100}
 model: {RBM: {visible: 64, hidden: 6}}
 objective: {ContrastiveDivergence: {kernel: Gibbs}}
-initialise: true
+initialize: true
 fit: {steps: 30, batch_size: 50, lr: 0.01, log_every: 5, validate_every: 10, ema: 0.9}
 sample: {steps: 20, show: 16}
 evaluate: {chains: 20, betas: 50}
@@ -43,7 +43,7 @@ def run(tmp_path_factory):
 
 
 def test_help_answers_at_once_and_imports_nothing_heavy():
-    code = "import sys, gibbsian.cli as c; r = c.main(['--help']); print([m for m in ('torch', 'numpy', 'rich', 'jsonargparse') if m in sys.modules], r)"
+    code = "import sys, gibbsian.app.cli as c; r = c.main(['--help']); print([m for m in ('torch', 'numpy', 'rich', 'jsonargparse') if m in sys.modules], r)"
     times = []
     for _ in range(3):
         begun = time.perf_counter()
@@ -70,7 +70,7 @@ def test_list_names_every_class_with_a_line(capsys):
         for entry in entries:
             assert len(entry["about"]) > 10, entry
     names = {entry["name"] for entries in found.values() for entry in entries}
-    assert {"RBM", "MALA", "NoiseContrastive", "ais", "digits", "moons", "digits-rbm", "binarise", "Gaussian"} <= names
+    assert {"RBM", "MALA", "NoiseContrastive", "ais", "digits", "moons", "digits-rbm", "binarize", "Gaussian"} <= names
     assert main(["list", "kernels"]) == 0
     assert "NUTS" in capsys.readouterr().out
     assert main(["list", "MALA"]) == 0
@@ -82,7 +82,7 @@ def test_list_names_every_class_with_a_line(capsys):
     (["train", "digits-rmb"], 2, "did you mean 'digits-rbm'"),
     (["train", "none.yaml"], 2, "no file none.yaml"),
     (["train", "digits-rbm", "--model.hiden", "3"], 2, "did you mean 'hidden'"),
-    (["train", "digits-rbm", "--objective", "Centerd"], 2, "did you mean 'Centred'"),
+    (["train", "digits-rbm", "--objective", "Centerd"], 2, "did you mean 'Centered'"),
     (["train", "digits-rbm", "--fit.epochs", "many"], 2, "'many' was given where int"),
     (["train", "digits-rbm", "--fti.epochs", "3"], 2, "no flag --fti.epochs"),
     (["train", "digits-rbm", "--model.hidden", "-3"], 2, "at least one unit"),
@@ -92,7 +92,7 @@ def test_list_names_every_class_with_a_line(capsys):
     (["sample", "nowhere"], 1, "no run folder nowhere"),
     (["resume", "nowhere"], 1, "no run folder nowhere"),
     (["report", "nowhere"], 1, "no run folder nowhere"),
-    (["sample", "nowhere", "--colour", "red"], 2, "--colour is not understood"),
+    (["sample", "nowhere", "--color", "red"], 2, "--color is not understood"),
 ])  # fmt: skip
 def test_mistakes_get_one_clear_sentence(arguments, code, says, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -111,10 +111,10 @@ def test_mistakes_get_one_clear_sentence(arguments, code, says, capsys, tmp_path
     (TINY.replace("lr:", "lrr:"), "did you mean 'lr'"),
     (TINY.replace("RBM:", "RMB:"), "did you mean 'RBM'"),
     (TINY.replace("kernel: Gibbs", "kernel: MALA"), "MALA needs step_size"),
-    (TINY.replace("- binarise", "- binarize"), "did you mean 'binarise'"),
+    (TINY.replace("- binarize", "- binarise"), "did you mean 'binarize'"),
     (TINY.replace("steps: 30, ", ""), "fit.steps or fit.epochs"),
     (TINY.replace("objective: {", "other: {"), "unknown key 'other'"),
-    (TINY.replace("    - binarise\n", ""), "binarise"),  # grey values into Bernoulli units
+    (TINY.replace("    - binarize\n", ""), "binarize"),  # gray values into Bernoulli units
 ])  # fmt: skip
 def test_mistakes_in_a_recipe_get_one_clear_sentence(text, says, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

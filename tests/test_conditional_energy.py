@@ -12,7 +12,7 @@ from gibbsian.energies import ChainField, ConditionalEnergy, LabelField, PairMLP
 from gibbsian.errors import ArgumentError, CapabilityError, DomainError, ShapeError
 from gibbsian.objectives import Around, Conditional, Flips, RankingContrastive
 from gibbsian.testing import check_energy, check_objective
-from gibbsian.training.serialise import describe, rebuild
+from gibbsian.training.serialize import describe, rebuild
 
 F64 = torch.float64
 
@@ -253,7 +253,7 @@ def test_candidates_around_the_datum_tend_to_the_likelihood():
 
 
 @pytest.mark.parametrize("proposal", [Around((0.2, 1.5)), Flips(0.3)], ids=str)
-def test_proposals_are_symmetric_and_normalised(proposal):
+def test_proposals_are_symmetric_and_normalized(proposal):
     if isinstance(proposal, Around):
         domain, y = domains.Real(1), torch.tensor([[0.7]], dtype=F64)
         grid = torch.linspace(-15, 15, 20001, dtype=F64).reshape(-1, 1, 1)
@@ -356,7 +356,7 @@ def test_the_objective_keeps_its_promises():
 # --- prediction -------------------------------------------------------------------------------------
 
 
-def test_predictions_minimise_the_energy():
+def test_predictions_minimize_the_energy():
     model = filled(pair_model(domains.Real(1), confine=1.0), 1.2)
     x = rnd(5, 3)
     y = gb.predict(model, x, generator=gen(), starts=6)

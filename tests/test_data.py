@@ -203,8 +203,8 @@ def test_files_are_found_checked_and_never_fetched_when_offline(tmp_path, monkey
 # --- steps ----------------------------------------------------------------------------------------
 
 
-def grey(n=40):
-    return data.DataSet("grey", data.Rows(torch.randint(256, (n, 4, 4), generator=gen()).byte(), torch.arange(n) % 3))
+def gray(n=40):
+    return data.DataSet("gray", data.Rows(torch.randint(256, (n, 4, 4), generator=gen()).byte(), torch.arange(n) % 3))
 
 
 def test_steps_learn_from_training_rows_only_and_are_undone():
@@ -212,34 +212,34 @@ def test_steps_learn_from_training_rows_only_and_are_undone():
         {"split": {"validation": 8, "test": 0.25}},
         "flatten",
         "rescale",
-        "standardise",
+        "standardize",
         {"whiten": {"kind": "pca"}},
     ]
-    done = data.prepare(grey(), steps, seed=3)
+    done = data.prepare(gray(), steps, seed=3)
     assert [len(rows) for rows in done.data.parts.values()] == [22, 8, 10]
     x = done.data.train.x
     assert float(x.mean(0).abs().max()) < 1e-5
     assert float((torch.cov(x.T) - torch.eye(16)).abs().max()) < 1e-3
-    assert float(done.data.test.x.mean(0).abs().max()) > 0.05  # not centred on itself
+    assert float(done.data.test.x.mean(0).abs().max()) > 0.05  # not centered on itself
     back = torch.cat([done.undo(rows.x) for rows in done.data.parts.values()])
     assert back.shape == (40, 4, 4)
-    assert sorted(back.round().flatten().tolist()) == sorted(grey().train.x.flatten().tolist())
+    assert sorted(back.round().flatten().tolist()) == sorted(gray().train.x.flatten().tolist())
 
 
 def test_steps_are_repeated_exactly_from_what_was_learned():
-    steps = [{"split": {"test": 10}}, "flatten", "rescale", {"binarise": {"how": "sample"}}]
-    once, again = (data.prepare(grey(), steps, seed=1) for _ in range(2))
+    steps = [{"split": {"test": 10}}, "flatten", "rescale", {"binarize": {"how": "sample"}}]
+    once, again = (data.prepare(gray(), steps, seed=1) for _ in range(2))
     assert torch.equal(once.data.train.x, again.data.train.x)
-    assert not torch.equal(once.data.train.x, data.prepare(grey(), steps, seed=2).data.train.x)
-    known = data.prepare(grey(), steps, seed=1, fitted=once.fitted)
+    assert not torch.equal(once.data.train.x, data.prepare(gray(), steps, seed=2).data.train.x)
+    known = data.prepare(gray(), steps, seed=1, fitted=once.fitted)
     assert torch.equal(known.data.test.x, once.data.test.x)
     assert set(once.data.train.x.unique().tolist()) == {0.0, 1.0}
 
 
 def test_steps_that_draw_anew_run_on_batches():
-    done = data.prepare(grey(), ["flatten", "rescale", {"binarise": {"how": "sample", "anew": True}}])
+    done = data.prepare(gray(), ["flatten", "rescale", {"binarize": {"how": "sample", "anew": True}}])
     assert done.late == 1
-    assert done.data.train.x.unique().numel() > 10  # still grey
+    assert done.data.train.x.unique().numel() > 10  # still gray
     batch = done.data.train.x[:5], done.data.train.y[:5]
     a, b = (done.transform(batch, gen(seed)) for seed in (0, 1))
     assert set(a[0].unique().tolist()) == {0.0, 1.0}
@@ -250,7 +250,7 @@ def test_steps_that_draw_anew_run_on_batches():
 
 def test_arrays_on_disk_stay_there(tmp_path):
     np.save(tmp_path / "a.npy", np.arange(80, dtype=np.uint8).reshape(20, 4))
-    done = data.prepare(data.read(tmp_path / "a.npy"), [{"split": {"test": 5}}, "rescale", "standardise"])
+    done = data.prepare(data.read(tmp_path / "a.npy"), [{"split": {"test": 5}}, "rescale", "standardize"])
     assert isinstance(done.data.train.x, np.memmap)
     assert done.late == 2
     assert float(done.finished("train").x.mean(0).abs().max()) < 1e-5
@@ -258,12 +258,12 @@ def test_arrays_on_disk_stay_there(tmp_path):
 
 
 def test_other_sets_go_through_the_same_steps():
-    done = data.prepare(grey(), [{"split": {"test": 10}}, "flatten", "rescale", "standardise"])
-    shifted = data.DataSet("b", data.Rows(grey().train.x // 2))
+    done = data.prepare(gray(), [{"split": {"test": 10}}, "flatten", "rescale", "standardize"])
+    shifted = data.DataSet("b", data.Rows(gray().train.x // 2))
     assert float(done.other(shifted).mean()) < -0.5
 
 
-def test_columns_only_take_patches_and_dequantise():
+def test_columns_only_take_patches_and_dequantize():
     x = torch.randn(50, 3, generator=gen())
     x = torch.cat([x, x[:, :1] * 2 + 1], 1)  # repeats the first
     table = data.DataSet("t", data.Rows(x, torch.arange(50) % 2))
@@ -276,8 +276,8 @@ def test_columns_only_take_patches_and_dequantise():
     patches = data.prepare(images, [{"patches": {"size": 6, "count": 100}}]).data.train.x
     assert patches.shape == (100, 6, 6)
     assert float(patches.mean((1, 2)).abs().max()) < 1e-6
-    filled = data.prepare(grey(), ["dequantise"])
-    assert torch.equal(filled.undo(filled.data.train.x), grey().train.x.float())
+    filled = data.prepare(gray(), ["dequantize"])
+    assert torch.equal(filled.undo(filled.data.train.x), gray().train.x.float())
     assert float(filled.data.train.x.max()) < 1
 
 
@@ -301,16 +301,16 @@ def test_augmentation_touches_training_batches_only():
 
 
 @pytest.mark.parametrize(("bad", "says"), [
-    (lambda: make_steps(["binarize"]), "did you mean 'binarise'"),
-    (lambda: make_steps([{"binarise": {"haw": "sample"}}]), "did you mean 'how'"),
+    (lambda: make_steps(["binarise"]), "did you mean 'binarize'"),
+    (lambda: make_steps([{"binarize": {"haw": "sample"}}]), "did you mean 'how'"),
     (lambda: make_steps(["take"]), "needs n"),
     (lambda: make_steps([{"flatten": {}, "take": {"n": 1}}]), "one name"),
-    (lambda: data.prepare(grey(), [{"split": {"test": 40}}]), "leave some"),
-    (lambda: data.prepare(grey(), ["rescale", {"binarise": {"anew": True}}, {"take": {"n": 2}}]), "must come before"),
-    (lambda: data.prepare(grey(), [{"binarise": {"anew": True}}]), "outside"),
-    (lambda: data.prepare(grey(), [{"reshape": {"shape": [3]}}]), "cannot take the shape"),
-    (lambda: data.prepare(grey(), [{"dequantise": {"levels": 2}}]), "whole numbers from 0 to 1"),
-    (lambda: data.prepare(data.DataSet("c", data.Rows(torch.ones(3, 2))), ["standardise"]), "never change"),
+    (lambda: data.prepare(gray(), [{"split": {"test": 40}}]), "leave some"),
+    (lambda: data.prepare(gray(), ["rescale", {"binarize": {"anew": True}}, {"take": {"n": 2}}]), "must come before"),
+    (lambda: data.prepare(gray(), [{"binarize": {"anew": True}}]), "outside"),
+    (lambda: data.prepare(gray(), [{"reshape": {"shape": [3]}}]), "cannot take the shape"),
+    (lambda: data.prepare(gray(), [{"dequantize": {"levels": 2}}]), "whole numbers from 0 to 1"),
+    (lambda: data.prepare(data.DataSet("c", data.Rows(torch.ones(3, 2))), ["standardize"]), "never change"),
 ])  # fmt: skip
 def test_bad_steps_are_refused(bad, says):
     with pytest.raises((ArgumentError, DataError), match=says):

@@ -10,7 +10,7 @@ import gibbsian as gb
 from gibbsian import kernels, models, partition, units
 from gibbsian.errors import ArgumentError, CapabilityError, ShapeError
 from gibbsian.testing import check_energy, check_kernel
-from gibbsian.training.serialise import describe, rebuild
+from gibbsian.training.serialize import describe, rebuild
 
 F64 = torch.float64
 SPECS = {

@@ -1,4 +1,4 @@
-"""Training deep Boltzmann machines: gradients against enumeration, pre-training, centring, classifiers, run folders."""
+"""Training deep Boltzmann machines: gradients against enumeration, pre-training, centering, classifiers, run folders."""
 
 import itertools
 import math
@@ -9,8 +9,8 @@ import torch
 import gibbsian as gb
 from gibbsian import domains, kernels, models, objectives, partition, units
 from gibbsian.errors import ArgumentError, CapabilityError
-from gibbsian.models.dbm_doubled import DoubledRBM
-from gibbsian.models.dbm_phases import negative_phase, positive_phase
+from gibbsian.models.dbm.doubled import DoubledRBM
+from gibbsian.models.dbm.phases import negative_phase, positive_phase
 from gibbsian.objectives.variational import LayerChains
 from gibbsian.testing import check_objective
 
@@ -102,7 +102,7 @@ def test_the_fast_gradient_is_that_of_the_energies():
 def test_phases_side_by_side_are_the_same(spec, sweeps, monkeypatch):
     """What is compiled for captured steps against the two phases one after the other, on the same random numbers."""
     dbm, x = machine(*spec), structured(9).double()
-    objective = objectives.VariationalLikelihood(iterations=4, steps=sweeps, chains=7, centring=0.1)
+    objective = objectives.VariationalLikelihood(iterations=4, steps=sweeps, chains=7, centering=0.1)
     state = objective.init(dbm, x, gen())
     plain = objective(dbm, x, state, gen(2))
     asked = []
@@ -136,15 +136,15 @@ def test_gaussian_visible_units_learn_through_the_energy():
     assert torch.allclose(
         loss.value, -dbm.log_mass_bound(x, iterations=6, tolerance=None).mean() + dbm.mass([v, None, h2]).mean()
     )
-    with pytest.raises(CapabilityError, match="centring needs"):
-        objectives.VariationalLikelihood(centring=0.1).init(dbm, x, gen())
+    with pytest.raises(CapabilityError, match="centering needs"):
+        objectives.VariationalLikelihood(centering=0.1).init(dbm, x, gen())
 
 
-def test_centring_is_the_gradient_of_the_centred_machine():
-    """ΔW are differences of covariances about the offsets, and biases move so that centred ones take plain steps."""
+def test_centering_is_the_gradient_of_the_centered_machine():
+    """ΔW are differences of covariances about the offsets, and biases move so that centered ones take plain steps."""
     dbm = machine()
     x = dbm.domain.sample(7, generator=gen(1), dtype=F64)
-    objective = objectives.VariationalLikelihood(iterations=6, steps=3, chains=9, centring=0.3)
+    objective = objectives.VariationalLikelihood(iterations=6, steps=3, chains=9, centering=0.3)
     state = objective.init(dbm, x, gen())
     loss = objective(dbm, x, state, gen(2))
     loss.value.backward()
@@ -167,7 +167,7 @@ def test_centring_is_the_gradient_of_the_centred_machine():
         objective(dbm, x, LayerChains(state.layers), gen())
 
 
-@pytest.mark.parametrize("options", [{}, {"centring": 0.1}, {"start": "data"}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"centering": 0.1}, {"start": "data"}], ids=str)
 def test_the_objective_keeps_its_promises(options):
     objective = objectives.VariationalLikelihood(iterations=3, steps=2, chains=8, **options)
     check_objective(objective, models.DBM(6, 4, 3), structured(10), generator=gen())
@@ -234,13 +234,13 @@ def test_layers_are_encoded_with_doubled_inputs():
 def test_pretraining_and_joint_training_raise_the_likelihood(tmp_path):
     data = structured()
     dbm = models.DBM(6, 4, 3)
-    dbm.initialise_visible_bias(data)
+    dbm.initialize_visible_bias(data)
     start = likelihood(dbm, data)
     cd = objectives.ContrastiveDivergence(kernels.Gibbs())
-    gb.pretrain(dbm, cd, data, steps=150, batch_size=50, lr=0.2, optimiser="sgd", seed=0)
+    gb.pretrain(dbm, cd, data, steps=150, batch_size=50, lr=0.2, optimizer="sgd", seed=0)
     before = likelihood(dbm, data)
     objective = objectives.VariationalLikelihood(iterations=10, steps=2, chains=50)
-    gb.fit(dbm, objective, data, steps=200, batch_size=50, lr=0.1, optimiser="sgd", run_dir=tmp_path / "run")
+    gb.fit(dbm, objective, data, steps=200, batch_size=50, lr=0.1, optimizer="sgd", run_dir=tmp_path / "run")
     after = likelihood(dbm, data)
     assert before > start + 0.3
     assert after > before + 0.05
@@ -248,19 +248,19 @@ def test_pretraining_and_joint_training_raise_the_likelihood(tmp_path):
     assert torch.equal(again(data), dbm(data))
 
 
-def test_centring_trains_all_layers_from_scratch():
+def test_centering_trains_all_layers_from_scratch():
     data = structured()
     dbm = models.DBM(6, 4, 3)
-    dbm.initialise_visible_bias(data)
+    dbm.initialize_visible_bias(data)
     start = likelihood(dbm, data)
-    objective = objectives.VariationalLikelihood(iterations=10, steps=2, chains=50, centring=0.05)
-    gb.fit(dbm, objective, data, steps=300, batch_size=50, lr=0.3, optimiser="sgd")
+    objective = objectives.VariationalLikelihood(iterations=10, steps=2, chains=50, centering=0.05)
+    gb.fit(dbm, objective, data, steps=300, batch_size=50, lr=0.3, optimizer="sgd")
     assert likelihood(dbm, data) > start + 0.8
 
 
 def test_a_run_goes_on_where_it_stopped(tmp_path):
     data = structured(100)
-    objective = objectives.VariationalLikelihood(iterations=3, steps=1, chains=10, centring=0.05)
+    objective = objectives.VariationalLikelihood(iterations=3, steps=1, chains=10, centering=0.05)
     options = {"batch_size": 20, "lr": 0.05, "seed": 1}
     whole = gb.fit(models.DBM(6, 4, 3), objective, data, steps=20, **options)
     gb.fit(models.DBM(6, 4, 3), objective, data, steps=10, run_dir=tmp_path / "run", **options)

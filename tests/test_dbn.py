@@ -12,17 +12,17 @@ import gibbsian as gb
 from gibbsian import domains, kernels, objectives, partition, units
 from gibbsian.errors import ArgumentError, CapabilityError, DataError, RandomnessError
 from gibbsian.models import DBN, RBM
-from gibbsian.models.dbn_parts import machine_of
-from gibbsian.models.dbn_phases import sleep_phase, wake_phase
-from gibbsian.models.rbm_contrast import _whole_contrast
+from gibbsian.models.dbn.parts import machine_of
+from gibbsian.models.dbn.phases import sleep_phase, wake_phase
+from gibbsian.models.rbm.contrast import _whole_contrast
 from gibbsian.testing import check_energy, check_objective
-from gibbsian.training.serialise import describe, rebuild
+from gibbsian.training.serialize import describe, rebuild
 
 F64 = torch.float64
 CD = objectives.ContrastiveDivergence(kernels.Gibbs())
 
 
-def randomise(dbn, seed=0, scale=0.7):
+def randomize(dbn, seed=0, scale=0.7):
     dbn.double()
     g = gen(seed)
     with torch.no_grad():
@@ -58,7 +58,7 @@ def joint_by_hand(dbn):
 
 @pytest.mark.parametrize("labels", [None, 3])
 def test_energy_and_partition_function_by_enumeration(labels):
-    dbn = randomise(DBN(4, 3, 2, 3, labels=labels))
+    dbn = randomize(DBN(4, 3, 2, 3, labels=labels))
     p = joint_by_hand(dbn).sum((1, 2, 3))
     log_z = partition.exact(dbn)
     torch.testing.assert_close(-dbn(states(4)).detach() - log_z.value, p.log())
@@ -69,7 +69,7 @@ def test_energy_and_partition_function_by_enumeration(labels):
 @pytest.mark.parametrize("labels", [None, 3])
 def test_the_bound_is_that_of_the_recognition_law(labels):
     """E_q[log p(v, h) - log q(h | v)] by enumeration, its estimate, and the order: bound ≤ importance ≤ exact."""
-    dbn = randomise(DBN(4, 3, 2, 3, labels=labels))
+    dbn = randomize(DBN(4, 3, 2, 3, labels=labels))
     p = joint_by_hand(dbn).sum(3)  # (v, h, k)
     low, high = dbn.layers
     v, h, k = states(4), states(3), states(2)
@@ -171,7 +171,7 @@ def test_a_stage_without_room_starts_from_base_rates():
 @pytest.mark.parametrize("label", [None, 1])
 def test_generation_leaves_the_law_of_the_network_invariant(label):
     """Chains that start in the law of the top machine stay there, and one pass down gives p(v), or p(v | y)."""
-    dbn = randomise(DBN(3, 3, 2, 3, labels=3), scale=1.2)
+    dbn = randomize(DBN(3, 3, 2, 3, labels=3), scale=1.2)
     joint = joint_by_hand(dbn)
     p = joint.sum((1, 2, 3)) if label is None else joint[..., label].sum((1, 2)) / joint[..., label].sum()
     n, g = 40000, gen(2)
@@ -206,7 +206,7 @@ def test_generation_from_data_and_as_means():
 
 
 def test_classification_is_exact_in_the_top_machine():
-    dbn = randomise(DBN(4, 3, 2, 3, labels=3))
+    dbn = randomize(DBN(4, 3, 2, 3, labels=3))
     k = states(2)
     by_hand = joint_by_hand(dbn).sum((0, 1))  # (k, y)
     logits = dbn._label_logits(k)
@@ -286,7 +286,7 @@ def up_down_by_enumeration(dbn, x, y, steps):
 
 @pytest.mark.parametrize("steps", [1, 3])
 def test_phases_of_up_down_have_the_gradients_of_the_rule(steps):
-    dbn = randomise(DBN(3, 2, 2, 2, labels=2))
+    dbn = randomize(DBN(3, 2, 2, 2, labels=2))
     x, y = bits(40, 3), torch.arange(40) % 2
     truth = up_down_by_enumeration(dbn, x, y, steps)
     z = z_scores(dbn, objectives.UpDown(steps=steps), (x, y), truth, repeats=300)
@@ -296,7 +296,7 @@ def test_phases_of_up_down_have_the_gradients_of_the_rule(steps):
 
 def test_fast_phases_are_those_of_any_units():
     """Bernoulli layers by hand against the same network by autograd, on the same states."""
-    dbn = randomise(DBN(6, 5, 4, 3))
+    dbn = randomize(DBN(6, 5, 4, 3))
     x = bits(9, 6)
     low, high = dbn.layers
     wake, top = wake_phase(dbn.layers, x, gen())
@@ -385,7 +385,7 @@ def test_counts_at_the_bottom():
 
 
 def test_ais_of_the_network_is_that_of_its_top_machine():
-    dbn = randomise(DBN(5, 4, 3, 4, labels=2), scale=0.5)
+    dbn = randomize(DBN(5, 4, 3, 4, labels=2), scale=0.5)
     estimate = partition.ais(dbn, bits(50, 5), chains=200, betas=200, generator=gen())
     assert abs(float(estimate.value - partition.exact(dbn).value)) < 5 * float(estimate.stderr) + 1e-3
 
@@ -397,12 +397,12 @@ def test_greedy_training_raises_the_likelihood_and_up_down_goes_on(tmp_path):
     x = torch.bernoulli(p[y], generator=g)
     dbn = DBN(8, 4, 8, labels=2)
     before = float(gb.log_likelihood(dbn, x).value)
-    gb.pretrain(dbn, CD, (x, y), epochs=[8, 12], lr=0.2, batch_size=20, optimiser="sgd", run_dir=tmp_path / "greedy")
+    gb.pretrain(dbn, CD, (x, y), epochs=[8, 12], lr=0.2, batch_size=20, optimizer="sgd", run_dir=tmp_path / "greedy")
     assert isinstance(gb.load(tmp_path / "greedy" / "stage-1"), RBM)
     greedy = float(gb.log_likelihood(dbn, x).value)
     assert greedy > before + 0.5
     assert float((dbn.classify(x) == y).double().mean()) > 0.9
-    gb.fit(dbn, objectives.UpDown(), (x, y), epochs=6, lr=0.02, batch_size=20, optimiser="sgd", run_dir=tmp_path / "up")
+    gb.fit(dbn, objectives.UpDown(), (x, y), epochs=6, lr=0.02, batch_size=20, optimizer="sgd", run_dir=tmp_path / "up")
     assert float(gb.log_likelihood(dbn, x).value) > greedy - 0.1
     again = gb.load(tmp_path / "up")
     assert torch.equal(again(x), dbn(x))
@@ -454,7 +454,7 @@ def test_small_networks_keep_the_promises_of_energies(name):
     check_energy(dbn, dbn.domain.sample(8, generator=gen(1)), generator=gen())
 
 
-def test_labelled_contrast_is_the_one_of_any_units():
+def test_labeled_contrast_is_the_one_of_any_units():
     """The fast contrast of a joined label and features against free energies, and its chain against enumeration."""
     rbm = RBM(units.Joined(units.Softmax(1, classes=3), units.Bernoulli(2)), 2).double()
     g = gen(1)
@@ -474,7 +474,7 @@ def test_labelled_contrast_is_the_one_of_any_units():
     assert scipy.stats.chisquare(counts.numpy(), (40000 * law).numpy()).pvalue > 1e-4
 
 
-def test_labelled_contrast_for_the_compiler_is_the_plain_one():
+def test_labeled_contrast_for_the_compiler_is_the_plain_one():
     rbm = RBM(units.Joined(units.Softmax(1, classes=3), units.Bernoulli(4)), 5).double()
     g = gen(1)
     with torch.no_grad():
@@ -498,16 +498,16 @@ def test_copies_do_not_share_units():
     assert dbn.layers[0].lower is not unit
 
 
-def test_grey_digits_are_drawn_anew_inside_the_step():
-    grey, dbn = torch.rand(40, 6, generator=gen()), DBN(6, 4, 3, labels=2)
+def test_gray_digits_are_drawn_anew_inside_the_step():
+    gray, dbn = torch.rand(40, 6, generator=gen()), DBN(6, 4, 3, labels=2)
     y = torch.arange(40) % 2
-    a, b = (objectives.Binarised(CD).drawn(dbn, (grey, y), gen(i)) for i in range(2))
+    a, b = (objectives.Binarized(CD).drawn(dbn, (gray, y), gen(i)) for i in range(2))
     assert not torch.equal(a[0], b[0])
     assert a[1] is y
-    often = torch.stack([objectives.Binarised(CD).drawn(dbn, grey, gen(i)) for i in range(400)]).mean(0)
-    assert float((often - grey).abs().max()) < 5 * 0.5 / 20
-    gb.pretrain(dbn, objectives.Binarised(CD), (grey, y), steps=3, batch_size=10, lr=0.01)
-    gb.fit(dbn, objectives.Binarised(objectives.UpDown(steps=1)), (grey, y), steps=3, batch_size=10, lr=0.01)
-    check_objective(objectives.Binarised(objectives.UpDown()), dbn, (grey, y), generator=gen())
+    often = torch.stack([objectives.Binarized(CD).drawn(dbn, gray, gen(i)) for i in range(400)]).mean(0)
+    assert float((often - gray).abs().max()) < 5 * 0.5 / 20
+    gb.pretrain(dbn, objectives.Binarized(CD), (gray, y), steps=3, batch_size=10, lr=0.01)
+    gb.fit(dbn, objectives.Binarized(objectives.UpDown(steps=1)), (gray, y), steps=3, batch_size=10, lr=0.01)
+    check_objective(objectives.Binarized(objectives.UpDown()), dbn, (gray, y), generator=gen())
     with pytest.raises(DataError, match="outside Box"):
-        gb.fit(dbn, objectives.Binarised(objectives.UpDown()), (2 * grey, y), steps=1)
+        gb.fit(dbn, objectives.Binarized(objectives.UpDown()), (2 * gray, y), steps=1)

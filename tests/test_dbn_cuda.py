@@ -20,16 +20,16 @@ def two_kinds(n=2000):
 @pytest.mark.parametrize("captured", [False, True])
 def test_greedy_and_up_down_training(captured):
     """A warning that steps are not captured would be an error here."""
-    grey, y = two_kinds()
+    gray, y = two_kinds()
     dbn = DBN(16, 12, 10, 20, labels=2).cuda()
-    common = {"batch_size": 50, "optimiser": {"name": "sgd", "momentum": 0.9}, "compile": captured}
+    common = {"batch_size": 50, "optimizer": {"name": "sgd", "momentum": 0.9}, "compile": captured}
     common |= {"log_every": 100, "guard": gb.training.Guard(every=100)}
-    cd = objectives.Binarised(objectives.ContrastiveDivergence(kernels.Gibbs()))
-    gb.pretrain(dbn, cd, (grey, y), steps=400, lr=0.05, **common)
-    run = gb.fit(dbn, objectives.Binarised(objectives.UpDown(steps=3)), (grey, y), steps=400, lr=0.01, **common)
+    cd = objectives.Binarized(objectives.ContrastiveDivergence(kernels.Gibbs()))
+    gb.pretrain(dbn, cd, (gray, y), steps=400, lr=0.05, **common)
+    run = gb.fit(dbn, objectives.Binarized(objectives.UpDown(steps=3)), (gray, y), steps=400, lr=0.01, **common)
     assert run.step == 400
     g = torch.Generator("cuda").manual_seed(1)
-    x = objectives.Binarised(cd).drawn(dbn, grey, g)
+    x = objectives.Binarized(cd).drawn(dbn, gray, g)
     assert float((dbn.classify(x) == y).double().mean()) > 0.95
     assert float((dbn.classify(x, passes=3, generator=g) == y).double().mean()) > 0.95
     log_z = partition.ais(dbn, x, chains=100, betas=200, generator=g)
@@ -41,13 +41,13 @@ def test_greedy_and_up_down_training(captured):
 
 
 def test_captured_persistent_training_of_both_stages():
-    grey, _ = two_kinds()
+    gray, _ = two_kinds()
     dbn = DBN(16, 8, 20).cuda()
     pcd = objectives.PersistentContrastiveDivergence(kernels.Gibbs(), chains=50, start="data")
-    objective = objectives.Binarised(objectives.Centred(pcd))
-    gb.pretrain(dbn, objective, grey, steps=600, lr=0.05, batch_size=50, optimiser="sgd", compile=True, log_every=100)
+    objective = objectives.Binarized(objectives.Centered(pcd))
+    gb.pretrain(dbn, objective, gray, steps=600, lr=0.05, batch_size=50, optimizer="sgd", compile=True, log_every=100)
     g = torch.Generator("cuda").manual_seed(1)
-    x = objective.drawn(dbn, grey, g)
+    x = objective.drawn(dbn, gray, g)
     log_z = partition.exact(dbn).value
     value = float((dbn.log_mass_bound(x, samples=5, generator=g) - log_z.to(x.device)).mean())
     assert -8.5 < value < -5.7  # the entropy of the data is 5.9 nats, of independent coins 11

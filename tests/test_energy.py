@@ -12,7 +12,8 @@ from torch import nn
 
 import gibbsian as gb
 from gibbsian import domains, energies, kernels, random, schedules
-from gibbsian.energy import Normalised, Sampleable, Sum, Tempered, Unconstrained
+from gibbsian.capabilities import Normalized, Sampleable
+from gibbsian.energy import Sum, Tempered, Unconstrained
 from gibbsian.errors import (
     ArgumentError,
     CapabilityError,
@@ -92,7 +93,7 @@ def test_one_bad_entry_is_named(domain, bad, seed):
 @pytest.mark.parametrize(
     ("domain", "bad", "fix"),
     [
-        (domains.Binary(2), [[0.5, 1.0]], "binarise"),
+        (domains.Binary(2), [[0.5, 1.0]], "binarize"),
         (domains.Spin(2), [[0.0, 1.0]], "2 \\* x - 1"),
         (domains.Categorical(1, classes=2), [[[1.0, 1.0]]], "one_hot"),
         (domains.Box(2, -1.0, 1.0), [[0.0, 1.5]], "rescale"),
@@ -395,7 +396,7 @@ def test_tempering_per_row():
     assert torch.allclose(score, tempered.score(x, create_graph=True).detach())
 
 
-def test_mixture_of_normalised_parts():
+def test_mixture_of_normalized_parts():
     parts = [energies.Banana().double(), energies.Ring().double(), energies.StudentT(3.0).double()]
     mixed = gb.mixture(parts, [0.5, 0.2, 0.3])
     x = torch.randn(9, 2, generator=gen(), dtype=F64)
@@ -421,7 +422,7 @@ def test_mixture_refuses_unknown_partition_functions():
         gb.mixture([energies.Banana(), quartic()], [0.5, 0.5])
 
 
-def test_mixture_stays_normalised_while_its_parts_are_trained():
+def test_mixture_stays_normalized_while_its_parts_are_trained():
     part = energies.Gaussian(tensor(0.0), tensor([1.0]), trainable=True)
     mixed = gb.mixture([part, energies.Gaussian(tensor(3.0), tensor([1.0]))], [0.5, 0.5])
     data = tensor([0.1], [2.0], [-1.0])
@@ -501,9 +502,9 @@ def test_unconstrained_knows_log_z_only_when_its_base_does():
 
 def test_capabilities_are_what_a_model_has():
     gaussian, plain = energies.Banana(), quartic()
-    assert isinstance(gaussian, Normalised)
+    assert isinstance(gaussian, Normalized)
     assert isinstance(gaussian, Sampleable)
-    assert not isinstance(plain, Normalised)
+    assert not isinstance(plain, Normalized)
     assert not isinstance(plain, Sampleable)
 
 

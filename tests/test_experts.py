@@ -14,7 +14,7 @@ from gibbsian.energies.ica import SOURCES
 from gibbsian.energies.strength import strength
 from gibbsian.errors import ArgumentError, CapabilityError, DataError, ShapeError
 from gibbsian.testing import check_energy, check_invariance, check_kernel
-from gibbsian.training.serialise import describe, rebuild
+from gibbsian.training.serialize import describe, rebuild
 
 F64 = torch.float64
 
@@ -46,7 +46,7 @@ def product(dim=2, experts=2, seed=0, alpha=1.5, confine=0.0):
 
 
 @pytest.mark.parametrize("sources", ["logistic", "laplace", "two humps", ("laplace", "two humps")])
-def test_ica_is_normalised_and_draws_from_its_law(sources):
+def test_ica_is_normalized_and_draws_from_its_law(sources):
     """Quadrature gives log Z = 0, and exact draws stay in their law under Metropolis (false alarms 1e-6)."""
     done = check_energy(ica(2, sources), generator=gen())
     assert done == ["rows", "score", "log_z", "sample"]
@@ -206,16 +206,16 @@ def test_strength_is_the_minimum_over_subspaces(seed):
     assert strength(w, c) == pytest.approx(brute_strength(w, c), rel=1e-7)
 
 
-def test_what_is_not_normalisable_is_refused():
+def test_what_is_not_normalizable_is_refused():
     """Four experts, but three of them look at one direction, and the other's tail is too heavy alone."""
     model = product(2, 4, alpha=0.6)
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[1.0, 0], [2.0, 0], [3.0, 0], [0, 1.0]]))
         model.log_alpha[-1] = math.log(0.49)
     assert model.strength() == pytest.approx(0.98)
-    with pytest.raises(ArgumentError, match="not normalisable"):
-        model.require_normalisable()
-    product(2, 4, alpha=0.1, confine=0.1).require_normalisable()
+    with pytest.raises(ArgumentError, match="not normalizable"):
+        model.require_normalizable()
+    product(2, 4, alpha=0.1, confine=0.1).require_normalizable()
     with torch.no_grad():
         model.weight[-1] = torch.tensor([1.0, 0])
     assert model.strength() == 0

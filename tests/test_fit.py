@@ -1,4 +1,4 @@
-"""gibbsian.fit: closed forms, every kind of data, optimisers and schedules, bad input, interruption."""
+"""gibbsian.fit: closed forms, every kind of data, optimizers and schedules, bad input, interruption."""
 
 import json
 import math
@@ -20,7 +20,7 @@ from gibbsian import domains, energies, errors, kernels, models, objectives
 from gibbsian.objectives.base import Loss, Objective, labels, observed
 from gibbsian.training.ema import Ema
 from gibbsian.training.loader import make_feed
-from gibbsian.training.optimise import CapturableSGD, rate_at
+from gibbsian.training.optimize import CapturableSGD, rate_at
 
 CPU = torch.device("cpu")
 
@@ -54,7 +54,7 @@ class Critic(NamedTuple):
 
 @dataclass(frozen=True)
 class TwoPlayers(Objective):
-    """The energy minimises (m - w)² over its mean, the critic minimises (w - 3m)²: a fixed first step."""
+    """The energy minimizes (m - w)² over its mean, the critic minimizes (w - 3m)²: a fixed first step."""
 
     def init(self, energy: Any, batch: Any, generator: torch.Generator) -> Critic:
         critic = nn.Linear(1, 1, bias=False).double()
@@ -87,9 +87,9 @@ def test_full_batches_reach_the_maximum_likelihood_estimate():
     run = gb.fit(energy, Likelihood(), data, steps=1500, batch_size=64, lr=0.05, schedule="cosine")
     assert run.energy is energy
     assert run.step == 1500
-    centred = data - data.mean(0)
+    centered = data - data.mean(0)
     assert torch.allclose(energy.mean.detach(), data.mean(0), atol=1e-6)
-    assert torch.allclose(energy.covariance.detach(), centred.T @ centred / len(data), atol=1e-5)
+    assert torch.allclose(energy.covariance.detach(), centered.T @ centered / len(data), atol=1e-5)
     assert run.history[-1]["loss"] < run.history[0]["loss"]
 
 
@@ -110,7 +110,7 @@ def test_gradient_descent_with_a_momentum_schedule_is_what_it_says():
         getattr(energy, name).requires_grad_(False)
     momentum = torch.tensor([0.5, 0.7, 0.9])
     gb.fit(energy, Likelihood(), data, steps=5, batch_size=8, lr=0.1,
-           optimiser={"name": "sgd", "momentum": momentum})  # fmt: skip
+           optimizer={"name": "sgd", "momentum": momentum})  # fmt: skip
     m, velocity = 0.0, None
     for step in range(5):
         gradient = m - float(data.mean())
@@ -124,18 +124,18 @@ def adam_by_hand(parameters: Any) -> torch.optim.Optimizer:
     return torch.optim.Adam(parameters, lr=1e-3)
 
 
-def test_names_dictionaries_and_factories_of_optimisers_agree():
+def test_names_dictionaries_and_factories_of_optimizers_agree():
     data = cloud(16)
     runs = [
-        gb.fit(gaussian(), Likelihood(), data, steps=9, batch_size=16, optimiser=choice)
+        gb.fit(gaussian(), Likelihood(), data, steps=9, batch_size=16, optimizer=choice)
         for choice in (None, "adam", {"name": "Adam"}, adam_by_hand)
     ]
     for run in runs[1:]:
         assert torch.allclose(weights(run.energy), weights(runs[0].energy), rtol=1e-12, atol=0)
     with pytest.raises(errors.ArgumentError, match="unknown"):
-        gb.fit(gaussian(), Likelihood(), data, steps=1, optimiser="adamant")
+        gb.fit(gaussian(), Likelihood(), data, steps=1, optimizer="adamant")
     with pytest.raises(errors.ArgumentError, match="refuses"):
-        gb.fit(gaussian(), Likelihood(), data, steps=1, optimiser={"name": "sgd", "beta": 1})
+        gb.fit(gaussian(), Likelihood(), data, steps=1, optimizer={"name": "sgd", "beta": 1})
 
 
 @pytest.mark.parametrize("options", [{}, {"momentum": 0.9}, {"momentum": 0.5, "weight_decay": 0.1}])
@@ -144,10 +144,10 @@ def test_gradient_descent_for_graphs_is_that_of_torch(options):
     mine = CapturableSGD([ours], lr=torch.tensor(0.1), fused=False, **options)
     usual = torch.optim.SGD([theirs], lr=0.1, **options)
     for _ in range(4):
-        for p, optimiser in ((ours, mine), (theirs, usual)):
-            optimiser.zero_grad()
+        for p, optimizer in ((ours, mine), (theirs, usual)):
+            optimizer.zero_grad()
             (p**2).sum().backward()
-            optimiser.step()
+            optimizer.step()
     assert torch.allclose(ours, theirs)
 
 
@@ -177,7 +177,7 @@ def test_warm_up_is_linear_and_then_constant():
 
 def test_gradients_are_clipped_to_their_norm():
     energy = gaussian()
-    run = gb.fit(energy, Likelihood(), cloud() + 100, steps=1, batch_size=64, lr=1.0, optimiser="sgd", clip=0.25)
+    run = gb.fit(energy, Likelihood(), cloud() + 100, steps=1, batch_size=64, lr=1.0, optimizer="sgd", clip=0.25)
     moved = weights(energy) - weights(gaussian())
     assert float(moved.norm()) == pytest.approx(0.25, rel=1e-5)
     assert run.history[-1]["gradient_norm"] > 50  # the norm before clipping
@@ -212,7 +212,7 @@ def test_two_players_get_the_gradient_of_their_own_loss():
     energy = gaussian(1)
     for name in ("log_diagonal", "off_diagonal"):
         getattr(energy, name).requires_grad_(False)
-    run = gb.fit(energy, TwoPlayers(), cloud(4, 1), steps=1, lr=0.1, optimiser="sgd")
+    run = gb.fit(energy, TwoPlayers(), cloud(4, 1), steps=1, lr=0.1, optimizer="sgd")
     # at m = 0, w = 2: d(m-w)²/dm = -4 moves m to 0.4; d(w-3m)²/dw = 4 moves w to 1.6
     assert float(energy.mean.detach()) == pytest.approx(0.4)
     assert float(run.state.module.weight.detach()) == pytest.approx(1.6)
@@ -283,8 +283,8 @@ def count_calls(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> list
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("optimiser", ["sgd", {"name": "sgd", "momentum": 0.5}, "adam"])
-def test_many_steps_in_one_graph_train_what_single_ones_do(optimiser, monkeypatch):
+@pytest.mark.parametrize("optimizer", ["sgd", {"name": "sgd", "momentum": 0.5}, "adam"])
+def test_many_steps_in_one_graph_train_what_single_ones_do(optimizer, monkeypatch):
     """Leaps over epochs, with a transform that draws, an average, clipping, chains and a rate that changes."""
     from gibbsian.training import captured as module
 
@@ -303,7 +303,7 @@ def test_many_steps_in_one_graph_train_what_single_ones_do(optimiser, monkeypatc
             batch_size=20,
             lr=0.02,
             schedule="cosine",
-            optimiser=optimiser,
+            optimizer=optimizer,
             ema=0.9,
             clip=1.0,
             transform=lambda x, g: (torch.rand(x.shape, generator=g, device=x.device) < x).double(),
@@ -343,8 +343,8 @@ def test_rows_ahead_are_those_that_come():
 def test_a_pair_of_rates_is_one_for_the_energy_and_one_for_what_the_objective_learns():
     noise = energies.Gaussian(torch.zeros(2), 4 * torch.eye(2)).double()
     nce = objectives.NoiseContrastive(noise, ratio=2)
-    slow = gb.fit(gaussian(), nce, cloud(), steps=20, lr=(1e-6, 0.1), optimiser="sgd")
-    fast = gb.fit(gaussian(), nce, cloud(), steps=20, lr=(0.1, 1e-6), optimiser="sgd")
+    slow = gb.fit(gaussian(), nce, cloud(), steps=20, lr=(1e-6, 0.1), optimizer="sgd")
+    fast = gb.fit(gaussian(), nce, cloud(), steps=20, lr=(0.1, 1e-6), optimizer="sgd")
     start = weights(gaussian())
     assert (weights(slow.energy) - start).abs().max() < 1e-3 < (weights(fast.energy) - start).abs().max()
     c = [float(nce.log_z(run.state)) for run in (slow, fast)]
@@ -454,16 +454,16 @@ def test_epochs_count_whole_passes():
 
 
 def test_a_transform_draws_from_its_own_stream():
-    grey = torch.rand(60, 4, generator=gen(), dtype=torch.float64)
+    gray = torch.rand(60, 4, generator=gen(), dtype=torch.float64)
 
-    def binarise(batch: Tensor, generator: torch.Generator) -> Tensor:
+    def binarize(batch: Tensor, generator: torch.Generator) -> Tensor:
         return (torch.rand(batch.shape, generator=generator, dtype=batch.dtype) < batch).to(batch)
 
     rbm = models.RBM(4, 2).double()
-    run = gb.fit(rbm, objectives.ExactLikelihood(), grey, steps=5, transform=binarise)
+    run = gb.fit(rbm, objectives.ExactLikelihood(), gray, steps=5, transform=binarize)
     assert run.step == 5
-    with pytest.raises(errors.DataError, match="binarise"):
-        gb.fit(rbm, objectives.ExactLikelihood(), grey, steps=5)
+    with pytest.raises(errors.DataError, match="binarize"):
+        gb.fit(rbm, objectives.ExactLikelihood(), gray, steps=5)
 
 
 def changing(batches: list[Any]) -> Any:
@@ -507,7 +507,7 @@ def test_bad_data_stops_with_its_place_and_reason_and_nothing_saved_is_lost(name
 
 
 def test_metrics_are_asked_for_when_somebody_looks():
-    from gibbsian.compiled import watched
+    from gibbsian.fast.compiled import watched
 
     asked = []
 

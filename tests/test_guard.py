@@ -112,7 +112,7 @@ def test_healthy_training_is_left_alone():
 
 @pytest.mark.parametrize("how", ["raise", "nan", "huge"])
 def test_the_state_after_a_rollback_is_the_snapshot(how):
-    """Weights, optimiser and objective state go back to step 10; steps go on to the end."""
+    """Weights, optimizer and objective state go back to step 10; steps go on to the end."""
     trail: dict[int, list[Tensor]] = {}
 
     def remember(run: gb.training.Run) -> None:
@@ -265,7 +265,7 @@ def test_weights_that_are_not_finite_are_neither_saved_nor_returned(tmp_path):
 
     updates: list[int] = []
     objective = objectives.DenoisingScoreMatching(0.3)
-    run = gb.fit(mlp(), objective, reals(), steps=20, optimiser=lambda p: Breaking(p, lr=1e-3), guard=Guard(every=5))
+    run = gb.fit(mlp(), objective, reals(), steps=20, optimizer=lambda p: Breaking(p, lr=1e-3), guard=Guard(every=5))
     assert torch.isfinite(weights(run.energy)).all()
     assert [e["failed"] for e in run.events] == [21]
     broken = mlp()

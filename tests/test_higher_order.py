@@ -19,7 +19,7 @@ def gen(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def randomise(model, seed=0, scale=0.7):
+def randomize(model, seed=0, scale=0.7):
     model.double()
     g = gen(seed)
     with torch.no_grad():
@@ -37,11 +37,11 @@ def binary(n):
 
 
 def gated(visible=4, hidden=3, seed=0):
-    return randomise(GatedRBM(5, visible, hidden, factors=6), seed)
+    return randomize(GatedRBM(5, visible, hidden, factors=6), seed)
 
 
 def temporal(visible=4, hidden=3, order=2, seed=0):
-    return randomise(TemporalRBM(visible, hidden, order), seed)
+    return randomize(TemporalRBM(visible, hidden, order), seed)
 
 
 def gated_table(model, x, y, h):
@@ -244,7 +244,7 @@ def test_objectives_see_each_row_under_its_own_input(name):
         whole = objective(model, (x, y), (), gen()).value
         alone = [inner(model.given(x[i]), y[i : i + 1], (), gen()).value for i in range(4)]
         torch.testing.assert_close(whole, torch.stack(alone).mean())
-    real = randomise(GatedRBM(5, units.Gaussian(3), 2, 4)) if name == "gated" else temporal(units.Gaussian(3), 2, 2)
+    real = randomize(GatedRBM(5, units.Gaussian(3), 2, 4)) if name == "gated" else temporal(units.Gaussian(3), 2, 2)
     x, y = (normal(4, 5) if name == "gated" else normal(4, 2, 3)), normal(4, 3, seed=1)
     inner = objectives.ImplicitScoreMatching()
     whole = objectives.Conditional(inner)(real, (x, y), (), gen()).value
@@ -325,10 +325,10 @@ def test_windows_follow_time():
 
 
 def test_a_machine_can_begin_as_a_ridge_regression():
-    """A, b and σ against the normal equations with an unpenalised constant; without hidden weights it predicts it."""
+    """A, b and σ against the normal equations with an unpenalized constant; without hidden weights it predicts it."""
     model = TemporalRBM(units.Gaussian(2), 3, order=2).double()
     past, frame = normal(50, 2, 2), normal(50, 2, seed=3)
-    model.initialise_past(past, frame, ridge=4.0)
+    model.initialize_past(past, frame, ridge=4.0)
     design = torch.cat([past.flatten(1), torch.ones(50, 1, dtype=F64)], 1)
     penalty = 4.0 * torch.diag(torch.tensor([1.0, 1, 1, 1, 0], dtype=F64))
     solution = torch.linalg.solve(design.T @ design + penalty, design.T @ frame)
@@ -339,7 +339,7 @@ def test_a_machine_can_begin_as_a_ridge_regression():
         model.weight.zero_()
     torch.testing.assert_close(model.predict(past, chains=2, sweeps=2, generator=gen()), design @ solution)
     with pytest.raises(CapabilityError):
-        TemporalRBM(4, 3, 1).initialise_past(torch.zeros(3, 1, 4), torch.zeros(3, 4))
+        TemporalRBM(4, 3, 1).initialize_past(torch.zeros(3, 1, 4), torch.zeros(3, 4))
 
 
 def test_generation_and_prediction_follow_the_conditional_law():
@@ -374,7 +374,7 @@ def test_transfer_applies_the_inferred_transformation():
 
 
 def spike_slab(visible=2, hidden=3, scale=0.8, seed=0):
-    return randomise(SpikeSlabRBM(visible, hidden), seed, scale)
+    return randomize(SpikeSlabRBM(visible, hidden), seed, scale)
 
 
 def grid(half=16.0, n=641):
@@ -428,7 +428,7 @@ def test_spike_slab_free_energy_and_conditionals_by_quadrature_over_slabs():
 
 
 @pytest.mark.parametrize("scale", [0.1, 1.0, 10.0])
-def test_spike_slab_always_has_a_normaliser(scale):
+def test_spike_slab_always_has_a_normalizer(scale):
     """The precision given any spikes is positive definite, at least λ⁰ in every direction, for any weights."""
     model = spike_slab(6, 5, seed=3)
     with torch.no_grad():
@@ -507,7 +507,7 @@ def test_spike_slab_annealing():
 def test_shared_products_give_the_plain_gradient(name):
     """The fast path of contrastive divergence: the same value and gradient as the energies of its samples."""
     make, inputs, _ = CASES[name]
-    fixed = randomise(GatedRBM(5, units.Gaussian(4, 0.7, learned=False), 3, 6)) if name == "gated" else make()
+    fixed = randomize(GatedRBM(5, units.Gaussian(4, 0.7, learned=False), 3, 6)) if name == "gated" else make()
     cases = [(make(), inputs(4)), (make(visible=units.Gaussian(4)), inputs(4)), (fixed, inputs(4)),
              (make(hidden=units.Spin(3)), inputs(4)), (make(), inputs(1)), (make(), inputs(2))]  # fmt: skip
     for model, x in cases:
@@ -570,7 +570,7 @@ def test_training_saving_and_going_on(tmp_path):
         assert torch.equal(p, dict(again.named_parameters())[name])
         assert torch.equal(p, dict(loaded.named_parameters())[name])
     slab = SpikeSlabRBM(3, 4)
-    slab.initialise_visible(waves.flatten(0, 1))
+    slab.initialize_visible(waves.flatten(0, 1))
     gb.fit(slab, objectives.ContrastiveDivergence(kernels.Gibbs()), waves.flatten(0, 1), steps=5,
            run_dir=tmp_path / "slab")  # fmt: skip
     v = torch.randn(5, 3, generator=g)
@@ -582,7 +582,7 @@ def test_spike_slab_learns_a_covariance():
     cov = torch.tensor([[1.0, 0.8], [0.8, 1.0]])
     data = torch.randn(4000, 2, generator=gen()) @ torch.linalg.cholesky(cov).T
     model = SpikeSlabRBM(2, 3, generator=gen(2))
-    model.initialise_visible(data)
+    model.initialize_visible(data)
     gb.fit(model, objectives.ExactLikelihood(), data, steps=300, batch_size=500, lr=0.05)
     found = gb.log_likelihood(model, data).value
     truth = -0.5 * (2 * math.log(2 * math.pi) + torch.logdet(cov) + 2)

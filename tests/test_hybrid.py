@@ -1,4 +1,4 @@
-"""Joint energy models: unlabelled rows, generation by class, refinement, and half precision in the chains."""
+"""Joint energy models: unlabeled rows, generation by class, refinement, and half precision in the chains."""
 
 import math
 
@@ -40,7 +40,7 @@ def gradient(loss, module):
     return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(module.parameters()))])
 
 
-# --- unlabelled rows ------------------------------------------------------------------------------
+# --- unlabeled rows ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.3])
@@ -90,26 +90,26 @@ def test_labels_outside_the_classes_are_refused():
             objectives.CrossEntropy().init(joint, (x, torch.tensor(y)), gen())
 
 
-def test_semi_supervised_training_uses_the_unlabelled_rows():
-    """Two labelled points between three clusters each: the density moves the border where two labels leave it."""
+def test_semi_supervised_training_uses_the_unlabeled_rows():
+    """Two labeled points between three clusters each: the density moves the border where two labels leave it."""
     g = gen(1)
-    centres = torch.tensor(MEANS, dtype=D)
-    u = centres[torch.arange(300) % 3] + 0.5 * torch.randn(300, 2, generator=g, dtype=D)
+    centers = torch.tensor(MEANS, dtype=D)
+    u = centers[torch.arange(300) % 3] + 0.5 * torch.randn(300, 2, generator=g, dtype=D)
     x, y = torch.tensor([[4.0, 0.0], [-4.0, 0.0], [0.0, 5.0]], dtype=D), torch.arange(3)
     start = [[3.0, 2.0], [-3.0, 2.0], [1.0, 3.0]]
     joint = models.JointEnergy(Wells(start), domains.Real(2))
     chains = objectives.PersistentContrastiveDivergence(kernels.MALA(0.5), steps=5, chains=200, start="data")
     objective = objectives.Weighted([objectives.CrossEntropy(), chains])
-    transform = gb.data.WithLabelled(x, y, rows=6)
+    transform = gb.data.WithLabeled(x, y, rows=6)
     gb.fit(joint, objective, u, transform=transform, steps=150, batch_size=100, lr=0.05, seed=0)
-    # the likelihood's optimum of the means, within the standard error 0.5/√100 and the optimiser's noise
-    assert (joint.net.means.detach() - centres).abs().max() < 0.3
+    # the likelihood's optimum of the means, within the standard error 0.5/√100 and the optimizer's noise
+    assert (joint.net.means.detach() - centers).abs().max() < 0.3
     assert (hybrid.classify(joint, u).argmax(1) == torch.arange(300) % 3).double().mean() > 0.99
 
 
-def test_labelled_rows_are_drawn_from_their_tensor():
+def test_labeled_rows_are_drawn_from_their_tensor():
     x, y = torch.arange(5.0)[:, None], torch.arange(5)
-    transform = gb.data.WithLabelled(x, y, rows=2000)
+    transform = gb.data.WithLabeled(x, y, rows=2000)
     both, labels = transform(torch.full((3, 1), 9.0), gen())
     assert (labels[:3] == -1).all()
     assert (both[:3] == 9).all()
@@ -117,11 +117,11 @@ def test_labelled_rows_are_drawn_from_their_tensor():
     counts = labels[3:].bincount()
     assert ((counts - 400).abs() < 5 * (2000 * 0.2 * 0.8) ** 0.5).all()
     with pytest.raises(errors.ShapeError):
-        gb.data.WithLabelled(x, y[:3], rows=2)
+        gb.data.WithLabeled(x, y[:3], rows=2)
     with pytest.raises(errors.DataError, match="whole"):
-        gb.data.WithLabelled(x, y.float(), rows=2)
+        gb.data.WithLabeled(x, y.float(), rows=2)
     with pytest.raises(errors.ArgumentError, match="rows"):
-        gb.data.WithLabelled(x, y, rows=0)
+        gb.data.WithLabeled(x, y, rows=0)
     with pytest.raises(errors.DataError, match="tensor"):
         transform((x, y), gen())
 

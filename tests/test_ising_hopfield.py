@@ -18,7 +18,7 @@ def gen(seed=0):
 
 
 def bonds(shape, periodic):
-    """All neighbouring pairs of flat sites, by hand."""
+    """All neighboring pairs of flat sites, by hand."""
     pairs = []
     sites = torch.arange(math.prod(shape)).reshape(shape)
     for axis, length in enumerate(shape):
@@ -58,8 +58,8 @@ def test_lattice_energies_and_conditionals(shape, periodic):
         each = torch.full((len(x),), site)
         torch.testing.assert_close(lattice.site_logits(x, each), lattice.site_logits(x, site))
     for a, b in bonds(shape, periodic):
-        assert lattice.colour.flatten()[a] != lattice.colour.flatten()[b]
-    assert lattice.colours == (3 if any(p and n % 2 for n, p in zip(shape, periodic, strict=True)) else 2)
+        assert lattice.color.flatten()[a] != lattice.color.flatten()[b]
+    assert lattice.colors == (3 if any(p and n % 2 for n, p in zip(shape, periodic, strict=True)) else 2)
 
 
 def test_uniform_and_axis_couplings():
@@ -76,7 +76,7 @@ def test_uniform_and_axis_couplings():
 
 @pytest.mark.parametrize("beta", [None, 0.5])
 @pytest.mark.parametrize(("shape", "periodic"), [CASES[1], CASES[3], CASES[5]], ids=str)
-def test_coloured_sweeps_keep_exact_starts_exact(shape, periodic, beta):
+def test_colored_sweeps_keep_exact_starts_exact(shape, periodic, beta):
     """Pearson's statistic within 5 standard deviations, free and with random clamps per chain."""
     lattice = Ising(shape, 0.5, 0.3, periodic=periodic).double()
     energy = lattice if beta is None else lattice.tempered(beta)
@@ -144,15 +144,15 @@ def test_a_lattice_learns_its_coupling():
     lattice = Ising((3, 3), 0.1, 0.0, trainable=True)
     data = Ising((3, 3), 0.4).domain.states()
     p = torch.softmax(-Ising((3, 3), 0.4)(data), 0)
-    optimiser = torch.optim.LBFGS(lattice.parameters(), max_iter=50, line_search_fn="strong_wolfe")
+    optimizer = torch.optim.LBFGS(lattice.parameters(), max_iter=50, line_search_fn="strong_wolfe")
 
     def loss():
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         value = (p * lattice(data)).sum() + torch.logsumexp(-lattice(data), 0)
         value.backward()
         return value
 
-    optimiser.step(loss)
+    optimizer.step(loss)
     assert abs(float(lattice.coupling.detach()) - 0.4) < 1e-3
     assert abs(float(lattice.field.detach())) < 1e-3
 

@@ -6,7 +6,7 @@ import torch
 import gibbsian as gb
 from gibbsian import domains, kernels, models, objectives, units
 from gibbsian.testing import check_energy, check_kernel, check_objective
-from gibbsian.training.serialise import describe, rebuild
+from gibbsian.training.serialize import describe, rebuild
 
 
 def gen(seed=0):
@@ -33,7 +33,7 @@ MODELS = {
     "tempered RBM": lambda: scrambled(models.RBM(6, 4)).tempered(torch.tensor(0.5)),
     "annealed RBM": lambda: scrambled(models.RBM(6, 4)).path(torch.ones(6)).at(0.5),
     "classification RBM": lambda: scrambled(models.ClassificationRBM(6, classes=3, hidden=3)),
-    "labelled RBM": lambda: scrambled(models.ClassificationRBM(6, classes=3, hidden=3)).given(1),
+    "labeled RBM": lambda: scrambled(models.ClassificationRBM(6, classes=3, hidden=3)).given(1),
     "subspace RBM": lambda: scrambled(models.SubspaceRBM(6, 2, 2)),
     "machine": lambda: scrambled(models.BoltzmannMachine(6, spin=True)),
     "machine with hidden units": lambda: scrambled(models.BoltzmannMachine(5, hidden=3)),

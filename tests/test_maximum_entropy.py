@@ -10,7 +10,7 @@ from gibbsian import domains, energies, kernels, models, objectives, partition
 from gibbsian.energies import ExponentialFamily, Monomials
 from gibbsian.errors import ArgumentError, CapabilityError, DataError, EstimateWarning, InfeasibleError, ShapeError
 from gibbsian.testing import check_energy
-from gibbsian.training.serialise import describe, rebuild
+from gibbsian.training.serialize import describe, rebuild
 
 F64 = torch.float64
 

@@ -1,4 +1,4 @@
-"""Neural energies: shapes, scores, derivatives, masks, graphs, confinement, initialisation, rebuilding."""
+"""Neural energies: shapes, scores, derivatives, masks, graphs, confinement, initialization, rebuilding."""
 
 import copy
 import math
@@ -9,8 +9,9 @@ from objective_oracles import F64, gen
 
 import gibbsian as gb
 from gibbsian import domains, energies, errors, kernels, objectives
+from gibbsian.derivatives import curvature as second
+from gibbsian.derivatives import taylor
 from gibbsian.energies import Graphs
-from gibbsian.objectives import taylor
 from gibbsian.testing import check_energy
 
 RING = torch.tensor([[0, 1, 2, 3, 4], [1, 2, 3, 4, 0]])
@@ -49,7 +50,7 @@ def test_two_derivatives_against_finite_differences(name, activation):
     by_hand = (energy(x + h * v) - 2 * energy(x) + energy(x - h * v)) / h**2
     leaf = x.clone().requires_grad_(True)
     s = energy.score(leaf, create_graph=True)
-    curvature = -objectives.curvature.curvature(leaf, s, torch.stack([v, v]))
+    curvature = -second.curvature(leaf, s, torch.stack([v, v]))
     torch.testing.assert_close(curvature[0], by_hand, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(curvature[0], curvature[1])
     objective = objectives.SlicedScoreMatching(3)
@@ -91,7 +92,7 @@ def test_pushing_derivatives_forward_is_the_same_as_two_backward_passes(name, mo
     found = []
     for fast in (True, False):
         if not fast:
-            monkeypatch.setattr(objectives.curvature, "understood", lambda module: False)
+            monkeypatch.setattr(second, "understood", lambda module: False)
         for objective in (
             objectives.SlicedScoreMatching(3, "gaussian"),
             objectives.SlicedScoreMatching(2, "gaussian", variance_reduced=False),

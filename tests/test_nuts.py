@@ -177,7 +177,7 @@ def test_a_run_does_not_depend_on_how_it_is_cut():
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_chains_do_not_depend_on_their_neighbours():
+def test_chains_do_not_depend_on_their_neighbors():
     """To the bit, although trees of all chains grow together and the first one decides how long."""
     kernel, x = kernels.NUTS(step_size=0.05), torch.zeros(9, 2, dtype=D)
     plain = gb.sample(correlated(), kernel, x, steps=6, generator=gen(4)).samples
@@ -196,7 +196,7 @@ def test_single_precision_and_image_events():
     assert abs(float(trace.samples.var()) - 1) < 0.05  # more than ten standard errors of 60000 nearly independent draws
 
 
-def test_bad_regions_are_reported_and_do_not_spoil_the_neighbours():
+def test_bad_regions_are_reported_and_do_not_spoil_the_neighbors():
     def broken(x):
         return torch.where(x[:, 0] > 1.5, torch.nan, 0.5 * x.square().sum(-1))
 

@@ -65,13 +65,13 @@ def test_a_flow_player_follows_the_exact_divergence():
     x = energy.sample(200, generator=gen())
     objective = Adversarial(FlowSampler(transforms=2, hidden=(16,)))
     state = objective.init(energy, x, gen())
-    optimiser = torch.optim.Adam(state.sampler.parameters(), lr=0.01)
+    optimizer = torch.optim.Adam(state.sampler.parameters(), lr=0.01)
     g, values = gen(1), []
     for _ in range(250):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss = objective(energy, x, state, g)
         loss.other.backward()
-        optimiser.step()
+        optimizer.step()
         values.append(float(loss.other.detach()))
     floor = -float(energy.log_z())
     assert values[0] > floor + 0.1
@@ -110,9 +110,9 @@ def exact_sampler_gradient(energy):
     """∇(E_q[E] - H(q)) for q = N(b, AAᵀ + σ²I) and a Gaussian energy, in closed form."""
     a, b = A.clone().requires_grad_(True), B.clone().requires_grad_(True)
     cov = a @ a.T + SIGMA**2 * torch.eye(2, dtype=F64)
-    centred = b - energy.mean.detach()
+    centered = b - energy.mean.detach()
     p = energy.precision.detach()
-    mean_energy = 0.5 * ((p * cov).sum() + centred @ p @ centred)
+    mean_energy = 0.5 * ((p * cov).sum() + centered @ p @ centered)
     return flat(torch.autograd.grad(mean_energy - 0.5 * torch.logdet(cov), (a, b)))
 
 
@@ -197,7 +197,7 @@ def test_training_brings_the_sampler_to_the_model_and_the_model_to_the_data():
         loss.other.backward(inputs=list(state.sampler.parameters()))
         ours.step()
         theirs.step()
-    after = float((energy(x).mean() - target(x).mean()).detach())  # both normalised: a difference of likelihoods
+    after = float((energy(x).mean() - target(x).mean()).detach())  # both normalized: a difference of likelihoods
     assert before > 0.1
     assert after < 0.35 * before
     draws = state.sampler.sample(4000, generator=gen(2))

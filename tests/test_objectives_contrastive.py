@@ -22,7 +22,7 @@ import gibbsian as gb
 from gibbsian import domains, errors, kernels
 from gibbsian.kernels.base import Info, Kernel
 from gibbsian.objectives import ContrastiveDivergence, MonteCarloLikelihood, PersistentContrastiveDivergence
-from gibbsian.objectives.entropy import nearest_neighbour_entropy
+from gibbsian.objectives.entropy import nearest_neighbor_entropy
 from gibbsian.objectives.persistent import Chains
 
 STATES = domains.Binary(6).states(dtype=F64)
@@ -74,8 +74,8 @@ def langevin_moments(energy, x, eps, steps):
     """Second moment about the mean, and mean, of chains from the rows of x, noise averaged."""
     p, eye = energy.precision, torch.eye(2, dtype=F64)
     a = eye - 0.5 * eps**2 * p
-    centred = x - energy.mean
-    second, first = centred.T @ centred / len(x), centred.mean(0)
+    centered = x - energy.mean
+    second, first = centered.T @ centered / len(x), centered.mean(0)
     for _ in range(steps):
         second, first = a @ second @ a.T + eps**2 * eye, a @ first
     return second, first
@@ -170,28 +170,28 @@ def test_the_entropy_term_on_a_gaussian_where_the_chain_law_is_known(kernel):
         g = torch.cat(out)
         return float(g.mean()), float(g.std()) / 40**0.5
 
-    mean, error = draws(entropy=True, entropy_steps=2, neighbour=6)
+    mean, error = draws(entropy=True, entropy_steps=2, neighbor=6)
     assert abs(mean - truth) < 5 * error
     assert error < 0.06 < 0.5 < abs(truth - plain)  # K is seen: with the other sign it would be off by 1.1
     mean, error = draws()
     assert abs(mean - plain) < 5 * error
 
 
-def test_nearest_neighbour_entropy():
+def test_nearest_neighbor_entropy():
     """Gaussian, any scale; the gradient of a scaling is exactly the dimension."""
-    for d, neighbour in ((1, 1), (2, 3), (3, 1)):
+    for d, neighbor in ((1, 1), (2, 3), (3, 1)):
         values = []
         for seed in range(20):
             x = torch.randn(2000, d, generator=gen(seed), dtype=F64)
-            values.append(nearest_neighbour_entropy(x, neighbour))
+            values.append(nearest_neighbor_entropy(x, neighbor))
         h = torch.stack(values)
         truth = 0.5 * d * (1 + torch.log(torch.tensor(2 * torch.pi, dtype=F64)))
         assert abs(h.mean() - truth) < 5 * h.std() / 20**0.5 + 0.02  # finite-sample bias below 0.02 here
         scale = torch.ones((), dtype=F64, requires_grad=True)
-        nearest_neighbour_entropy(scale * x, neighbour).backward()
+        nearest_neighbor_entropy(scale * x, neighbor).backward()
         assert abs(float(scale.grad) - d) < 1e-10
-    with pytest.raises(errors.ArgumentError, match="neighbours"):
-        nearest_neighbour_entropy(torch.zeros(3, 2), 3)
+    with pytest.raises(errors.ArgumentError, match="neighbors"):
+        nearest_neighbor_entropy(torch.zeros(3, 2), 3)
 
 
 # --- Monte-Carlo likelihood -----------------------------------------------------------------------

@@ -62,17 +62,17 @@ def test_exact_likelihood_of_an_rbm_is_the_enumerated_one():
 
 
 @pytest.mark.parametrize("make", [gaussian, mixture_of_three])
-def test_exact_likelihood_of_normalised_energies(make):
+def test_exact_likelihood_of_normalized_energies(make):
     energy, x = make(), some_data(30)
     truth = energy(x).mean() + energy.log_z()
     torch.testing.assert_close(gradient(energy, ExactLikelihood(), x), gradient_of(truth, energy))
     if make is gaussian:  # at the sample moments it is the maximum
-        centred = x - x.mean(0)
-        best = gb.energies.Gaussian(x.mean(0), centred.T @ centred / len(x), trainable=True)
+        centered = x - x.mean(0)
+        best = gb.energies.Gaussian(x.mean(0), centered.T @ centered / len(x), trainable=True)
         assert gradient(best, ExactLikelihood(), x).norm() < 1e-12
 
 
-# --- the three neighbourhood objectives -----------------------------------------------------------
+# --- the three neighborhood objectives -----------------------------------------------------------
 
 
 def one_unit_changes(machine, x):
@@ -150,20 +150,20 @@ def test_training_recovers_the_distribution(kind):
     machine = Machine(domains.Binary(3), scale=0.5)
     law = machine.log_probabilities().detach()
     learner = other_machine(machine, scale=0.3)
-    optimiser = torch.optim.LBFGS(learner.parameters(), max_iter=80, line_search_fn="strong_wolfe")
+    optimizer = torch.optim.LBFGS(learner.parameters(), max_iter=80, line_search_fn="strong_wolfe")
 
     def closure():
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss = population(kind, learner, law)
         loss.backward()
         return loss
 
-    optimiser.step(closure)
+    optimizer.step(closure)
     distance = 0.5 * (learner.log_probabilities().exp() - law.exp()).abs().sum()
     assert distance < 1e-4
 
 
-def test_neighbours_that_are_data_count_in_minimum_probability_flow():
+def test_neighbors_that_are_data_count_in_minimum_probability_flow():
     """On all states at once, dropping those that are data would leave an empty sum."""
     machine = Machine(BINARY)
     assert float(MinimumProbabilityFlow()(machine, machine.states(), (), gen()).value.detach()) > 1.0
@@ -251,7 +251,7 @@ def test_refusals():
         PseudoLikelihood(sites=5).init(binary, torch.ones(2, 4), gen())
     with pytest.raises(errors.ArgumentError, match="whole number"):
         PseudoLikelihood(chunk=0)
-    with pytest.raises(errors.DomainError, match="binarise"):
+    with pytest.raises(errors.DomainError, match="binarize"):
         PseudoLikelihood().init(binary, torch.full((2, 4), 0.5), gen())
     exploding = gb.as_energy(lambda x: 1e4 * x.sum(1), BINARY)
     with pytest.raises(errors.DivergenceError):

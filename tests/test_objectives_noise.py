@@ -33,7 +33,7 @@ def at(c, noise=None):
 def nce_gradient(energy, objective, x, state, seed):
     """In the energy's parameters and in c."""
     loss = objective(energy, x, state, gen(seed))
-    parameters = [*energy.parameters(), state.normaliser.log_z]
+    parameters = [*energy.parameters(), state.normalizer.log_z]
     return flat(torch.autograd.grad(loss.value, parameters, allow_unused=True, materialize_grads=True))
 
 
@@ -46,8 +46,8 @@ def truth_of(energy, x, c, points, log_noise, mass, ratio):
 
 def check(energy, objective, x, points, log_noise, mass, repeats=300):
     state = at(0.4, None)
-    value = truth_of(energy, x, state.normaliser.log_z, points, log_noise, mass, objective.ratio)
-    parameters = [*energy.parameters(), state.normaliser.log_z]
+    value = truth_of(energy, x, state.normalizer.log_z, points, log_noise, mass, objective.ratio)
+    parameters = [*energy.parameters(), state.normalizer.log_z]
     truth = flat(torch.autograd.grad(value, parameters, allow_unused=True, materialize_grads=True))
     draws = torch.stack([nce_gradient(energy, objective, x, state, seed) for seed in range(repeats)])
     moving = draws.std(0) > 1e-12
@@ -80,8 +80,8 @@ def test_gradient_on_an_enumerable_machine(domain, ratio):
         log_p = noise.log_prob(states)
         assert abs(float(log_p.exp().sum()) - 1) < 1e-12  # a law over all states
         state = at(0.4, noise)
-        value = truth_of(machine, x, state.normaliser.log_z, states, noise.log_prob, log_p.exp(), ratio)
-        parameters = [*machine.parameters(), state.normaliser.log_z]
+        value = truth_of(machine, x, state.normalizer.log_z, states, noise.log_prob, log_p.exp(), ratio)
+        parameters = [*machine.parameters(), state.normalizer.log_z]
         truth = flat(torch.autograd.grad(value, parameters))
         draws = torch.stack([nce_gradient(machine, objective, x, state, s) for s in range(200)])
         moving = draws.std(0) > 1e-12
@@ -90,7 +90,7 @@ def test_gradient_on_an_enumerable_machine(domain, ratio):
 
 
 @pytest.mark.parametrize("ratio", [1, 4])
-def test_the_population_optimum_is_the_normalised_law(ratio):
+def test_the_population_optimum_is_the_normalized_law(ratio):
     """Expectations as sums: at the truth the gradient vanishes with c = log Z, not with log Z - log ν."""
     machine = Machine(BINARY)
     states, law = machine.states(), machine.log_probabilities().detach()
@@ -122,7 +122,7 @@ def test_the_population_optimum_is_the_normalised_law(ratio):
             draws.append(p * loss.value)
         total = torch.stack(draws).sum()
         torch.testing.assert_close(total.detach(), population(torch.tensor(c, dtype=F64)).detach())
-        grads = torch.cat([gradient_of(total, machine), torch.autograd.grad(total, state.normaliser.log_z)[0][None]])
+        grads = torch.cat([gradient_of(total, machine), torch.autograd.grad(total, state.normalizer.log_z)[0][None]])
         if bound is not None:
             assert grads.abs().max() < bound
         else:
@@ -237,13 +237,13 @@ def test_log_z_starts_at_the_importance_estimate_and_is_learned():
     state = objective.init(energy, x, gen())
     assert abs(float(objective.log_z(state) - energy.log_z().detach())) < 0.15
     with torch.no_grad():
-        state.normaliser.log_z += 1.0
-    optimiser = torch.optim.Adam([state.normaliser.log_z], lr=0.05)
+        state.normalizer.log_z += 1.0
+    optimizer = torch.optim.Adam([state.normalizer.log_z], lr=0.05)
     g = gen()
     for _ in range(150):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         objective(energy, x, state, g).value.backward()
-        optimiser.step()
+        optimizer.step()
     assert abs(float(objective.log_z(state) - energy.log_z().detach())) < 0.06
 
 
@@ -292,7 +292,7 @@ def test_accuracy_tells_noise_that_is_too_easy():
         objective = NoiseContrastive(noise)
         state = objective.init(energy, x, gen())
         with torch.no_grad():
-            state.normaliser.log_z.copy_(energy.log_z())
+            state.normalizer.log_z.copy_(energy.log_z())
         accuracy[scale] = float(objective(energy, x, state, gen(1)).metrics["accuracy"])
     assert accuracy[1e4] > 0.99
     assert accuracy[1.0] < 0.6

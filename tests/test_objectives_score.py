@@ -88,16 +88,16 @@ def test_directions_have_unit_covariance_in_many_dimensions():
 
 @pytest.mark.parametrize("shape", ["full", "diagonal", "isotropic"])
 def test_score_matching_of_a_gaussian_is_maximum_likelihood(shape):
-    """Equal minimisers on any sample: at the maximum-likelihood estimate the gradient vanishes."""
+    """Equal minimizers on any sample: at the maximum-likelihood estimate the gradient vanishes."""
     x = some_data(200)
-    centred = x - x.mean(0)
-    s = centred.T @ centred / len(x)
+    centered = x - x.mean(0)
+    s = centered.T @ centered / len(x)
     if shape == "full":
         fitted = gb.energies.Gaussian(x.mean(0), s, trainable=True)
         assert gradient(fitted, ImplicitScoreMatching(), x).norm() < 1e-10
         return
 
-    class Factorised(gb.Energy):
+    class Factorized(gb.Energy):
         def __init__(self, log_precision):
             super().__init__(domains.Real(2))
             self.mean = torch.nn.Parameter(x.mean(0))
@@ -107,8 +107,8 @@ def test_score_matching_of_a_gaussian_is_maximum_likelihood(shape):
             return 0.5 * ((y - self.mean).square() * self.log_precision.exp()).sum(1)
 
     variance = s.diagonal() if shape == "diagonal" else s.trace() / 2
-    assert gradient(Factorised(-variance.log()), ImplicitScoreMatching(), x).norm() < 1e-10
-    assert gradient(Factorised(0.1 - variance.log()), ImplicitScoreMatching(), x).norm() > 1e-2
+    assert gradient(Factorized(-variance.log()), ImplicitScoreMatching(), x).norm() < 1e-10
+    assert gradient(Factorized(0.1 - variance.log()), ImplicitScoreMatching(), x).norm() > 1e-2
 
 
 def test_explicit_recovers_the_target_and_is_zero_there():
@@ -143,8 +143,8 @@ def test_explicit_and_implicit_differ_by_a_constant():
 
 def denoising_gaussian(energy, x, sigma):
     """½E‖-P(x̃ - m) + ε/σ‖² over the noise, in closed form."""
-    centred = x - energy.mean
-    second = centred.T @ centred / len(x)
+    centered = x - energy.mean
+    second = centered.T @ centered / len(x)
     p, d = energy.precision, x.shape[1]
     eye = torch.eye(d, dtype=F64)
     return 0.5 * ((p @ p * (second + sigma**2 * eye)).sum() - 2 * p.trace() + d / sigma**2)
@@ -160,14 +160,14 @@ def test_denoising_of_a_gaussian_in_closed_form(sigma):
 
 def test_denoising_minimum_is_the_blurred_precision():
     x, sigma = some_data(500), 0.5
-    centred = x - x.mean(0)
-    blurred = centred.T @ centred / len(x) + sigma**2 * torch.eye(2, dtype=F64)
+    centered = x - x.mean(0)
+    blurred = centered.T @ centered / len(x) + sigma**2 * torch.eye(2, dtype=F64)
     fitted = gb.energies.Gaussian(x.mean(0), blurred, trainable=True)
     assert gradient_of(denoising_gaussian(fitted, x, sigma), fitted).norm() < 1e-12
     zero = torch.zeros(8, dtype=F64)
     z = z_scores(fitted, DenoisingScoreMatching(sigma), x, zero, repeats=200)
     assert z.abs().max() < 5
-    sharp = gb.energies.Gaussian(x.mean(0), centred.T @ centred / len(x), trainable=True)
+    sharp = gb.energies.Gaussian(x.mean(0), centered.T @ centered / len(x), trainable=True)
     z = z_scores(sharp, DenoisingScoreMatching(sigma), x, zero, repeats=50)
     assert z.abs().max() > 10  # the precision of the data itself is not the minimum
 

@@ -16,7 +16,7 @@ from gibbsian.errors import (
     RandomnessError,
 )
 from gibbsian.partition.annealed import run_path, weight_statistics
-from gibbsian.partition.bases import Exponential, Factorised, IndependentGaussian, Uniform, fitted_base
+from gibbsian.partition.bases import Exponential, Factorized, IndependentGaussian, Uniform, fitted_base
 from gibbsian.partition.bernoulli_path import BernoulliPath
 from gibbsian.partition.paths import path_of, single
 from gibbsian.partition.smc import systematic
@@ -300,7 +300,7 @@ def test_single_precision_weights_are_accurate():
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_base_is_normalised_and_drawn_exactly(name):
+def test_the_base_is_normalized_and_drawn_exactly(name):
     """log Z₀ is that of the path at β = 0: weights from 0 to 0 are 1, and its draws have the base's law."""
     energy = MODELS[name]()
     path = path_of(energy, data_of(energy), None, None)
@@ -315,10 +315,10 @@ def test_the_base_is_normalised_and_drawn_exactly(name):
     "domain",
     [domains.Binary((2, 2)), domains.Spin(4), domains.Categorical(2, classes=3)],
 )
-def test_factorised_bases_have_the_means_of_the_data(domain):
+def test_factorized_bases_have_the_means_of_the_data(domain):
     data = domain.sample(200, generator=gen(), dtype=F64)
     base = fitted_base(domain, data, torch.zeros((), dtype=F64))
-    assert isinstance(base, Factorised)
+    assert isinstance(base, Factorized)
     states = domain.states(dtype=F64)
     assert torch.allclose(base.log_z(), torch.logsumexp(-base(states), 0))
     p = torch.softmax(-base(states), 0)
@@ -328,7 +328,7 @@ def test_factorised_bases_have_the_means_of_the_data(domain):
     assert float((draws.mean(0) - mean).abs().max()) < 4 * 1 / math.sqrt(20000)
 
 
-def test_continuous_bases_are_normalised():
+def test_continuous_bases_are_normalized():
     like = torch.zeros((), dtype=F64)
     data = torch.randn(500, 2, generator=gen(), dtype=F64) @ torch.tensor([[1.0, 0.5], [0.0, 0.3]], dtype=F64) + 1
     full = fitted_base(domains.Real(2), data, like)
@@ -478,7 +478,7 @@ def test_bad_input_is_refused_with_a_reason():
             partition.ais(rbm, data, betas=betas, generator=gen())
     with pytest.raises(ArgumentError, match="chains=1"):
         partition.ais(rbm, data, chains=1, generator=gen())
-    with pytest.raises(DomainError, match="binarise"):
+    with pytest.raises(DomainError, match="binarize"):
         partition.ais(rbm, data * 0.5, generator=gen())
     with pytest.raises(ArgumentError, match="not both"):
         partition.ais(rbm, data, base=torch.zeros(6, dtype=F64), generator=gen())

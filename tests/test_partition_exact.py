@@ -54,7 +54,7 @@ def test_categorical_states_are_summed():
     assert torch.allclose(partition.exact(energy).value, torch.logsumexp(logits, 1).sum(), atol=1e-12)
 
 
-def test_normalised_energies_answer_with_their_own_log_z():
+def test_normalized_energies_answer_with_their_own_log_z():
     normal = energies.Gaussian(torch.zeros(3, dtype=F64), 4 * torch.eye(3, dtype=F64))
     out = partition.exact(normal)
     assert out.method == "closed form"

@@ -31,7 +31,7 @@ def estimate(value, stderr, lower, upper):
     return LogZ(*(torch.tensor(t, dtype=F64) for t in (value, stderr, lower, upper)), method="test")
 
 
-def test_normalised_models_need_no_log_z():
+def test_normalized_models_need_no_log_z():
     cov = torch.tensor([[2.0, 0.5], [0.5, 1.0]], dtype=F64)
     normal = energies.Gaussian(torch.zeros(2, dtype=F64), cov)
     x = normal.sample(500, generator=gen())
@@ -149,7 +149,7 @@ def test_machines_with_too_many_hidden_units_still_have_a_likelihood():
 def test_what_cannot_be_done_is_refused():
     with pytest.raises(CapabilityError, match=r"log_z=gibbsian\.partition\.ais"):
         gb.log_likelihood(models.RBM(100, 100), torch.zeros(2, 100))
-    with pytest.raises(DomainError, match="binarise"):
+    with pytest.raises(DomainError, match="binarize"):
         gb.log_likelihood(models.RBM(3, 2), torch.full((2, 3), 0.5))
     with pytest.raises(ArgumentError, match="finite number"):
         gb.log_likelihood(models.RBM(3, 2), torch.zeros(2, 3), math.nan)

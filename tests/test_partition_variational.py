@@ -8,7 +8,7 @@ import torch
 import gibbsian as gb
 from gibbsian import domains, models, partition, units
 from gibbsian.errors import ArgumentError, CapabilityError, DivergenceError, EstimateWarning
-from gibbsian.partition.maximise import attractive_flips, max_flow
+from gibbsian.partition.maximize import attractive_flips, max_flow
 from gibbsian.partition.messages import propagate
 from gibbsian.partition.pairwise import pairwise
 from gibbsian.partition.tree_reweighted import all_trees, best_tree, dual_bound
@@ -172,7 +172,7 @@ def test_bethe_is_close_and_low_for_attractive_machines(seed):
 
 def test_bethe_keeps_the_best_of_several_fixed_points():
     w = 0.6 * (torch.ones(8, 8, dtype=F64) - torch.eye(8, dtype=F64))
-    machine = machine_of(w, torch.full((8,), 0.2, dtype=F64), spin=True)  # two magnetised phases, one favoured
+    machine = machine_of(w, torch.full((8,), 0.2, dtype=F64), spin=True)  # two magnetized phases, one favored
     out = partition.bethe(machine)
     assert float(out.diagnostics["fixed_points"].max() - out.diagnostics["fixed_points"].min()) > 1
     assert abs(float(out.value) - brute(machine)) < 0.05

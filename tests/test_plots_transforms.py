@@ -1,4 +1,4 @@
-"""Plots draw what they say; binarisation keeps means and refuses what is not grey."""
+"""Plots draw what they say; binarization keeps means and refuses what is not gray."""
 
 import math
 
@@ -7,7 +7,7 @@ import torch
 from matplotlib.figure import Figure
 
 from gibbsian import energies, metrics, partition, plots
-from gibbsian.data import binarise
+from gibbsian.data import binarize
 from gibbsian.errors import ArgumentError, CapabilityError, DataError, GibbsianError, RandomnessError, ShapeError
 from gibbsian.models import RBM
 
@@ -54,23 +54,23 @@ def test_reconstructions_activity_and_energies():
     assert plots.samples(x, axes(), shape=(2, 8)).images
 
 
-def test_binarise_keeps_means_and_extremes():
+def test_binarize_keeps_means_and_extremes():
     x = torch.tensor([0.0, 0.2, 0.8, 1.0]).expand(20000, 4)
-    drawn = binarise(x, how="sample", generator=gen())
+    drawn = binarize(x, how="sample", generator=gen())
     assert (drawn[:, 0] == 0).all()
     assert (drawn[:, 3] == 1).all()
     error = 4.5 * math.sqrt(0.16 / 20000)
     assert ((drawn.mean(0) - x[0]).abs() <= error).all()
-    assert binarise(x[:1], how="threshold").tolist() == [[0.0, 0.0, 1.0, 1.0]]
-    assert binarise(x[:1], how="threshold", threshold=0.1).tolist() == [[0.0, 1.0, 1.0, 1.0]]
+    assert binarize(x[:1], how="threshold").tolist() == [[0.0, 0.0, 1.0, 1.0]]
+    assert binarize(x[:1], how="threshold", threshold=0.1).tolist() == [[0.0, 1.0, 1.0, 1.0]]
 
 
 @pytest.mark.parametrize(("bad", "error"), [
-    (lambda: binarise(torch.ones(2), how="guess"), ArgumentError),
-    (lambda: binarise(torch.full((2,), 1.5), how="threshold"), DataError),
-    (lambda: binarise(torch.tensor([0.5, math.nan]), how="threshold"), DataError),
-    (lambda: binarise(torch.ones(2, dtype=torch.uint8), how="threshold"), DataError),
-    (lambda: binarise(torch.ones(2), how="sample"), RandomnessError),
+    (lambda: binarize(torch.ones(2), how="guess"), ArgumentError),
+    (lambda: binarize(torch.full((2,), 1.5), how="threshold"), DataError),
+    (lambda: binarize(torch.tensor([0.5, math.nan]), how="threshold"), DataError),
+    (lambda: binarize(torch.ones(2, dtype=torch.uint8), how="threshold"), DataError),
+    (lambda: binarize(torch.ones(2), how="sample"), RandomnessError),
     (lambda: plots.filters(torch.nn.ReLU(), axes()), CapabilityError),
     (lambda: plots.hidden_activity(torch.nn.ReLU(), torch.ones(1), axes()), CapabilityError),
     (lambda: plots.reconstructions(torch.nn.ReLU(), torch.ones(1), axes()), CapabilityError),
@@ -145,7 +145,7 @@ def test_curves_agree_with_the_metrics():
     assert len(ax.get_legend().get_texts()) == 2
 
 
-def test_colours_are_drawn_as_they_are():
+def test_colors_are_drawn_as_they_are():
     images = torch.rand(4, 3, 2, 2, generator=gen())
     shown = plots.image_grid(images, axes()).images[0].get_array()
     assert shown.shape == (5, 5, 3)

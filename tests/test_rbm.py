@@ -17,7 +17,7 @@ def gen(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def randomise(model, seed=0, scale=0.6):
+def randomize(model, seed=0, scale=0.6):
     model.double()
     g = gen(seed)
     with torch.no_grad():
@@ -52,7 +52,7 @@ def by_hand(rbm, v, h):
 @pytest.mark.parametrize("hidden", HIDDEN, ids=str)
 @pytest.mark.parametrize("visible", VISIBLE, ids=str)
 def test_finite_units_by_enumeration(visible, hidden):
-    rbm = randomise(RBM(visible, hidden))
+    rbm = randomize(RBM(visible, hidden))
     v, h = rbm.domain.states(dtype=F64), hidden.domain.states(dtype=F64)
     joint = tables(rbm, v, h)
     torch.testing.assert_close(joint, by_hand(rbm, v, h))
@@ -68,7 +68,7 @@ def test_finite_units_by_enumeration(visible, hidden):
 @pytest.mark.parametrize("hidden", HIDDEN, ids=str)
 @pytest.mark.parametrize("visible", VISIBLE, ids=str)
 def test_tempered_and_annealed_machines_by_enumeration(visible, hidden):
-    rbm = randomise(RBM(visible, hidden))
+    rbm = randomize(RBM(visible, hidden))
     v, h = rbm.domain.states(dtype=F64), hidden.domain.states(dtype=F64)
     joint = tables(rbm, v, h)
     for beta in (0.3, 1.7):
@@ -97,7 +97,7 @@ def grid(side, n):
 @pytest.mark.parametrize("visible", [units.Bernoulli(4), units.Spin(3), units.Softmax(2, classes=3)], ids=str)
 @pytest.mark.parametrize("hidden", [units.Gaussian(1, sigma=0.7), units.Gaussian(2), units.Rectified(2)], ids=str)
 def test_real_hidden_units_by_quadrature(visible, hidden):
-    rbm = randomise(RBM(visible, hidden), scale=0.4)
+    rbm = randomize(RBM(visible, hidden), scale=0.4)
     v = rbm.domain.states(dtype=F64)
     lower = 0.0 if isinstance(hidden, units.Rectified) else -20.0
     side = torch.linspace(lower, 20 if lower else 12, 401, dtype=F64)
@@ -152,7 +152,7 @@ def test_real_visible_units_by_quadrature(visible, hidden):
 
 
 def test_gaussian_pairs_are_gaussian_and_refused_when_they_are_not():
-    rbm = randomise(RBM(units.Gaussian(3, sigma=0.5), units.Gaussian(2, sigma=2.0)), scale=0.2)
+    rbm = randomize(RBM(units.Gaussian(3, sigma=0.5), units.Gaussian(2, sigma=2.0)), scale=0.2)
     weight, v = rbm.weight.detach(), torch.randn(6, 3, generator=gen(), dtype=F64)
     sv, sh = rbm.visible.sigma.detach(), rbm.hidden.sigma.detach()
     precision = torch.eye(5, dtype=F64)
@@ -192,7 +192,7 @@ def transition(rbm, v, h, joint, measure):
 
 
 def test_block_gibbs_leaves_the_law_invariant_by_its_transition_matrix():
-    rbm = randomise(RBM(4, 3), scale=1.0)
+    rbm = randomize(RBM(4, 3), scale=1.0)
     v, h = rbm.domain.states(dtype=F64), units.Bernoulli(3).domain.states(dtype=F64)
     bits = lambda p, x: (torch.where(x.bool(), p, 1 - p)).prod(-1)  # noqa: E731
     up = bits(rbm.hidden_mean(v)[:, None], h[None]).detach()
@@ -207,7 +207,7 @@ def test_block_gibbs_leaves_the_law_invariant_by_its_transition_matrix():
 @pytest.mark.parametrize("hidden", [units.Bernoulli(3), units.Softmax(2, classes=2)], ids=str)
 def test_sweeps_started_exactly_have_the_exact_joint_law(visible, hidden):
     """(v, v') of one sweep against π(v) P(v'|v): Pearson's statistic within 5 standard deviations."""
-    rbm = randomise(RBM(visible, hidden), scale=0.8)
+    rbm = randomize(RBM(visible, hidden), scale=0.8)
     v, h = rbm.domain.states(dtype=F64), hidden.domain.states(dtype=F64)
     joint, measure = tables(rbm, v, h), orders(rbm, v)
     pi = torch.softmax(-rbm(v).detach() + measure, 0)
@@ -257,7 +257,7 @@ def test_sweeps_of_real_units_keep_exact_moments(visible, hidden):
 
 
 def test_clamped_entries_complete_from_their_conditional():
-    rbm = randomise(RBM(5, 3), scale=1.0)
+    rbm = randomize(RBM(5, 3), scale=1.0)
     v = rbm.domain.states(dtype=F64)
     x0 = torch.tensor([[1.0, 0, 1, 0, 0], [0, 1, 0, 0, 1]], dtype=F64).repeat(8000, 1)
     clamp = torch.tensor([[True, True, False, False, False], [False, True, True, False, True]]).repeat(8000, 1)
@@ -273,7 +273,7 @@ def test_clamped_entries_complete_from_their_conditional():
 
 
 def test_chains_do_not_depend_on_the_chunk():
-    rbm = randomise(RBM(units.Gaussian(3), 2), scale=0.4)
+    rbm = randomize(RBM(units.Gaussian(3), 2), scale=0.4)
     x0 = torch.zeros(5, 3, dtype=F64)
     whole = gb.sample(rbm, kernels.Gibbs(), x0, steps=25, generator=gen()).samples
     g = gen()
@@ -283,7 +283,7 @@ def test_chains_do_not_depend_on_the_chunk():
 
 
 def test_documents_of_different_lengths_keep_them():
-    rbm = randomise(RBM(units.Count(4), 3))
+    rbm = randomize(RBM(units.Count(4), 3))
     n = torch.tensor([[1.0, 0, 2, 0], [0, 5, 0, 1], [0, 0, 0, 1]], dtype=F64)
     lengths = n.sum(1)
     for _ in range(5):
@@ -294,8 +294,8 @@ def test_documents_of_different_lengths_keep_them():
     assert torch.equal(rbm.reconstruct(n).sum(1).round(), lengths)
 
 
-def test_samples_of_layers_and_bias_initialisation():
-    rbm = randomise(RBM(4, 3))
+def test_samples_of_layers_and_bias_initialization():
+    rbm = randomize(RBM(4, 3))
     v = torch.ones(20000, 4, dtype=F64)
     h = rbm.sample_hidden(v, generator=gen())
     p = rbm.hidden_mean(v[:1]).detach()
@@ -304,7 +304,7 @@ def test_samples_of_layers_and_bias_initialisation():
     q = rbm.visible_mean(torch.ones(1, 3, dtype=F64)).detach()
     assert ((back.mean(0) - q).abs() < 4.5 * (q * (1 - q) / 20000).sqrt()).all()
     data = (torch.rand(3000, 4, generator=gen(), dtype=F64) < 0.2).double()
-    rbm.initialise_visible_bias(data)
+    rbm.initialize_visible_bias(data)
     torch.testing.assert_close(torch.sigmoid(rbm.visible_bias).detach(), data.mean(0), atol=1e-3, rtol=0)
     assert rbm.reconstruct(v[:2]).shape == (2, 4)
 
@@ -330,7 +330,7 @@ def test_parameters_start_alike_and_leave_global_randomness_alone():
     (lambda: RBM(3, 2).path(torch.zeros(4)), ShapeError),
     (lambda: RBM(3, 2).path(torch.zeros(3), data=torch.zeros(2, 3)), ArgumentError),
     (lambda: RBM(3, 2).path(data=torch.full((2, 3), 0.5)), DomainError),
-    (lambda: RBM(3, 2).initialise_visible_bias(torch.full((2, 3), 0.5)), DomainError),
+    (lambda: RBM(3, 2).initialize_visible_bias(torch.full((2, 3), 0.5)), DomainError),
     (lambda: RBM(3, 2).tempered(torch.ones(2, 2)), ArgumentError),
     (lambda: gb.sample(RBM(3, 2), kernels.Gibbs(), torch.full((2, 3), 0.5), steps=1, generator=gen()), DomainError),
     (lambda: RBM(3, 2).gibbs_noise(torch.zeros(2, 3), 1, None), GibbsianError),
@@ -357,7 +357,7 @@ def plain_gradient(rbm, batch, samples):
 @pytest.mark.parametrize("chains", [None, 10, 7])
 @pytest.mark.parametrize("steps", [1, 3])
 def test_contrast_has_the_value_and_gradient_of_its_samples(steps, chains, dtype):
-    rbm = randomise(RBM(9, 5), scale=1.0).to(dtype)
+    rbm = randomize(RBM(9, 5), scale=1.0).to(dtype)
     batch = (torch.rand(10, 9, generator=gen()) < 0.4).to(dtype)
     start = None if chains is None else (torch.rand(chains, 9, generator=gen(3)) < 0.6).to(dtype)
     value, samples = rbm.contrast(batch, start, steps, gen(1))
@@ -372,10 +372,10 @@ def test_contrast_has_the_value_and_gradient_of_its_samples(steps, chains, dtype
 
 
 def test_gradients_are_taken_where_backward_would_put_them_or_left_to_it():
-    from gibbsian.handed_out import take_gradients
+    from gibbsian.derivatives.known import take_gradients
 
     batch = (torch.rand(10, 9, generator=gen()) < 0.4).double()
-    plain, taken = (randomise(RBM(9, 5), scale=1.0).double() for _ in range(2))
+    plain, taken = (randomize(RBM(9, 5), scale=1.0).double() for _ in range(2))
     plain.contrast(batch, None, 1, gen(1))[0].backward()
     taken.visible_bias.requires_grad_(False)
     value, _ = taken.contrast(batch, None, 1, gen(1))
@@ -392,10 +392,10 @@ def test_gradients_are_taken_where_backward_would_put_them_or_left_to_it():
 
 @pytest.mark.parametrize("chains", [None, 5])
 def test_contrast_for_the_compiler_is_the_plain_one_to_rounding(chains):
-    from gibbsian.compiled import fused, stepping
-    from gibbsian.models.rbm_contrast import _whole_contrast
+    from gibbsian.fast.compiled import fused, stepping
+    from gibbsian.models.rbm.contrast import _whole_contrast
 
-    rbm, x = randomise(RBM(4, 3), scale=1.0).double(), (torch.rand(7, 4, generator=gen(1)) < 0.5).double()
+    rbm, x = randomize(RBM(4, 3), scale=1.0).double(), (torch.rand(7, 4, generator=gen(1)) < 0.5).double()
     start = None if chains is None else (torch.rand(chains, 4, generator=gen(2)) < 0.5).double()
     plain, v = rbm.contrast(x, start, 2, gen(3))
     g, m = gen(3), chains or 7
@@ -416,7 +416,7 @@ def test_contrast_for_the_compiler_is_the_plain_one_to_rounding(chains):
 
 def test_contrast_draws_from_the_transition_law():
     """(v, v') of CD-1 from exact starts against π(v)P(v'|v), in single precision with fused products."""
-    rbm = randomise(RBM(4, 3), scale=0.9)
+    rbm = randomize(RBM(4, 3), scale=0.9)
     v, h = rbm.domain.states(dtype=F64), units.Bernoulli(3).domain.states(dtype=F64)
     joint, measure = tables(rbm, v, h), torch.zeros(16, dtype=F64)
     p, pi = transition(rbm, v, h, joint, measure), torch.softmax(-rbm(v).detach(), 0)
@@ -435,7 +435,7 @@ def test_contrast_draws_from_the_transition_law():
 
 
 def test_contrast_is_right_when_activations_saturate():
-    rbm = randomise(RBM(6, 4), scale=1.0).float()
+    rbm = randomize(RBM(6, 4), scale=1.0).float()
     with torch.no_grad():
         rbm.weight.mul_(100)  # logits of hundreds: probabilities underflow to 0
     batch = (torch.rand(12, 6, generator=gen()) < 0.5).float()
@@ -445,7 +445,7 @@ def test_contrast_is_right_when_activations_saturate():
 
 
 def test_half_precision_products_stay_close():
-    full = randomise(RBM(40, 30), scale=0.3).float()
+    full = randomize(RBM(40, 30), scale=0.3).float()
     half = RBM(40, 30, products="bf16")
     half.load_state_dict(full.state_dict())
     batch = (torch.rand(64, 40, generator=gen()) < 0.5).float()
@@ -461,7 +461,7 @@ def test_half_precision_products_stay_close():
 
 
 def test_contrast_of_other_units_and_refusals():
-    rbm = randomise(RBM(units.Gaussian(3), 2), scale=0.3)
+    rbm = randomize(RBM(units.Gaussian(3), 2), scale=0.3)
     batch = torch.randn(6, 3, generator=gen(), dtype=F64)
     value, samples = rbm.contrast(batch, None, 2, gen(1))
     value.backward()

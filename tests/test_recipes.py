@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from gibbsian import catalog, data
-from gibbsian.cli import main
+from gibbsian import data
+from gibbsian.app import catalog
+from gibbsian.app.cli import main
+from gibbsian.app.recipe import parse_recipe, split_comparison
 from gibbsian.energy import Energy, ScoreField
 from gibbsian.errors import ArgumentError
 from gibbsian.objectives import Objective
-from gibbsian.recipe import parse_recipe, split_comparison
 
 NAMES = catalog.recipe_names()
 
@@ -82,8 +83,8 @@ def test_recipes_parse_and_build(name):
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n != "toy-all-objectives"])
 def test_recipes_run_from_data_to_report(name, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("gibbsian.recipe.load", stand_in)
-    monkeypatch.setattr("gibbsian.evaluation.load", stand_in)
+    monkeypatch.setattr("gibbsian.app.recipe.load", stand_in)
+    monkeypatch.setattr("gibbsian.app.evaluation.load", stand_in)
     code = main(["train", name, "--run", str(tmp_path / "run"), "--json", *small(name)])
     printed = capsys.readouterr()
     assert code == 0, printed.err

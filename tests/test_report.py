@@ -9,15 +9,15 @@ from html.parser import HTMLParser
 import pytest
 import torch
 
-from gibbsian.cli import main
-from gibbsian.report import figures, write_report
-from gibbsian.report.words import brief
+from gibbsian.app.cli import main
+from gibbsian.app.report import figures, write_report
+from gibbsian.app.report.words import brief
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 TEXT = {
     "digits": """
 about: bits <b>& more</b>
-data: {name: digits, steps: [flatten, {rescale: {old: [0, 16]}}, binarise, {split: {validation: 50, test: 100}}]}
+data: {name: digits, steps: [flatten, {rescale: {old: [0, 16]}}, binarize, {split: {validation: 50, test: 100}}]}
 model: {RBM: {visible: 64, hidden: 9}}
 objective: {ContrastiveDivergence: {kernel: Gibbs}}
 fit: {steps: 12, batch_size: 50, log_every: 3, validate_every: 4}

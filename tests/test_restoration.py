@@ -33,10 +33,10 @@ def gaussian(d=3, seed=0):
 @pytest.mark.parametrize("method", ["lbfgs", "gradient"])
 def test_the_minimum_of_a_gaussian_is_its_mean_and_clamped_its_conditional_mean(method):
     energy, x0 = gaussian(), rnd(4, 3, seed=5)
-    free = gb.minimise(energy, x0, method=method, steps=2000)
+    free = gb.minimize(energy, x0, method=method, steps=2000)
     torch.testing.assert_close(free.x, energy.mean.expand(4, 3), atol=1e-4, rtol=0)
     assert bool(free.converged.all())
-    held = gb.minimise(energy, x0, method=method, clamp=torch.tensor([True, False, False]), steps=2000)
+    held = gb.minimize(energy, x0, method=method, clamp=torch.tensor([True, False, False]), steps=2000)
     p = energy.precision
     want = energy.mean[1:] - torch.linalg.solve(p[1:, 1:], p[1:, :1] @ (x0[:, :1] - energy.mean[0]).T).T
     torch.testing.assert_close(held.x[:, 1:], want, atol=1e-4, rtol=0)
@@ -46,18 +46,18 @@ def test_the_minimum_of_a_gaussian_is_its_mean_and_clamped_its_conditional_mean(
 @pytest.mark.parametrize("method", ["lbfgs", "gradient"])
 def test_walls_are_kept(method):
     slope = gb.as_energy(lambda x: x[:, 0] + (x[:, 1] - 0.3).square(), domains.Box(2))
-    found = gb.minimise(slope, torch.full((2, 2), 0.7, dtype=F64), method=method, steps=400)
+    found = gb.minimize(slope, torch.full((2, 2), 0.7, dtype=F64), method=method, steps=400)
     torch.testing.assert_close(found.x, torch.tensor([[0.0, 0.3]] * 2, dtype=F64), atol=2e-3, rtol=0)
     half = gb.as_energy(lambda x: (x - 2).square().sum(1), domains.NonNegative(1))
-    near = gb.minimise(half, torch.ones(1, 1, dtype=F64), method=method).x
+    near = gb.minimize(half, torch.ones(1, 1, dtype=F64), method=method).x
     assert float(near) == pytest.approx(2.0, abs=1e-4)
 
 
 def test_what_has_no_minimum_does_not_look_like_one():
     down = gb.as_energy(lambda x: -(x**3).sum(1), domains.Real(1))
     with pytest.raises(DivergenceError, match="without end"):
-        gb.minimise(down, torch.ones(1, 1, dtype=F64))
-    found = gb.minimise(gaussian(), rnd(2, 3), steps=1)
+        gb.minimize(down, torch.ones(1, 1, dtype=F64))
+    found = gb.minimize(gaussian(), rnd(2, 3), steps=1)
     assert not bool(found.converged.any())
 
 
@@ -69,13 +69,13 @@ def test_discrete_searches_against_every_state(domain):
     states = domain.states(dtype=F64)
     best = float(energy(states).min())
     x0 = states[:3]
-    assert float(gb.minimise(energy, x0, method="enumerate").energy.max()) == pytest.approx(best)
-    beam = gb.minimise(energy, x0, method="beam", width=len(states))
+    assert float(gb.minimize(energy, x0, method="enumerate").energy.max()) == pytest.approx(best)
+    beam = gb.minimize(energy, x0, method="beam", width=len(states))
     assert float(beam.energy.max()) == pytest.approx(best)
     torch.testing.assert_close(energy(beam.x), beam.energy)
-    narrow = gb.minimise(energy, x0, method="beam", width=1)
+    narrow = gb.minimize(energy, x0, method="beam", width=1)
     assert bool((narrow.energy >= best - 1e-9).all())
-    local = gb.minimise(energy, states, method="icm")
+    local = gb.minimize(energy, states, method="icm")
     assert bool(local.converged.all())
     assert bool((local.energy <= energy(states) + 1e-12).all())
     for x, e in zip(local.x[:20], local.energy[:20], strict=True):
@@ -90,7 +90,7 @@ def test_discrete_clamps_hold(method):
     energy = gb.as_energy(lambda x: (x @ w * x).sum(1), domain)
     x0 = domain.sample(6, generator=gen(3), dtype=F64)
     clamp = torch.tensor([True, False, True, False])
-    found = gb.minimise(energy, x0, method=method, clamp=clamp, width=99)
+    found = gb.minimize(energy, x0, method=method, clamp=clamp, width=99)
     assert torch.equal(found.x[:, clamp], x0[:, clamp])
     if method != "icm":
         for row, e in zip(x0, found.energy, strict=True):
@@ -103,14 +103,14 @@ def test_discrete_clamps_hold(method):
 def test_icm_does_not_stir_where_two_values_tie():
     flat = gb.as_energy(lambda x: 0 * x.sum(1), domains.Binary(3))
     x0 = torch.tensor([[1.0, 0.0, 1.0]])
-    assert torch.equal(gb.minimise(flat, x0).x, x0)
+    assert torch.equal(gb.minimize(flat, x0).x, x0)
 
 
 def test_methods_are_checked_against_the_domain():
     with pytest.raises(ArgumentError, match="'icm', 'beam'"):
-        gb.minimise(models.RBM(3, 2), torch.zeros(1, 3), method="lbfgs")
+        gb.minimize(models.RBM(3, 2), torch.zeros(1, 3), method="lbfgs")
     with pytest.raises(CapabilityError, match="as_energy"):
-        gb.minimise(torch.nn.Linear(1, 1), torch.zeros(1, 1))
+        gb.minimize(torch.nn.Linear(1, 1), torch.zeros(1, 1))
 
 
 # --- posteriors -------------------------------------------------------------------------------------

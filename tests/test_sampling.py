@@ -1,4 +1,4 @@
-"""Running kernels: what is kept, resumed, clamped, reported, summarised and refused."""
+"""Running kernels: what is kept, resumed, clamped, reported, summarized and refused."""
 
 import gc
 import math
@@ -10,7 +10,6 @@ from arviz_stats.base import array_stats
 
 import gibbsian as gb
 from gibbsian import domains, energies, kernels
-from gibbsian.diagnostics import StreamingMoments, summarise
 from gibbsian.errors import (
     ArgumentError,
     CapabilityError,
@@ -19,6 +18,7 @@ from gibbsian.errors import (
     GibbsianError,
     RandomnessError,
 )
+from gibbsian.sampling.diagnostics import StreamingMoments, summarize
 
 F64 = torch.float64
 
@@ -335,13 +335,13 @@ def test_summary_is_arviz():
 def test_summary_of_an_autoregressive_chain():
     x = autoregressive(4000, 4, 0.8)
     exact = x.numel() * 0.2 / 1.8
-    assert 0.8 * exact < float(summarise(x)["ess"]) < 1.2 * exact
+    assert 0.8 * exact < float(summarize(x)["ess"]) < 1.2 * exact
 
 
 def test_summary_keeps_the_event_shape_and_tells_short_runs():
     x = torch.randn(50, 3, 2, 4, generator=gen())
-    assert all(v.shape == (2, 4) for v in summarise(x).values())
-    short = summarise(x[:3])
+    assert all(v.shape == (2, 4) for v in summarize(x).values())
+    short = summarize(x[:3])
     assert bool(short["r_hat"].isnan().all())
     assert torch.allclose(short["mean"], x[:3].mean((0, 1)))
     one = run(steps=1, x0=X0[:1]).summary()

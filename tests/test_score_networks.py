@@ -8,6 +8,7 @@ from scipy.stats import norm
 
 import gibbsian as gb
 from gibbsian import domains, energies, errors, kernels, models, objectives, partition, schedules
+from gibbsian.derivatives import curvature
 
 D = torch.float64
 LADDER = schedules.geometric(20.0, 0.1, 20).double()
@@ -27,7 +28,7 @@ NETWORKS = {
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_networks_begin_as_a_blurred_gaussian(name):
-    net, shape = NETWORKS[name](centre=0.3, spread=2.0)
+    net, shape = NETWORKS[name](center=0.3, spread=2.0)
     net = net.double()
     x, sigma = torch.randn(3, *shape, generator=gen(), dtype=D), torch.tensor([5.0, 1.0, 0.05], dtype=D)
     wide = sigma.reshape(-1, *[1] * len(shape))
@@ -52,7 +53,7 @@ def test_networks_are_recorded_and_repeatable(name):
 def test_the_level_matters_after_training():
     """A linear score, learned: N(m, s²) blurred has the score -(x - m)/(s² + σ²) at every level."""
     data = 2 + 0.5 * torch.randn(2000, 1, generator=gen(), dtype=D)
-    net = models.ScoreMLP(1, (32,), centre=0.0, spread=1.0).double()
+    net = models.ScoreMLP(1, (32,), center=0.0, spread=1.0).double()
     family = models.NoiseConditionalScore(net, domains.Real(1), schedules.geometric(5.0, 0.2, 8).double())
     gb.fit(
         family, objectives.MultiScaleDenoising(), data, steps=400, batch_size=400, lr=1e-2, schedule="cosine", ema=0.98
@@ -80,7 +81,7 @@ class Blurred(torch.nn.Module):
     ids=["vector", "image"],
 )
 def test_energies_of_levels(net, shape):
-    inner = models.LevelEnergy(net, centre=0.5, spread=2.0).double()
+    inner = models.LevelEnergy(net, center=0.5, spread=2.0).double()
     family = models.NoiseConditionalEnergy(inner, domains.Real(shape), LADDER)
     x, sigma = torch.randn(6, *shape, generator=gen(), dtype=D), torch.linspace(0.1, 3, 6, dtype=D)
     member = family.given(sigma)
@@ -294,7 +295,7 @@ def test_second_derivatives_through_group_norm_are_taken_one_by_one(projections)
     implicit = objectives.ImplicitScoreMatching()(family, x, (), gen()).value
     torch.testing.assert_close(implicit.detach(), traces.mean() + 0.5 * norm_of)
     g = gen(1)
-    v = objectives.curvature.directions("rademacher", projections, x, g)
+    v = curvature.directions("rademacher", projections, x, g)
     curved = torch.stack(
         [one.flatten() @ j.reshape(16, 16) @ one.flatten() for k in v for j, one in zip(jacobians, k, strict=True)]
     )

@@ -114,7 +114,7 @@ def test_their_own_tests_pass(capsys):
 
 
 class Unmarked:
-    """Stands for pytest.mark: keeps the values of a parametrised test with it."""
+    """Stands for pytest.mark: keeps the values of a parametrized test with it."""
 
     @staticmethod
     def thread_unsafe(function):
@@ -325,7 +325,7 @@ def test_deep_belief_network_uses_rows_without_labels():
     y = Y_DIGITS.copy()
     y[train[100:]] = -1  # a hundred labels
     options = {"hidden_layer_sizes": (64, 64), "n_iter": 60, "random_state": 0}
-    model = DBNClassifier(unlabelled=-1, n_iter_pretrain=15, **options).fit(X_DIGITS[train], y[train])
+    model = DBNClassifier(unlabeled=-1, n_iter_pretrain=15, **options).fit(X_DIGITS[train], y[train])
     plain = DBNClassifier(n_iter_pretrain=0, **options).fit(X_DIGITS[train[:100]], y[train[:100]])
     assert -1 not in model.classes_
     assert model.score(X_DIGITS[test], Y_DIGITS[test]) > max(0.75, plain.score(X_DIGITS[test], Y_DIGITS[test]))
@@ -335,7 +335,7 @@ def test_deep_belief_network_uses_rows_without_labels():
     lambda: EnergyOutlierDetector(energy=lambda x, seed: None).fit(np.ones((20, 2))),
     lambda: DBNClassifier((5,)).fit(np.ones((4, 2)), [0, 1, 0, 1]),
     lambda: DBNClassifier(visible="bernoulli").fit(np.full((4, 2), 3.0), [0, 1, 0, 1]),
-    lambda: DBNClassifier(unlabelled=1).fit(np.ones((4, 2)), [0, 1, 0, 1]),
+    lambda: DBNClassifier(unlabeled=1).fit(np.ones((4, 2)), [0, 1, 0, 1]),
     lambda: JointEnergyClassifier().fit(np.ones((4, 2)), [1, 1, 1, 1]),
     lambda: JointEnergyClassifier((4,), n_iter=1).fit(np.eye(4), [0, 1, 0, 1]).sample(label=7),
     lambda: BernoulliRBM(early_stopping=True).fit(np.ones((1, 3))),

@@ -8,12 +8,12 @@ from objective_oracles import gen
 
 import gibbsian as gb
 from gibbsian import domains, kernels, models, objectives
-from gibbsian.cli import main
+from gibbsian.app.cli import main
+from gibbsian.app.runs import start_of
 from gibbsian.energies import MLP
 from gibbsian.errors import ArgumentError, CapabilityError
-from gibbsian.hybrid import like_classes
 from gibbsian.objectives.starts import start_points
-from gibbsian.runs import start_of
+from gibbsian.uses.hybrid import like_classes
 
 
 def three_classes(rows=30):
@@ -95,8 +95,8 @@ def test_chains_that_begin_anew_take_the_labels_of_a_batch():
     assert moved.min() >= -1
     assert moved.max() <= 8
     level = moved.flatten(1).mean(1)  # three humps: one Gaussian would put a third of its draws between them
-    centres = torch.stack([batch[0].flatten(1).mean(1)[y == k].mean() for k in range(3)])
-    near = (level[:, None] - centres).abs().amin(1)
+    centers = torch.stack([batch[0].flatten(1).mean(1)[y == k].mean() for k in range(3)])
+    near = (level[:, None] - centers).abs().amin(1)
     spread = moments(*batch)[1].mean().sqrt()
     assert (near < 3 * spread).double().mean() > 0.97
 

@@ -11,7 +11,7 @@ import gibbsian as gb
 from gibbsian import domains, energies, kernels, models
 from gibbsian.energy import Tempered
 from gibbsian.errors import ArgumentError, CapabilityError
-from gibbsian.sampling import advance, run_steps
+from gibbsian.sampling.sample import advance, run_steps
 
 BETAS = torch.tensor([1.0, 0.6, 0.35, 0.2], dtype=D)
 
@@ -58,7 +58,7 @@ def run(energy, kernel, replicas, steps, g, free=None):
 
 
 def assert_unmoved(before, after):
-    """Paired tests of functions of each replica and of neighbours `(replicas, chains)`, 6 standard errors:
+    """Paired tests of functions of each replica and of neighbors `(replicas, chains)`, 6 standard errors:
     over about 60 functions the false-alarm rate is below 1e-6."""
     functions = {
         "x": lambda x: x,
@@ -66,7 +66,7 @@ def assert_unmoved(before, after):
         "sin": lambda x: torch.sin(2 * x),
         "cos": lambda x: torch.cos(1.3 * x),
         **{f"x < {q}": lambda x, q=q: (x < q).double() for q in (-3, -1.5, -0.5, 0.5, 1.5)},
-        "neighbours": lambda x: x[:-1] * x[1:],
+        "neighbors": lambda x: x[:-1] * x[1:],
         "same side": lambda x: ((x[:-1] < 0) == (x[1:] < 0)).double(),
     }
     for name, f in functions.items():
@@ -204,7 +204,7 @@ def test_clamped_entries_stay_in_every_replica(per_chain, dense):
 
 def test_known_energies_are_reused_without_changing_the_chain():
     class Other(Tempered):
-        """Plain scaling that the kernel cannot recognise."""
+        """Plain scaling that the kernel cannot recognize."""
 
     class Same(gb.Energy):
         def forward(self, x):

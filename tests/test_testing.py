@@ -264,14 +264,14 @@ GOOD = {
 @pytest.mark.parametrize("name", GOOD)
 def test_kernels_conform(name):
     done = check_kernel(GOOD[name], GAUSSIAN, X, generator=gen())
-    assert done == ["seed", "shapes", "pieces"] + ["clamp"] * (name != "user") + ["neighbours"]
+    assert done == ["seed", "shapes", "pieces"] + ["clamp"] * (name != "user") + ["neighbors"]
 
 
 @pytest.mark.parametrize("name", [n for n in GOOD if "dense" not in n])
 def test_kernels_conform_behind_walls(name):
     energy = gb.as_energy(lambda x: x.sum(1) + x[:, 0] * x[:, 1], domains.NonNegative(3))
     done = check_kernel(GOOD[name], energy, X.abs(), generator=gen())
-    assert done[-1] == "neighbours"
+    assert done[-1] == "neighbors"
 
 
 DISCRETE = [kernels.SiteGibbs(), kernels.GibbsWithGradients(), kernels.DiscreteLangevin(0.5)]
@@ -282,7 +282,7 @@ DISCRETE = [kernels.SiteGibbs(), kernels.GibbsWithGradients(), kernels.DiscreteL
 def test_discrete_kernels_conform(kernel, domain):
     table = energies.Grid(torch.randn(domain.size, generator=gen()), domain)
     done = check_kernel(kernel, table, domain.sample(6, generator=gen(1)), generator=gen())
-    assert done == ["seed", "shapes", "pieces", "clamp", "neighbours"]
+    assert done == ["seed", "shapes", "pieces", "clamp", "neighbors"]
 
 
 class WithDefect(kernels.RandomWalk):
@@ -381,7 +381,7 @@ class Backward(kernels.MALA):
         (CutDependent(0.5), "cut in two"),
         (Unclamped(0.5), "clamped"),
         (Frozen(0.5), "never moved"),
-        (Mixing(0.5), "changed its neighbours"),
+        (Mixing(0.5), "changed its neighbors"),
         (Silent(0.5), "not reported as divergent"),
         (RatioAsAcceptance(0.5), "not a probability"),
         (Noting(0.5), "holds a set"),
@@ -472,7 +472,7 @@ class Contrast(Objective):
 
 
 class SeededContrast(Contrast):
-    """The same, with a module that is not initialised from the global state."""
+    """The same, with a module that is not initialized from the global state."""
 
     def init(self, energy, batch, generator):
         Objective.init(self, energy, batch, generator)
@@ -575,7 +575,7 @@ def test_a_right_objective_passes():
 @pytest.mark.parametrize(
     ("defect", "message"),
     [
-        (Contrast(), "global random state"),  # its module is initialised from the global state
+        (Contrast(), "global random state"),  # its module is initialized from the global state
         (GlobalContrast(), "global random state"),
         (Drifting(), "from the same generator state"),
         (Attached(), "carries a graph"),
@@ -584,7 +584,7 @@ def test_a_right_objective_passes():
         (Constant(), "cannot be differentiated"),
         (Elsewhere(), "does not depend on any parameter"),
         (WritesBatch(), "wrote into batch"),
-        (Steps(), "only an optimiser may"),
+        (Steps(), "only an optimizer may"),
         (OddState(), "cannot be saved"),
         (LiveMetric(), "one detached number"),
         (NoLoss(), "expected a Loss"),

@@ -81,7 +81,7 @@ def test_the_space_of_the_base_gives_the_same_law(kind):
     pulled = tilted(x) - torch.linalg.slogdet(slope).logabsdet
     gap = (latent(z) - pulled).detach()
     torch.testing.assert_close(gap, gap[:1].expand(20), atol=1e-6, rtol=1e-6)
-    if kind != "energy":  # a normalised base: not even the constant
+    if kind != "energy":  # a normalized base: not even the constant
         torch.testing.assert_close(gap, torch.zeros_like(gap), atol=1e-6, rtol=1e-6)
 
 
@@ -189,7 +189,7 @@ def test_posterior_of_a_linear_decoder_is_the_gaussian_of_the_closed_form():
     prior_cov = torch.linalg.inv(torch.eye(2, dtype=F64) + model.tilt.a.detach())
     prior = energies.Gaussian(prior_cov @ model.tilt.b.detach(), prior_cov)
     prior_gap = (model(z).detach() - prior(z))[0]
-    evidence = (goal.log_z() - gap[0]) - (prior.log_z() - prior_gap)  # log p(x): both normalisers
+    evidence = (goal.log_z() - gap[0]) - (prior.log_z() - prior_gap)  # log p(x): both normalizers
     torch.testing.assert_close(evidence, marginal(model, x).detach()[0])
     rows = normal(5, 3, seed=8)
     each = torch.stack([model.given(rows[i : i + 1])(z[i : i + 1])[0] for i in range(5)])

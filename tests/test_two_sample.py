@@ -109,7 +109,7 @@ def test_permutation_p_values_are_valid_and_have_power():
 
 
 def test_permutations_are_those_of_the_labels():
-    """A permuted value is the statistic of a relabelled pool."""
+    """A permuted value is the statistic of a relabeled pool."""
     x, y = normal(6, 2), normal(4, 2, 1) + 1
     test = metrics.two_sample_test(x, y, permutations=3, bandwidth=1.0, generator=gen(5))
     pool, g = torch.cat([x, y]), gen(5)
@@ -277,7 +277,7 @@ def test_images_and_single_precision():
     ):
         assert value.dtype == torch.float32
         assert value.shape == ()
-    near = x.double(), y.double()  # a far centre costs no digits
+    near = x.double(), y.double()  # a far center costs no digits
     assert torch.allclose(metrics.mmd(1e4 + near[0], 1e4 + near[1]), metrics.mmd(*near), atol=1e-9)
 
 

@@ -149,8 +149,8 @@ def test_picking_never_chooses_a_class_without_mass():
         assert int(units.pick(p, torch.tensor([u]))) in {1, 3}
     tenths = torch.tensor([[0.1] * 10 + [0.0]])  # their sum in single precision is not 1
     assert int(units.pick(tenths, torch.tensor([1 - 2**-24]))) == 9
-    unnormalised = torch.tensor([[2.0, 6.0]])
-    assert [int(units.pick(unnormalised, torch.tensor([u]))) for u in (0.24, 0.26, 0.99)] == [0, 1, 1]
+    unnormalized = torch.tensor([[2.0, 6.0]])
+    assert [int(units.pick(unnormalized, torch.tensor([u]))) for u in (0.24, 0.26, 0.99)] == [0, 1, 1]
 
 
 def test_biases_fitted_to_data_reproduce_its_means():

@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 
 import gibbsian as gb
 from gibbsian import domains, energies, kernels, models, plots, schedules
-from gibbsian.plots.style import colour, tidy
+from gibbsian.plots.style import color, tidy
 
 MEANS, WEIGHTS = torch.tensor([[-5.0, -5.0], [5.0, 5.0]]), [0.2, 0.8]
 LADDER = schedules.geometric(20.0, 1.0, 10)
@@ -52,8 +52,8 @@ def exact_share(cell: float = 0.3, cells: int = 350) -> list[float]:
         variance, alpha = 1 + sigma**2, EPSILON * sigma**2 / LADDER[-1] ** 2
         # softmax over the two modes: a logistic in u
         right = torch.sigmoid(math.log(WEIGHTS[1] / WEIGHTS[0]) + 2 * mode * u / variance)
-        centre = u + alpha / 2 * (mode * (2 * right - 1) - u) / variance
-        move = torch.softmax(-0.5 * (u - centre[:, None]).square() / alpha, 1)
+        center = u + alpha / 2 * (mode * (2 * right - 1) - u) / variance
+        move = torch.softmax(-0.5 * (u - center[:, None]).square() / alpha, 1)
         for _ in range(STEPS):
             p = p @ move
         shares.append(float(p[u > 0].sum() + p[u == 0].sum() / 2))
@@ -102,7 +102,7 @@ def draw(numbers: dict[str, Any], parts: Any) -> Figure:
     ):
         plots.landscape(target, ax, EXTENT, show="density", bar=False)
         near = x[:1000].sum(1) > 0
-        for rows, shade in ((x[:1000][near], colour(1)), (x[:1000][~near], colour(3))):
+        for rows, shade in ((x[:1000][near], color(1)), (x[:1000][~near], color(3))):
             ax.scatter(*rows.T.numpy(), s=4, color=shade, alpha=0.5, linewidths=0)
         title(frame(ax, EXTENT), name)
         if ax is not axes[0]:
@@ -112,7 +112,7 @@ def draw(numbers: dict[str, Any], parts: Any) -> Figure:
     for i, (name, x) in enumerate((("plain", plain), ("annealed", annealed))):
         found = [share(y) for y in (start, *x)]
         ax.errorbar(
-            level, [q for q, _ in found], [2 * e for _, e in found], color=colour(i), marker="o", ms=3.5, label=name
+            level, [q for q, _ in found], [2 * e for _, e in found], color=color(i), marker="o", ms=3.5, label=name
         )
     ax.plot(level[1:], exact, color="0.15", linewidth=1, linestyle="dashed", label="annealed, on a grid")
     ax.axhline(WEIGHTS[1], color="0.6", linewidth=0.9)

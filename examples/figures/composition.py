@@ -4,10 +4,10 @@
 
 Two networks are trained apart by noise-contrastive estimation, one on a ring, one on a blob. Their energies are then
 put together: the sum is a product of densities (ring *and* blob: the arc inside the blob); the mixture of the
-normalised densities is ring *or* blob, for which each log Z is needed and found by quadrature; the difference is ring
+normalized densities is ring *or* blob, for which each log Z is needed and found by quadrature; the difference is ring
 and *not* blob: the ring without the arc. Every composition is an energy like any other, sampled by MALA (dots); the
 share of draws inside the blob moves as the words say. With a factor on what is negated: E₁ - αE₂ must stay
-normalisable, here α = 0.15, and both networks carry a quadratic confinement that leaves it so.
+normalizable, here α = 0.15, and both networks carry a quadratic confinement that leaves it so.
 
 Reference: Hinton 2002 (products of experts); Du, Li & Mordatch 2020 (composition of energies).
 """
@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 
 import gibbsian as gb
 from gibbsian import energies, kernels, objectives, partition, plots
-from gibbsian.plots.style import colour
+from gibbsian.plots.style import color
 
 EXTENT = (-4.5, 4.5, -4.5, 4.5)
 CENTRE, DEVIATION, RADIUS = torch.tensor([2.0, 0.0]), 0.8, 2.2
@@ -38,7 +38,7 @@ def blob(n: int, g: torch.Generator) -> torch.Tensor:
 
 
 def inside(x: torch.Tensor) -> tuple[float, float]:
-    """The share of draws within two deviations of the blob's centre, and its standard error."""
+    """The share of draws within two deviations of the blob's center, and its standard error."""
     q = float(((x - CENTRE).norm(dim=1) < 2 * DEVIATION).double().mean())
     return q, math.sqrt(q * (1 - q) / len(x))
 
@@ -97,7 +97,7 @@ def draw(numbers: dict[str, Any], parts: Any) -> Figure:
     )
     for i, (ax, (name, energy)) in enumerate(zip(figure.subplots(1, 5, sharey=True), composed.items(), strict=True)):
         plots.landscape(energy, ax, EXTENT, show="density", bar=False, points=110)
-        ax.scatter(*draws[name][:350].T.numpy(), s=4, color=colour(1), alpha=0.7, linewidths=0)
+        ax.scatter(*draws[name][:350].T.numpy(), s=4, color=color(1), alpha=0.7, linewidths=0)
         frame(ax, EXTENT)
         ax.set_ylabel("$x_2$" if i == 0 else "")
         share, _ = numbers[f"{name}: share in the blob, draws"]

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 import gibbsian as gb
 from gibbsian import energies, kernels, objectives
-from gibbsian.plots.style import colour, tidy
+from gibbsian.plots.style import color, tidy
 from gibbsian.training.run import Run
 
 LOW, HIGH = -8.0, 12.0
@@ -44,7 +44,7 @@ def compute(quick: bool) -> tuple[dict[str, Any], Any]:
     snapshots.append((0, copy.deepcopy(energy), start.last))
 
     def look(run: Run) -> None:
-        divergences.append(divergence(normalised(run.energy, grid), true, grid))
+        divergences.append(divergence(normalized(run.energy, grid), true, grid))
         if run.step in shown:
             snapshots.append((run.step, copy.deepcopy(run.energy), run.state.x.detach().clone()))
 
@@ -58,7 +58,7 @@ def compute(quick: bool) -> tuple[dict[str, Any], Any]:
         schedule="cosine",
         hooks=[look],
     )
-    curves = [(step, normalised(model, grid), samples) for step, model, samples in snapshots]
+    curves = [(step, normalized(model, grid), samples) for step, model, samples in snapshots]
     numbers: dict[str, Any] = {
         f"update {step}: KL(data ‖ model)": divergence(curve, true, grid) for step, curve, _ in curves
     }
@@ -69,8 +69,8 @@ def compute(quick: bool) -> tuple[dict[str, Any], Any]:
     return numbers, (grid[:, 0], true, x, curves, divergences)
 
 
-def normalised(energy: gb.Energy, grid: torch.Tensor) -> torch.Tensor:
-    """-log p on the grid, normalised there."""
+def normalized(energy: gb.Energy, grid: torch.Tensor) -> torch.Tensor:
+    """-log p on the grid, normalized there."""
     with torch.no_grad():
         return -torch.log_softmax(-energy(grid), 0) + (grid[1, 0] - grid[0, 0]).log()
 
@@ -88,14 +88,14 @@ def draw(numbers: dict[str, Any], parts: Any) -> Figure:
     for i, (step, curve, samples) in enumerate(curves):
         top, low = axes[0, i], axes[1, i]
         top.plot(line, -true, color="0.6", linewidth=1.2, linestyle="dashed", label="-log p of the data")
-        top.plot(line, curve, color=colour(2), linewidth=2, label="energy + log Z")
+        top.plot(line, curve, color=color(2), linewidth=2, label="energy + log Z")
         if i + 1 < len(curves):
             after = curves[i + 1][1]
-            for down, shade in ((after < curve, colour(0)), (after > curve, colour(1))):
+            for down, shade in ((after < curve, color(0)), (after > curve, color(1))):
                 top.fill_between(line, curve, after, where=down.numpy(), color=shade, alpha=0.3, linewidth=0)
         top.set(ylim=(0.5, 9), xlim=(LOW, HIGH), ylabel="" if i else "energy + log Z")
         title(tidy(top), f"update {step}, KL {numbers[f'update {step}: KL(data ‖ model)']:.3f}")
-        for y, shade, name in ((x, colour(0), "data"), (samples, colour(1), "chains")):
+        for y, shade, name in ((x, color(0), "data"), (samples, color(1), "chains")):
             low.hist(y[:, 0].numpy(), bins=40, range=(LOW, HIGH), density=True, color=shade, alpha=0.5, label=name)
         low.set(ylim=(0, 0.42), yticks=[], xlabel="x")
         tidy(low, grid=None)
@@ -104,7 +104,7 @@ def draw(numbers: dict[str, Any], parts: Any) -> Figure:
     for ax in axes[:, -1]:
         ax.remove()
     last = figure.add_subplot(axes[0, 0].get_gridspec()[:, -1])
-    last.plot(range(1, len(divergences) + 1), divergences, color=colour(3), linewidth=1)
+    last.plot(range(1, len(divergences) + 1), divergences, color=color(3), linewidth=1)
     last.set(xscale="log", yscale="log", xlabel="update")
     title(tidy(last), "KL(data ‖ model)")
     return figure

@@ -2,7 +2,7 @@
 
     python examples/figures/denoising_tradeoff.py --out out/figures
 
-Data x₁…x_n ~ N(0, v), model score s(x) = -λx, true λ = 1/v. With one noise ε per datum the minimiser of the objective
+Data x₁…x_n ~ N(0, v), model score s(x) = -λx, true λ = 1/v. With one noise ε per datum the minimizer of the objective
 is λ̂ = Σ x̃ε/σ / Σ x̃². Given x̃ the noise is N(σx̃/w, v/w) with w = v + σ², from which, for every n > 2,
 
     E λ̂ = 1/w,   bias² = (σ²/(v w))²,   Var λ̂ = v / (σ² w² (n - 2)).
@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 
 import gibbsian as gb
 from gibbsian import domains, objectives
-from gibbsian.plots.style import colour, tidy
+from gibbsian.plots.style import color, tidy
 
 N, V = 100, 1.0
 
@@ -38,7 +38,7 @@ class Precisions(gb.Energy):
 
 
 def fitted(sigma: float, repeats: int, g: torch.Generator) -> torch.Tensor:
-    """The minimiser λ̂ of the objective in every data set: its gradient is linear in λ, so two of them tell."""
+    """The minimizer λ̂ of the objective in every data set: its gradient is linear in λ, so two of them tell."""
     x = V**0.5 * torch.randn(N, repeats, generator=g, dtype=torch.float64)
     model, objective = Precisions(repeats), objectives.DenoisingScoreMatching(sigma)
     before, gradients = g.get_state(), []
@@ -92,12 +92,12 @@ def draw(numbers: dict[str, Any], parts: Any) -> Figure:
             ("mean squared error", bias**2 + variance, squares + spread),
         )
     ):
-        axes[0].plot(fine, curve, color=colour(i), linewidth=1.4)
+        axes[0].plot(fine, curve, color=color(i), linewidth=1.4)
         told = (
             dots > 9 * variance / numbers["data sets"] if name == "bias²" else torch.ones(len(dots), dtype=torch.bool)
         )
-        axes[0].scatter(sigmas[told], dots[told], color=colour(i), s=18, zorder=3, label=name)
-        axes[0].scatter(sigmas[~told], dots[~told], edgecolors=colour(i), facecolors="white", s=18, zorder=3)
+        axes[0].scatter(sigmas[told], dots[told], color=color(i), s=18, zorder=3, label=name)
+        axes[0].scatter(sigmas[~told], dots[~told], edgecolors=color(i), facecolors="white", s=18, zorder=3)
     axes[0].axvline(float(best), color="0.6", linewidth=0.9, linestyle="dashed")
     axes[0].set(xscale="log", yscale="log", xlabel="σ", ylim=(5e-7, 30))
     axes[0].legend(frameon=False, fontsize=9, loc="upper center")
@@ -106,7 +106,7 @@ def draw(numbers: dict[str, Any], parts: Any) -> Figure:
     x = torch.linspace(-2.5, 2.5, 2, dtype=torch.float64)
     for ax, sigma, name in zip(axes[1:], (0.05, float(best), 2.0), ("too small", "best", "too large"), strict=True):
         for slope in fitted(sigma, 40, g):
-            ax.plot(x, -slope * x, color=colour(0), linewidth=0.7, alpha=0.5)
+            ax.plot(x, -slope * x, color=color(0), linewidth=0.7, alpha=0.5)
         ax.plot(x, -x / V, color="0.1", linewidth=1.8)
         ax.set(xlabel="x", ylim=(-5, 5), ylabel="score" if name == "too small" else "")
         title(tidy(ax, grid="both"), f"σ = {sigma:.2f}, {name}")

@@ -45,12 +45,12 @@ def report(numbers: Mapping[str, Any]) -> None:
         print(f"{name:<{width}}  {shown}")
 
 
-def save(figure: Figure, path: Path, dpi: int = 90, colours: int = 96) -> Path:
-    """Write a picture with a palette of few colours, a third of the size of a full one."""
+def save(figure: Figure, path: Path, dpi: int = 90, colors: int = 96) -> Path:
+    """Write a picture with a palette of few colors, a third of the size of a full one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     full = BytesIO()
     figure.savefig(full, dpi=dpi, format="png")
-    Image.open(full).convert("RGB").quantize(colours, dither=Image.Dither.NONE).save(path, optimize=True)
+    Image.open(full).convert("RGB").quantize(colors, dither=Image.Dither.NONE).save(path, optimize=True)
     return path
 
 

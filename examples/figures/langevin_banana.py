@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 import gibbsian as gb
 from gibbsian import energies, kernels, metrics, plots
 from gibbsian.errors import DivergenceWarning
-from gibbsian.plots.style import colour
+from gibbsian.plots.style import color
 
 LARGE, SMALL = 0.6, 0.3
 EXTENT = (-6.0, 6.0, -4.0, 10.0)
@@ -61,7 +61,7 @@ def draw(numbers: dict[str, Any], draws: Any) -> Figure:
     figure = canvas(12, 4.4)
     for i, (ax, (name, x)) in enumerate(zip(figure.subplots(1, 4, sharey=True), draws.items(), strict=True)):
         plots.landscape(BANANA, ax, EXTENT, show="density", bar=False)
-        ax.scatter(*x[:1500].T.numpy(), s=3, color=colour(1), alpha=0.45, linewidths=0)
+        ax.scatter(*x[:1500].T.numpy(), s=3, color=color(1), alpha=0.45, linewidths=0)
         frame(ax, EXTENT)
         ax.set_ylabel("$x_2$" if i == 0 else "")
         variance, error = numbers[f"{name}: variance of x₂"]

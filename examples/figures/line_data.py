@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 
 import gibbsian as gb
 from gibbsian import energies, objectives
-from gibbsian.plots.style import colour, tidy
+from gibbsian.plots.style import color, tidy
 
 NOISE = 1e-4  # variance
 NAMES = ("on the line", "with noise")
@@ -69,7 +69,7 @@ def draw(numbers: dict[str, Any], parts: Any) -> Figure:
     inset = axes[0].inset_axes((0.56, 0.05, 0.38, 0.38))
     for ax in (axes[0], inset):
         for i, x in enumerate((line, noisy)):
-            ax.scatter(*(x @ turn).T.numpy(), s=5, color=colour(1 - i), alpha=0.7, linewidths=0)
+            ax.scatter(*(x @ turn).T.numpy(), s=5, color=color(1 - i), alpha=0.7, linewidths=0)
         tidy(ax, grid=None)
     inset.set(xlim=(-0.1, 0.1), ylim=(-0.1, 0.1), xticks=[], yticks=[])
     axes[0].set(xlabel="$x_1$", ylabel="$x_2$", xlim=(-3, 3), ylim=(-3, 3))
@@ -79,7 +79,7 @@ def draw(numbers: dict[str, Any], parts: Any) -> Figure:
     for ax, found in zip(axes[1:], curves.values(), strict=True):
         for i, name in enumerate(NAMES):
             steps, values = zip(*[(s, -v) for s, v in found[name] if v < 0], strict=True)
-            ax.plot(steps, values, color=colour(1 - i), linewidth=1.6, label=name)
+            ax.plot(steps, values, color=color(1 - i), linewidth=1.6, label=name)
         ax.set(yscale="log", xlabel="step", ylabel="minus the loss")
         tidy(ax)
     minimum = -numbers["Gaussian, minimum with noise"]

@@ -2,7 +2,7 @@
 
     python examples/figures/random_walk.py --out out/figures
 
-Target: 3·exp(-(x+2)²/2) + exp(-(x-4)²/8), which is 0.6 N(-2, 1) + 0.4 N(4, 4) unnormalised. Four chains start in the
+Target: 3·exp(-(x+2)²/2) + exp(-(x-4)²/8), which is 0.6 N(-2, 1) + 0.4 N(4, 4) unnormalized. Four chains start in the
 left hump. Look at the left panels for how the chain moves and at the right ones for what that does to the histogram:
 small steps are nearly all accepted and hardly cross, huge ones stand still for long, those of about the width of the
 whole target cross often. The acceptance rate alone does not tell; the effective sample size does.
@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 import gibbsian as gb
 from gibbsian import energies, kernels, plots
-from gibbsian.plots.style import colour, tidy
+from gibbsian.plots.style import color, tidy
 
 SCALES = {"too small": 0.15, "good": 7.0, "too large": 150.0}
 CUT = 1.0  # between the humps
@@ -54,14 +54,14 @@ def draw(numbers: dict[str, Any], parts: Any) -> Figure:
     for row, (name, draws), i in zip(axes, runs.items(), range(3), strict=True):
         shown = draws[:1500, :1]
         plots.traces(shown, row[0])
-        row[0].lines[0].set_color(colour(i))
+        row[0].lines[0].set_color(color(i))
         row[0].set(ylim=(-8, 12), ylabel="x", xlabel="step of the first chain" if i == 2 else "")
         title(
             row[0],
             f"{name}: proposal N(x, {SCALES[name]:g}²), acceptance {numbers[f'{name}: acceptance']:.2f}, "
             f"{numbers[f'{name}: effective draws']:.0f} effective of {numbers['draws of each']} draws",
         )
-        row[1].hist(draws.flatten().numpy(), bins=60, range=(-8, 12), density=True, color=colour(i), alpha=0.5)
+        row[1].hist(draws.flatten().numpy(), bins=60, range=(-8, 12), density=True, color=color(i), alpha=0.5)
         row[1].plot(grid.numpy(), density.numpy(), color="0.15", linewidth=1.4)
         row[1].set(xlim=(-8, 12), ylim=(0, 0.42), yticks=[], xlabel="x" if i == 2 else "")
         tidy(row[1], grid=None)

@@ -16,13 +16,13 @@ from typing import Any
 
 import drawing  # the other examples are found through it
 import torch
-from gaussian_rbm import SIDE, WINDOW, localisation, patches
+from gaussian_rbm import SIDE, WINDOW, localization, patches
 from matplotlib.figure import Figure
 from pictures import digits, independent_pixels
 
 import gibbsian as gb
 from gibbsian import kernels, models, objectives, partition, plots, units
-from gibbsian.plots.style import colour, tidy
+from gibbsian.plots.style import color, tidy
 
 COMPONENTS, HIDDEN = 81, 64
 
@@ -31,10 +31,10 @@ def bernoulli(quick: bool, g: torch.Generator) -> tuple[models.RBM, float, float
     """A machine of the digits, its held-out log-likelihood, and that of independent pixels."""
     train, test = digits(g)
     rbm = models.RBM(64, HIDDEN)
-    rbm.initialise_visible_bias(train)
-    objective = objectives.Centred(objectives.PersistentContrastiveDivergence(kernels.Gibbs(), steps=1, chains=100))
+    rbm.initialize_visible_bias(train)
+    objective = objectives.Centered(objectives.PersistentContrastiveDivergence(kernels.Gibbs(), steps=1, chains=100))
     gb.fit(
-        rbm, objective, train, steps=800 if quick else 4000, batch_size=100, lr=0.05, schedule="linear", optimiser="sgd"
+        rbm, objective, train, steps=800 if quick else 4000, batch_size=100, lr=0.05, schedule="linear", optimizer="sgd"
     )
     log_z = partition.ais(rbm, data=train, chains=100, betas=300 if quick else 1000, generator=g)
     return rbm, float(gb.log_likelihood(rbm, test, log_z).value), independent_pixels(train, test)
@@ -68,7 +68,7 @@ def gaussian(quick: bool, g: torch.Generator) -> tuple[torch.Tensor, torch.Tenso
         steps=300 if quick else 12_000,
         batch_size=100,
         lr=0.05,
-        optimiser={"name": "sgd", "momentum": 0.9},
+        optimizer={"name": "sgd", "momentum": 0.9},
         schedule="linear",
     )
     return fields(), begun
@@ -78,7 +78,7 @@ def compute(quick: bool) -> tuple[dict[str, Any], Any]:
     g = gb.random.stream(0, "receptive fields")
     of_digits, held_out, independent = bernoulli(quick, g)
     fields, begun = gaussian(quick, g)
-    local, before = localisation(fields), localisation(begun)
+    local, before = localization(fields), localization(begun)
     pairs = HIDDEN * (HIDDEN - 1) / 2
     direction = torch.nn.functional.normalize(fields, dim=1)
     numbers = {
@@ -105,7 +105,7 @@ def draw(numbers: dict[str, Any], parts: Any) -> Figure:
     order = local.argsort(descending=True)
     plots.image_grid(fields[order], axes[1], shape=(SIDE, SIDE), symmetric=True)
     drawing.title(axes[1], "Gaussian RBM on whitened patches\nmost local first")
-    for values, shade, name in ((local, colour(1), "learned"), (before, colour(6), "before: random patches")):
+    for values, shade, name in ((local, color(1), "learned"), (before, color(6), "before: random patches")):
         axes[2].hist(values.numpy(), bins=24, range=(0.2, 1), color=shade, alpha=0.6, label=name)
     axes[2].set(xlabel="share", ylabel="hidden units")
     axes[2].legend(frameon=False)

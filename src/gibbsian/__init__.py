@@ -15,42 +15,50 @@ _HOME = {
     "as_energy": "energy",
     "mixture": "energy",
     "unconstrained": "energy",
-    "sample": "sampling",
-    "Trace": "sampling",
-    "warm_up": "kernels.adaptation",
+    "sample": "sampling.sample",
+    "Trace": "sampling.trace",
+    "warm_up": "sampling.warm_up",
     "fit": "training.fit",
     "pretrain": "training.pretrain",
     "resume": "training.fit",
     "load": "training.fit",
     "log_likelihood": "partition.likelihood",
-    "maximum_entropy": "partition.maxent",
-    "minimise": "modes",
-    "denoise": "restoration",
-    "inpaint": "restoration",
-    "predict": "prediction",
-    "predict_interval": "prediction",
+    "maximum_entropy": "maxent.solve",
+    "minimize": "uses.minimize",
+    "denoise": "uses.restore",
+    "inpaint": "uses.restore",
+    "predict": "uses.predict",
+    "predict_interval": "uses.predict",
 }
-_MODULES = [
-    "data", "domains", "energies", "errors", "hybrid", "kernels", "metrics", "models", "objectives", "partition",
-    "plots", "random", "schedules", "sklearn", "testing", "training", "units",
-]  # fmt: skip
+_MODULES = {
+    name: name
+    for name in (
+        "capabilities", "data", "derivatives", "domains", "energies", "errors", "kernels", "maxent", "metrics", "models",
+        "nets", "objectives", "partition", "plots", "random", "sampling", "schedules", "sklearn", "testing", "training",
+        "units",
+    )
+} | {"hybrid": "uses.hybrid"}  # fmt: skip
 
 __all__ = [*_HOME, *_MODULES]
 
 if TYPE_CHECKING:
     from gibbsian import (
+        capabilities,
         data,
+        derivatives,
         domains,
         energies,
         errors,
-        hybrid,
         kernels,
+        maxent,
         metrics,
         models,
+        nets,
         objectives,
         partition,
         plots,
         random,
+        sampling,
         schedules,
         sklearn,
         testing,
@@ -58,22 +66,24 @@ if TYPE_CHECKING:
         units,
     )
     from gibbsian.energy import Energy, ScoreField, as_energy, mixture, unconstrained
-    from gibbsian.kernels.adaptation import warm_up
-    from gibbsian.modes import minimise
+    from gibbsian.maxent.solve import maximum_entropy
     from gibbsian.partition.likelihood import log_likelihood
-    from gibbsian.partition.maxent import maximum_entropy
-    from gibbsian.prediction import predict, predict_interval
-    from gibbsian.restoration import denoise, inpaint
-    from gibbsian.sampling import Trace, sample
+    from gibbsian.sampling.sample import sample
+    from gibbsian.sampling.trace import Trace
+    from gibbsian.sampling.warm_up import warm_up
     from gibbsian.training.fit import fit, load, resume
     from gibbsian.training.pretrain import pretrain
+    from gibbsian.uses import hybrid
+    from gibbsian.uses.minimize import minimize
+    from gibbsian.uses.predict import predict, predict_interval
+    from gibbsian.uses.restore import denoise, inpaint
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
         value = getattr(importlib.import_module(f"gibbsian.{_HOME[name]}"), name)
     elif name in _MODULES:
-        value = importlib.import_module(f"gibbsian.{name}")
+        value = importlib.import_module(f"gibbsian.{_MODULES[name]}")
     else:
         raise AttributeError(f"module 'gibbsian' has no attribute {name!r}")
     globals()[name] = value

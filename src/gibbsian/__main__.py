@@ -2,7 +2,7 @@
 
 import sys
 
-from gibbsian.cli import main
+from gibbsian.app.cli import main
 
 if __name__ == "__main__":
     sys.exit(main())

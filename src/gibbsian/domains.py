@@ -284,8 +284,8 @@ class Binary(_TwoValued):
 
     low: ClassVar[float] = 0.0
     hint: ClassVar[str] = (
-        "binarise first: binarise='sample' (x > u, stochastic) or binarise='threshold' (x > 0.5) "
-        "through gibbsian.data.binarise"
+        "binarize first: binarize='sample' (x > u, stochastic) or binarize='threshold' (x > 0.5) "
+        "through gibbsian.data.binarize"
     )
 
 
@@ -294,7 +294,7 @@ class Spin(_TwoValued):
     """{-1, +1}^n, counting measure."""
 
     low: ClassVar[float] = -1.0
-    hint: ClassVar[str] = "map {0, 1} to {-1, +1} with 2 * x - 1, after binarising grey values"
+    hint: ClassVar[str] = "map {0, 1} to {-1, +1} with 2 * x - 1, after binarizing gray values"
 
 
 @dataclass(frozen=True, init=False)

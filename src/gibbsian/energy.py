@@ -18,28 +18,22 @@ import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from gibbsian.capabilities import Normalized, Sampleable
 from gibbsian.domains import Bounded, Box, Domain, Real
 from gibbsian.errors import ArgumentError, CapabilityError, DomainError, ShapeError
 from gibbsian.random import require_generator
 from gibbsian.recorded import Recorded
 
 __all__ = [
-    "BoundedModel",
-    "ContrastiveModel",
     "Energy",
-    "Family",
     "FunctionEnergy",
-    "GibbsModel",
     "Mixture",
-    "Normalised",
-    "Sampleable",
     "ScoreField",
-    "SiteModel",
     "Sum",
     "Tempered",
     "Unconstrained",
@@ -70,11 +64,11 @@ class ScoreField(Recorded, ABC):
 
 
 class Energy(Recorded, ABC):
-    """An unnormalised negative log-density over a domain: `forward(x)` maps `(batch, *event)` to `(batch,)`.
+    """An unnormalized negative log-density over a domain: `forward(x)` maps `(batch, *event)` to `(batch,)`.
 
     Subclasses set the domain through `super().__init__(domain)` and write `forward`. Those that know their
     gradient in closed form override `energy_and_score`; those that know more about themselves have the
-    methods of `Normalised`, `Sampleable`, `GibbsModel` or `Family`.
+    methods of `Normalized`, `Sampleable`, `GibbsModel` or `Family`.
     """
 
     domain: Domain
@@ -167,77 +161,9 @@ class Energy(Recorded, ABC):
         return Sum([self], [-1.0])
 
 
-# --- what a model may know about itself -----------------------------------------------------------
-
-
-@runtime_checkable
-class Normalised(Protocol):
-    """Knows its partition function."""
-
-    def log_z(self) -> Tensor:
-        """log Z = log ∫ exp(-E)."""
-
-
-@runtime_checkable
-class Sampleable(Protocol):
-    """Draws exactly from its own law."""
-
-    def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
-        """n exact independent draws `(n, *event)`."""
-
-
-@runtime_checkable
-class GibbsModel(Protocol):
-    """Knows exact block conditionals and can sweep over all of them."""
-
-    def gibbs_noise(self, x: Tensor, steps: int, generator: torch.Generator) -> Any:
-        """The random numbers of `steps` sweeps, a tuple of tensors with leading axis `steps`."""
-
-    def gibbs_sweep(self, x: Tensor, noise: Any, free: Tensor | None) -> Tensor:
-        """Resample every block once in turn; entries where `free` is False keep their value."""
-
-
-@runtime_checkable
-class SiteModel(Protocol):
-    """Knows the exact conditional of any one two-valued unit cheaply."""
-
-    def site_logits(self, x: Tensor, site: int | Tensor) -> Tensor:
-        """log p(xᵢ = 1 | rest) - log p(xᵢ = other | rest), `(chains,)`, at one flat site, or at one per row."""
-
-
-@runtime_checkable
-class ContrastiveModel(Protocol):
-    """Shares products between its Gibbs sweeps and its energy gradient: the fast path of contrastive divergence."""
-
-    def contrast(
-        self, batch: Tensor, chains: Tensor | None, steps: int, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
-        """E(batch).mean() - E(samples).mean(), differentiable in the parameters, and the samples: `steps` Gibbs
-        sweeps from `chains`, or from the batch itself where that is None."""
-
-
-@runtime_checkable
-class BoundedModel(Protocol):
-    """Bounds the sum over its hidden variables where it cannot do it."""
-
-    def sums_exactly(self) -> bool:
-        """Whether `forward` is within reach."""
-
-    def log_mass_bound(self, x: Tensor) -> Tensor:
-        """A lower bound on log Σ_h exp(-E(x, h)), `(batch,)`."""
-
-
-@runtime_checkable
-class Family(Protocol):
-    """A family of energies or score fields: `given(index)` picks one (a class, a noise level, an input)."""
-
-    def given(self, index: Any) -> Energy | ScoreField:
-        """The member at `index`."""
-
-
 def log_z_of(energy: nn.Module, purpose: str) -> Tensor:
     """log Z of a model that knows it, or an error that says what to do."""
-    if isinstance(energy, Normalised):
+    if isinstance(energy, Normalized):
         return energy.log_z()
     raise CapabilityError(
         f"{purpose} needs log Z, which {type(energy).__name__} does not know; estimate it with gibbsian.partition "
@@ -360,7 +286,7 @@ class Tempered(Energy):
 
 
 class Mixture(Energy):
-    """E(x) = -log Σ wᵢ exp(-Eᵢ(x)) / Zᵢ: normalised, so log Z = 0."""
+    """E(x) = -log Σ wᵢ exp(-Eᵢ(x)) / Zᵢ: normalized, so log Z = 0."""
 
     weights: Tensor
     known_log_z: Tensor | None
@@ -383,7 +309,7 @@ class Mixture(Energy):
         return -torch.logsumexp(log_p, 1)
 
     def log_z(self) -> Tensor:
-        """0: the parts are normalised by their own log Z."""
+        """0: the parts are normalized by their own log Z."""
         return torch.zeros((), dtype=self.weights.dtype, device=self.weights.device)
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:

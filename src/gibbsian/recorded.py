@@ -30,5 +30,5 @@ class Recorded(nn.Module):
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         self = super().__new__(cls)
         kept = tuple(map(_kept, args)), {name: _kept(value) for name, value in kwargs.items()}
-        object.__setattr__(self, "_arguments", kept)  # nn.Module is not initialised yet
+        object.__setattr__(self, "_arguments", kept)  # nn.Module is not initialized yet
         return self

@@ -1,12 +1,12 @@
 """Data: toy laws, named sets, readers for files, and the recorded steps from raw data to what energies take."""
 
-from gibbsian.data.labelled import WithLabelled
+from gibbsian.data.labeled import WithLabeled
 from gibbsian.data.named import NAMED, load
 from gibbsian.data.readers import read
 from gibbsian.data.sets import DataSet, Rows
 from gibbsian.data.steps import STEPS, Prepared, prepare
 from gibbsian.data.toy import TOYS, toy
-from gibbsian.data.transforms import binarise, dequantise
+from gibbsian.data.transforms import binarize, dequantize
 
 __all__ = [
     "NAMED",
@@ -15,9 +15,9 @@ __all__ = [
     "DataSet",
     "Prepared",
     "Rows",
-    "WithLabelled",
-    "binarise",
-    "dequantise",
+    "WithLabeled",
+    "binarize",
+    "dequantize",
     "load",
     "prepare",
     "read",

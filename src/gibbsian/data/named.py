@@ -220,14 +220,14 @@ def _digits(entry: Named, _part: str | None) -> DataSet:
 
 def _photographs(entry: Named, _part: str | None) -> DataSet:
     images = _sklearn("photographs").load_sample_images().images
-    grey = [
+    gray = [
         np.asarray(image, dtype=np.float32) @ np.array([0.299, 0.587, 0.114], dtype=np.float32) / 255
         for image in images
     ]
-    return DataSet("photographs", Rows(torch.from_numpy(np.stack(grey).astype(np.float32))))
+    return DataSet("photographs", Rows(torch.from_numpy(np.stack(gray).astype(np.float32))))
 
 
-def _binarised(entry: Named, _part: str | None) -> DataSet:
+def _binarized(entry: Named, _part: str | None) -> DataSet:
     from scipy.io import loadmat
 
     def part(name: str) -> Rows:
@@ -302,9 +302,9 @@ def _adbench(file: str, sha: str, about: str) -> Named:
 
 NAMED: dict[str, Named] = {
     "digits": Named(
-        "1797 handwritten digits, 8×8, grey values 0 to 16; embedded in scikit-learn", build=_digits, classes=_DIGIT_NAMES
+        "1797 handwritten digits, 8×8, gray values 0 to 16; embedded in scikit-learn", build=_digits, classes=_DIGIT_NAMES
     ),
-    "photographs": Named("two photographs, 427×640, grey values 0 to 1; embedded in scikit-learn", build=_photographs),
+    "photographs": Named("two photographs, 427×640, gray values 0 to 1; embedded in scikit-learn", build=_photographs),
     "mnist": Named(
         "60000 + 10000 handwritten digits, 28×28 bytes",
         "mnist",
@@ -353,14 +353,14 @@ NAMED: dict[str, Named] = {
         _CIFAR,
     ),
     "binarized-mnist": Named(
-        "MNIST in the fixed binarisation of density papers, 50000 / 10000 / 10000 × 28×28",
+        "MNIST in the fixed binarization of density papers, 50000 / 10000 / 10000 × 28×28",
         "binarized_mnist",
         {
             "binarized_mnist_train.mat": "79a0312c7389d855cfc97e3812de3998417c5829d8a51543b56a90a91252ae7e",
             "binarized_mnist_valid.mat": "7436afc856959075c7787025bb8a4ba2b520b9230ee39667c66aa7dd2819dd68",
             "binarized_mnist_test.mat": "5bc30222e1e7896cbccd1e1db6b28540cc1230f4d2d5473841a5f6cc54be8d38",
         },
-        build=_binarised,
+        build=_binarized,
     ),
     "caltech-silhouettes": Named(
         "4100 / 2264 / 2307 silhouettes of 101 kinds of things, 28×28 bits",

@@ -48,7 +48,7 @@ def read(path: str | Path, *, label: str | None = None, name: str | None = None)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     np.savez(f"{folder}/a.npz", x=np.zeros((5, 3)), y=np.arange(5))
     ...     read(f"{folder}/a.npz")
-    DataSet(a: train 5 × (3,), labelled)
+    DataSet(a: train 5 × (3,), labeled)
     """
     path = Path(path).expanduser()
     if not path.exists():
@@ -254,8 +254,8 @@ def _images(folder: Path, stem: str) -> DataSet:
     for file in files:
         try:
             with Image.open(file) as image:
-                grey = image.mode in {"1", "L", "I;16"}
-                pixels = np.asarray(image.convert("L" if grey else "RGB"))
+                gray = image.mode in {"1", "L", "I;16"}
+                pixels = np.asarray(image.convert("L" if gray else "RGB"))
         except (UnidentifiedImageError, OSError) as error:
             raise DataError(f"{file} cannot be read as an image ({error})") from error
         arrays.append(pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1))

@@ -72,5 +72,5 @@ class DataSet:
 
     def __repr__(self) -> str:
         parts = ", ".join(f"{name} {len(rows)}" for name, rows in self.parts.items())
-        labels = ", labelled" if self.train.y is not None else ""
+        labels = ", labeled" if self.train.y is not None else ""
         return f"DataSet({self.name}: {parts} × {tuple(self.train.x.shape[1:])}{labels})"

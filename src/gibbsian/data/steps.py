@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from gibbsian.data.sets import DataSet, Rows
-from gibbsian.data.transforms import binarise, dequantise
+from gibbsian.data.transforms import binarize, dequantize
 from gibbsian.errors import ArgumentError, DataError
 from gibbsian.random import stream
 
@@ -216,7 +216,7 @@ class Rescale(Step):
 
 
 @dataclass(frozen=True)
-class Standardise(Step):
+class Standardize(Step):
     """Mean 0 and deviation 1 of every column of the training part; columns that never change are refused."""
 
     def fit(self, train: Rows) -> Fitted:
@@ -224,7 +224,7 @@ class Standardise(Step):
         sd, mean = torch.std_mean(x, 0)
         if not bool((sd > 0).all()):
             raise DataError(
-                f"standardise: {int((sd <= 0).sum())} of {sd.numel()} columns never change; drop them with columns, or "
+                f"standardize: {int((sd <= 0).sum())} of {sd.numel()} columns never change; drop them with columns, or "
                 "use rescale"
             )
         return {"mean": mean.float(), "sd": sd.float()}
@@ -272,8 +272,8 @@ class Whiten(Step):
 
 
 @dataclass(frozen=True)
-class Binarise(Step):
-    """{0, 1} from grey values in [0, 1], by a threshold or by a draw, once or anew for every batch."""
+class Binarize(Step):
+    """{0, 1} from gray values in [0, 1], by a threshold or by a draw, once or anew for every batch."""
 
     how: str = "threshold"
     threshold: float = 0.5
@@ -281,24 +281,24 @@ class Binarise(Step):
 
     def fit(self, train: Rows) -> Fitted:
         if self.anew:  # the values are looked at here, once; every batch would wait for the device
-            binarise(Rows(train.x[:_LOOK]).tensor.float(), "threshold")
+            binarize(Rows(train.x[:_LOOK]).tensor.float(), "threshold")
         return {}
 
     def apply(self, x: Tensor, fitted: Fitted, generator: torch.Generator) -> Tensor:
         if self.anew and self.how == "sample":
             return (torch.rand(x.shape, generator=generator, device=x.device) < x).float()
-        return binarise(x.float(), self.how, threshold=self.threshold, generator=generator)
+        return binarize(x.float(), self.how, threshold=self.threshold, generator=generator)
 
 
 @dataclass(frozen=True)
-class Dequantise(Step):
+class Dequantize(Step):
     """Whole numbers 0 … levels - 1 as real ones in [0, 1): (x + u)/levels, u uniform, once or anew for every batch."""
 
     levels: int = 256
     anew: bool = False
 
     def apply(self, x: Tensor, fitted: Fitted, generator: torch.Generator) -> Tensor:
-        return dequantise(x, self.levels, generator=generator)
+        return dequantize(x, self.levels, generator=generator)
 
     def undo(self, x: Tensor, fitted: Fitted) -> Tensor:
         return (x * self.levels).floor().clamp(0, self.levels - 1)
@@ -306,11 +306,11 @@ class Dequantise(Step):
 
 @dataclass(frozen=True)
 class Patches(Step):
-    """Square patches at random places of grey images `(images, height, width)`; each less its mean where `centre`."""
+    """Square patches at random places of gray images `(images, height, width)`; each less its mean where `center`."""
 
     size: int = 8
     count: int = 20000
-    centre: bool = True
+    center: bool = True
     whole = True
 
     def on(self, data: DataSet, fitted: Fitted, generator: torch.Generator) -> DataSet:
@@ -325,7 +325,7 @@ class Patches(Step):
         left = torch.randint(wide, (self.count,), generator=generator)
         span = torch.arange(self.size)
         x = images[which[:, None, None], (top[:, None] + span)[:, :, None], (left[:, None] + span)[:, None, :]]
-        x = x - x.mean((1, 2), keepdim=True) if self.centre else x
+        x = x - x.mean((1, 2), keepdim=True) if self.center else x
         return DataSet(data.name, Rows(x))
 
 
@@ -368,7 +368,7 @@ class Shift(Step):
 STEPS: dict[str, type[Step]] = {
     cls.__name__.lower(): cls
     for cls in (
-        Split, Take, Only, Columns, Flatten, Reshape, Rescale, Standardise, Whiten, Binarise, Dequantise, Patches, Noise, Shift,
+        Split, Take, Only, Columns, Flatten, Reshape, Rescale, Standardize, Whiten, Binarize, Dequantize, Patches, Noise, Shift,
     )
 }  # fmt: skip
 
@@ -376,8 +376,8 @@ STEPS: dict[str, type[Step]] = {
 def make_steps(plain: Sequence[Any]) -> list[Step]:
     """Steps from a list as YAML has it: names, or names with their options.
 
-    >>> make_steps(["flatten", {"binarise": {"how": "threshold"}}])
-    [Flatten(), Binarise(how='threshold', threshold=0.5, anew=False)]
+    >>> make_steps(["flatten", {"binarize": {"how": "threshold"}}])
+    [Flatten(), Binarize(how='threshold', threshold=0.5, anew=False)]
     """
     made = []
     for item in plain:
@@ -467,7 +467,7 @@ def prepare(data: DataSet, steps: Sequence[Any], *, seed: int = 0, fitted: list[
 
     >>> import gibbsian as gb
     >>> x = torch.arange(12.0).reshape(6, 2)
-    >>> done = prepare(gb.data.DataSet("a", gb.data.Rows(x)), [{"split": {"test": 2}}, "standardise"])
+    >>> done = prepare(gb.data.DataSet("a", gb.data.Rows(x)), [{"split": {"test": 2}}, "standardize"])
     >>> done.data, torch.allclose(done.undo(done.finished("test").x).sum() + done.undo(done.data.train.x).sum(), x.sum())
     (DataSet(a: train 4, test 2 × (2,)), True)
     """

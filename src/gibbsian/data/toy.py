@@ -1,6 +1,6 @@
 """Two-dimensional toy laws, drawn exactly: what an energy in the plane is tried on first.
 
-All of them are centred near the origin with a spread of about 2, so that one setting of a sampler serves them all.
+All of them are centered near the origin with a spread of about 2, so that one setting of a sampler serves them all.
 """
 
 import math
@@ -69,7 +69,7 @@ def checkerboard(draw: _Draw) -> Tensor:
 
 
 def pinwheel(draw: _Draw) -> Tensor:
-    """Five blades bent by their distance from the centre."""
+    """Five blades bent by their distance from the center."""
     along, across = 0.6 * draw.normal() + 2, 0.2 * draw.normal()
     angle = 2 * math.pi / 5 * draw.choice(5) + 0.4 * along
     return torch.stack([along * angle.cos() - across * angle.sin(), along * angle.sin() + across * angle.cos()], 1)

@@ -1,4 +1,4 @@
-"""Conditional energies: an output y scored together with an input x, normalised over y alone.
+"""Conditional energies: an output y scored together with an input x, normalized over y alone.
 
 p(y | x) = exp(-E(x, y)) / Z(x)
 """
@@ -51,7 +51,7 @@ class ConditionalEnergy(Energy):
     """E(x, y) with p(y | x) = exp(-E(x, y))/Z(x): classification, regression and structured outputs.
 
     `given(x)` is an energy of y, one input a row, on which everything works that works on energies: kernels,
-    `gibbsian.minimise`, and every objective for y through `objectives.Conditional`, on batches (x, y):
+    `gibbsian.minimize`, and every objective for y through `objectives.Conditional`, on batches (x, y):
 
     - `ExactLikelihood` where y can be enumerated or integrated (`log_partition`);
     - `RankingContrastive` anywhere: no sampler, no Z(x);
@@ -116,7 +116,7 @@ class ConditionalEnergy(Energy):
             "objectives.Conditional(objective)"
         )
 
-    # --- normalisation ------------------------------------------------------------------------------
+    # --- normalization ------------------------------------------------------------------------------
 
     def log_partition(self, x: Tensor) -> Tensor:
         """log Z(x), `(n,)`, differentiable: every y enumerated, or integrated in one or two dimensions."""
@@ -168,7 +168,7 @@ class ConditionalEnergy(Energy):
 class GivenEnergy(Energy):
     """E(x, ·) for given inputs, one for all rows of y or one for each: an energy of y.
 
-    Row i of y belongs to input i; as many rows again (candidates, neighbours, further chains) go through the
+    Row i of y belongs to input i; as many rows again (candidates, neighbors, further chains) go through the
     inputs once more.
     """
 

@@ -17,14 +17,14 @@ __all__ = ["log_integral"]
 
 _NODES = {1: 241, 2: 61}
 _LEGENDRE = {1: 128, 2: 40}
-_SEARCH, _FINAL = 9.0, 4.5  # ends of the range in t: 4000 and 45 scales away from the centre
+_SEARCH, _FINAL = 9.0, 4.5  # ends of the range in t: 4000 and 45 scales away from the center
 _ROWS = 1 << 16
 
 
 def log_integral(domain: Domain, energies: Callable[[Tensor], Tensor], n: int, like: Tensor) -> Tensor:
     """log ∫ exp(-E(x, y)) dy for n inputs, `(n,)`, differentiable.
 
-    On R the grid of every input is centred and scaled by itself, from a wide one inwards; a mass that is far
+    On R the grid of every input is centered and scaled by itself, from a wide one inwards; a mass that is far
     narrower than its distance from the origin (by a factor of some hundred) is better put into a box.
 
     Args:
@@ -51,26 +51,26 @@ def log_integral(domain: Domain, energies: Callable[[Tensor], Tensor], n: int, l
         line = [(0.5 * (low[i] + high[i]) + 0.5 * (high[i] - low[i]) * t)[:, None].expand(-1, n) for i in range(d)]
         log_w = [(w.log() + (0.5 * (high[i] - low[i])).log())[:, None].expand(-1, n) for i in range(d)]
         return torch.logsumexp(_log_terms(domain, energies, line, log_w, n)[1], 0)
-    centre, scale = zero.new_zeros(d, n), zero.new_ones(d, n)
+    center, scale = zero.new_zeros(d, n), zero.new_ones(d, n)
     half = isinstance(domain, NonNegative)
     for reach in (_SEARCH, _SEARCH, 6.0, _FINAL):
         with torch.no_grad():
-            y, log_terms = _log_terms(domain, energies, *_lines(centre, scale, reach, half), n)
-            centre, scale = _followed(y, torch.softmax(log_terms, 0), half)
-    _, log_terms = _log_terms(domain, energies, *_lines(centre, scale, _FINAL, half), n)
+            y, log_terms = _log_terms(domain, energies, *_lines(center, scale, reach, half), n)
+            center, scale = _followed(y, torch.softmax(log_terms, 0), half)
+    _, log_terms = _log_terms(domain, energies, *_lines(center, scale, _FINAL, half), n)
     return torch.logsumexp(log_terms, 0)
 
 
-def _lines(centre: Tensor, scale: Tensor, reach: float, half: bool) -> tuple[list[Tensor], list[Tensor]]:
+def _lines(center: Tensor, scale: Tensor, reach: float, half: bool) -> tuple[list[Tensor], list[Tensor]]:
     """Nodes and log weights along every axis, `(nodes, n)` each."""
-    d, nodes = len(centre), _NODES[len(centre)]
-    t = torch.linspace(-reach, reach, nodes, dtype=centre.dtype, device=centre.device)
+    d, nodes = len(center), _NODES[len(center)]
+    t = torch.linspace(-reach, reach, nodes, dtype=center.dtype, device=center.device)
     step = math.log(2 * reach / (nodes - 1))
     if half:  # y = s·exp(t - exp(-t)): both ends decay doubly exponentially
         x, log_slope = torch.exp(t - torch.exp(-t)), t - torch.exp(-t) + torch.log1p(torch.exp(-t))
     else:
         x, log_slope = torch.sinh(t), torch.logaddexp(t, -t) - math.log(2)
-    line = [centre[i] + scale[i] * x[:, None] for i in range(d)]
+    line = [center[i] + scale[i] * x[:, None] for i in range(d)]
     return line, [log_slope[:, None] + scale[i].log() + step for i in range(d)]
 
 
@@ -90,8 +90,8 @@ def _log_terms(
 
 
 def _followed(y: Tensor, p: Tensor, half: bool) -> tuple[Tensor, Tensor]:
-    """Centre and scale `(d, n)` of the laws p `(N, n)` on the nodes: median and half the distance of two quantiles."""
-    centre, scale = [], []
+    """Center and scale `(d, n)` of the laws p `(N, n)` on the nodes: median and half the distance of two quantiles."""
+    center, scale = [], []
     for i in range(y.shape[-1]):
         value, order = y[..., i].sort(0)
         level = p.gather(0, order).cumsum(0)
@@ -99,6 +99,6 @@ def _followed(y: Tensor, p: Tensor, half: bool) -> tuple[Tensor, Tensor]:
             value.gather(0, (level < q).sum(0, keepdim=True).clamp(max=len(value) - 1))[0] for q in (0.16, 0.5, 0.84)
         ]
         spread = torch.maximum(0.5 * (cut[2] - cut[0]), 1e-4 * (1e-3 + cut[1].abs()))
-        centre.append(torch.zeros_like(spread) if half else cut[1])
+        center.append(torch.zeros_like(spread) if half else cut[1])
         scale.append(cut[1].clamp(min=1e-30) if half else spread)
-    return torch.stack(centre), torch.stack(scale)
+    return torch.stack(center), torch.stack(scale)

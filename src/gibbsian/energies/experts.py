@@ -144,7 +144,7 @@ class StudentExperts(Energy):
 class ProductOfExperts(StudentExperts):
     """Product of Student-t experts over vectors: E(x) = Σᵢ αᵢ log(1 + ½(wᵢ·x)²) + ½ε‖x‖².
 
-    Sparse, over-complete features of whitened data. Without confinement it is normalisable iff for every
+    Sparse, over-complete features of whitened data. Without confinement it is normalizable iff for every
     proper subspace V the experts outside it satisfy Σ_{wᵢ∉V} αᵢ > (d - dim V)/2, that is iff `strength()`
     exceeds 1; a square W is an ICA model with
 
@@ -158,7 +158,7 @@ class ProductOfExperts(StudentExperts):
     Args:
         dim: d, numbers in one event.
         experts: how many; as many as dimensions where it is left out.
-        alpha: starting value of every αᵢ; the default keeps a square product normalisable.
+        alpha: starting value of every αᵢ; the default keeps a square product normalizable.
         confine: ε of the quadratic confinement.
         generator: for the initial weights, N(0, 1/d); a fixed seed where it is left out.
 
@@ -202,14 +202,14 @@ class ProductOfExperts(StudentExperts):
         return torch.cholesky_solve(right[:, :, None], torch.linalg.cholesky(matrix))[:, :, 0]
 
     def strength(self) -> float:
-        """min over proper subspaces V of 2Σ_{wᵢ∉V} αᵢ/(d - dim V): without confinement, normalisable iff above 1."""
+        """min over proper subspaces V of 2Σ_{wᵢ∉V} αᵢ/(d - dim V): without confinement, normalizable iff above 1."""
         return strength(self.weight.detach().double().cpu().numpy(), 2 * self.alpha.detach().double().cpu().numpy())
 
-    def require_normalisable(self) -> None:
+    def require_normalizable(self) -> None:
         """Raise unless exp(-E) has a finite integral."""
         if self.confine == 0 and not self.strength() > 1:
             raise ArgumentError(
-                f"this product of experts is not normalisable: its strength is {self.strength():.4g}, and it must "
+                f"this product of experts is not normalizable: its strength is {self.strength():.4g}, and it must "
                 "exceed 1; use larger alpha, more experts that span all directions, or confine=1e-3"
             )
 
@@ -219,7 +219,7 @@ class ProductOfExperts(StudentExperts):
                 f"{what} of a product of experts is known for square weights without confinement, these are "
                 f"{tuple(self.weight.shape)} with confine={self.confine:g}; use partition.ais and kernels.Gibbs"
             )
-        self.require_normalisable()
+        self.require_normalizable()
 
     def log_z(self) -> Tensor:
         """-log|det W| + Σ log[√(2π) Γ(α - ½)/Γ(α)] for a square W."""

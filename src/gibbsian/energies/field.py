@@ -24,7 +24,7 @@ def cosines(size: int) -> Tensor:
 
 
 class FieldOfExperts(StudentExperts):
-    """Field of experts over grey images: E(x) = Σᵢ αᵢ Σ_c log(1 + ½(wᵢ ∗ x)_c²) + ½ε‖x‖².
+    """Field of experts over gray images: E(x) = Σᵢ αᵢ Σ_c log(1 + ½(wᵢ ∗ x)_c²) + ½ε‖x‖².
 
     One filter serves every place c where it fits inside the image, so a field learned from patches is a prior
     of images of any size: `resized`. Filters have mean zero, which makes the energy blind to brightness and
@@ -39,7 +39,7 @@ class FieldOfExperts(StudentExperts):
         filters: how many.
         size: of the filters, size × size.
         alpha: starting value of every αᵢ.
-        confine: ε; not zero on R^d, or nothing is normalisable.
+        confine: ε; not zero on R^d, or nothing is normalizable.
         box: low and high, to live in `domains.Box` instead of all of R^d.
         scale: typical size of the initial filters; about the inverse of the image's contrast.
         generator: for the initial filters, random mixtures of cosines; a fixed seed where it is left out.
@@ -76,7 +76,7 @@ class FieldOfExperts(StudentExperts):
         if box is None and not confine > 0:
             raise ArgumentError(
                 "FieldOfExperts(confine=0): filters of mean zero leave the constant image free, so nothing is "
-                "normalisable; give a small confine, such as 1e-3, or a box=(low, high)"
+                "normalizable; give a small confine, such as 1e-3, or a box=(low, high)"
             )
         super().__init__(domain, filters, alpha, confine)
         generator = stream(0, "init") if generator is None else generator

@@ -16,7 +16,7 @@ __all__ = ["Gaussian"]
 class Gaussian(Energy):
     """N(μ, Σ) on R^d: E(x) = ½ (x - μ)ᵀ Σ⁻¹ (x - μ), log Z = (d/2) log 2π + ½ log det Σ.
 
-    Parametrised by the mean and the lower Cholesky factor of the precision, whose diagonal is kept as a
+    Parametrized by the mean and the lower Cholesky factor of the precision, whose diagonal is kept as a
     logarithm, so that any parameter values give a proper density.
 
     Args:
@@ -45,7 +45,7 @@ class Gaussian(Energy):
             )
         super().__init__(Real(len(mean)))
         if not torch.allclose(covariance, covariance.T):
-            raise ArgumentError("the covariance is not symmetric; symmetrise it with (S + S.T) / 2")
+            raise ArgumentError("the covariance is not symmetric; symmetrize it with (S + S.T) / 2")
         root, info = torch.linalg.cholesky_ex(covariance)
         if int(info) != 0:
             raise ArgumentError("the covariance is not positive definite; add a multiple of the identity")
@@ -83,14 +83,14 @@ class Gaussian(Energy):
         return torch.cholesky_inverse(self.factor)
 
     def forward(self, x: Tensor) -> Tensor:
-        centred = x - self.mean
-        return 0.5 * (centred @ self.precision * centred).sum(1)
+        centered = x - self.mean
+        return 0.5 * (centered @ self.precision * centered).sum(1)
 
     def energy_and_score(self, x: Tensor) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
-            centred = x - self.mean
-            pull = centred @ self.precision
-            return 0.5 * (pull * centred).sum(1), -pull
+            centered = x - self.mean
+            pull = centered @ self.precision
+            return 0.5 * (pull * centered).sum(1), -pull
 
     def log_z(self) -> Tensor:
         """(d/2) log 2π + ½ log det Σ."""

@@ -17,7 +17,7 @@ __all__ = ["Bimodal", "GaussianMixture"]
 class GaussianMixture(Energy):
     """A mixture of k Gaussians: E(x) = -log Σᵢ wᵢ N(x; μᵢ, Σᵢ), so log Z = 0 whatever the parameters.
 
-    Parametrised by the logits of the weights, the means and the lower Cholesky factors of the precisions with
+    Parametrized by the logits of the weights, the means and the lower Cholesky factors of the precisions with
     the logarithm of their diagonals, so that any parameter values give a proper density: the mean energy of
     data is its exact negative log-likelihood. For mixtures of other energies see `gibbsian.mixture`.
 
@@ -59,7 +59,7 @@ class GaussianMixture(Energy):
                 f"the covariances have shape {tuple(covariance.shape)}, expected a number, {(d, d)} or {(k, d, d)}"
             )
         if not torch.allclose(covariance, covariance.mT):
-            raise ArgumentError("a covariance is not symmetric; symmetrise it with (S + S.mT) / 2")
+            raise ArgumentError("a covariance is not symmetric; symmetrize it with (S + S.mT) / 2")
         root, info = torch.linalg.cholesky_ex(covariance.expand(k, d, d))
         if bool((info != 0).any()):
             raise ArgumentError("a covariance is not positive definite; add a multiple of the identity")
@@ -141,7 +141,7 @@ class Bimodal(Energy):
 
         exp(-E(x)) = 3·exp(-(x+2)²/2) + exp(-(x-4)²/8),   Z = 5√(2π)
 
-    That is 0.6 N(-2, 1) + 0.4 N(4, 4), unnormalised: two humps of different width, mean 0.4, variance 10.84.
+    That is 0.6 N(-2, 1) + 0.4 N(4, 4), unnormalized: two humps of different width, mean 0.4, variance 10.84.
 
     >>> Bimodal().log_z().exp()
     tensor(12.5331)

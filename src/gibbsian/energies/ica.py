@@ -20,7 +20,7 @@ _CORNER = 0.1  # the rounding of the Laplace density at 0
 
 
 class Source(NamedTuple):
-    """A normalised density of one component: -log g(s), draws, and its standard deviation."""
+    """A normalized density of one component: -log g(s), draws, and its standard deviation."""
 
     energy: Callable[[Tensor], Tensor]
     draw: Callable[[int, Tensor, torch.Generator], Tensor]
@@ -71,7 +71,7 @@ SOURCES = {
 
 
 class ICA(Energy):
-    """Independent components s = W(x - m): E(x) = -Σᵢ log gᵢ(sᵢ) - log|det W|, normalised for every W.
+    """Independent components s = W(x - m): E(x) = -Σᵢ log gᵢ(sᵢ) - log|det W|, normalized for every W.
 
     The source densities gᵢ need only be on the right side of the Gaussian; then maximum likelihood, score
     matching, noise-contrastive estimation and contrastive divergence all find the directions of independent

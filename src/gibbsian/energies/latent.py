@@ -98,7 +98,7 @@ class LatentEnergy(Energy):
 
 
 class PosteriorEnergy(Energy):
-    """-log p(x | z) + E(z) as an energy of z: the unnormalised posterior, log Z = log p(x) + log Z of the prior."""
+    """-log p(x | z) + E(z) as an energy of z: the unnormalized posterior, log Z = log p(x) + log Z of the prior."""
 
     x: Tensor
 

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.parametrizations import spectral_norm as spectrally_normalised
+from torch.nn.utils.parametrizations import spectral_norm as spectrally_normalized
 
 from gibbsian.domains import Domain, Real
 from gibbsian.energy import Energy
@@ -50,7 +50,7 @@ def sizes_of(name: str, values: Sequence[int], least: int = 1) -> tuple[int, ...
 
 def layer(module: nn.Module, spectral_norm: bool) -> nn.Module:
     """The layer, its weight divided by its largest singular value where that is asked for."""
-    return spectrally_normalised(module) if spectral_norm else module
+    return spectrally_normalized(module) if spectral_norm else module
 
 
 def seeded(generator: torch.Generator | None) -> torch.Generator:
@@ -146,8 +146,8 @@ class LayerNorm(nn.Module):
         self.weight, self.bias = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        centred = x - x.mean(-1, keepdim=True)
-        return centred * (centred.square().mean(-1, keepdim=True) + 1e-5).rsqrt() * self.weight + self.bias
+        centered = x - x.mean(-1, keepdim=True)
+        return centered * (centered.square().mean(-1, keepdim=True) + 1e-5).rsqrt() * self.weight + self.bias
 
 
 def domain_of(domain: Domain | int | tuple[int, ...]) -> Domain:

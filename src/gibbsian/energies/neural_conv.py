@@ -70,7 +70,7 @@ class ConvNet(Recorded):
 class ConvEnergy(NeuralEnergy):
     """Four convolutions of stride two and a dense head as an energy of images.
 
-    Small and quick; the size that course notes train on digits. For colour images `ResidualEnergy`.
+    Small and quick; the size that course notes train on digits. For color images `ResidualEnergy`.
 
     Args:
         domain: a domain of shape (channels, height, width), or that shape for R^d.
@@ -154,7 +154,7 @@ class ResidualNet(Recorded):
         blocks: residual blocks per stage.
         stride: of the first convolution. 2 halves the image before the first stage: a quarter of the work, but images
             that are drawn from such a network show its grid.
-        pool: average over positions before the outputs. Without, they see where things are: centred images such as
+        pool: average over positions before the outputs. Without, they see where things are: centered images such as
             digits are learned many times faster.
         outputs, activation, spectral_norm, generator: as for `MLP`.
 
@@ -246,7 +246,7 @@ class WideResidualNet(ResidualNet):
 
 
 class ResidualEnergy(NeuralEnergy):
-    """A residual network as an energy of images: no batch normalisation, smooth activations.
+    """A residual network as an energy of images: no batch normalization, smooth activations.
 
     Args:
         domain: a domain of shape (channels, height, width), or that shape for R^d.

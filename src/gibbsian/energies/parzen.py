@@ -30,7 +30,7 @@ def _checked(points: Tensor, bandwidth: Tensor | float) -> tuple[Tensor, Tensor]
 
 
 class _Windows(Energy):
-    """What both share: the points, a bandwidth for every column, a normaliser that is known."""
+    """What both share: the points, a bandwidth for every column, a normalizer that is known."""
 
     points: Tensor
     bandwidth: Tensor
@@ -50,7 +50,7 @@ class _Windows(Energy):
         return x.split(max(1, _BLOCK // (len(self.points) * each)))
 
     def log_z(self) -> Tensor:
-        """0: windows are normalised."""
+        """0: windows are normalized."""
         return self.points.new_zeros(())
 
     def extra_repr(self) -> str:
@@ -61,7 +61,7 @@ class Parzen(_Windows):
     """The data with Gaussian windows of width h: E(x) = -log (1/n) Σᵢ N(x; xᵢ, h²), log Z = 0.
 
     The density that needs no training, and a strong one for detecting outliers in tables; it needs all points at
-    every call, and data that grow exponentially with the dimension to be a good density. Standardise columns first,
+    every call, and data that grow exponentially with the dimension to be a good density. Standardize columns first,
     or give one width a column.
 
     Reference: Parzen 1962.
@@ -93,8 +93,8 @@ class Parzen(_Windows):
         return cls(points, _best(q, widths.to(points), points.shape[1]))
 
     def _scaled(self, x: Tensor) -> Tensor:
-        centre = self.points.mean(0)  # distances do not change, cancellation does
-        return (x - centre) / self.bandwidth
+        center = self.points.mean(0)  # distances do not change, cancellation does
+        return (x - center) / self.bandwidth
 
     def forward(self, x: Tensor) -> Tensor:
         points = self._scaled(self.points)

@@ -49,7 +49,7 @@ class Ring(Energy):
         with torch.no_grad():
             r = torch.linalg.vector_norm(x, dim=1, keepdim=True)
             away = (r - self.radius) / self.width
-            unit = x / torch.where(r > 0, r, 1.0)  # at the centre no direction is better than another
+            unit = x / torch.where(r > 0, r, 1.0)  # at the center no direction is better than another
             return 0.5 * away[:, 0].square(), -away / self.width * unit
 
     def log_z(self) -> Tensor:

@@ -1,4 +1,4 @@
-"""Markov kernels: one transition each, vectorised over chains."""
+"""Markov kernels: one transition each, vectorized over chains."""
 
 from gibbsian.kernels.annealed import AnnealedLangevin
 from gibbsian.kernels.base import ChainState, Info, Kernel

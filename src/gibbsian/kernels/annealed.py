@@ -9,8 +9,8 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from gibbsian.capabilities import Family
 from gibbsian.domains import Domain, Real
-from gibbsian.energy import Family
 from gibbsian.errors import ArgumentError, CapabilityError, DomainError
 from gibbsian.kernels.base import Info, Kernel, event_view, masked, positive, schedule_values
 from gibbsian.kernels.langevin import Positions, normal_inputs

@@ -1,4 +1,4 @@
-"""What a kernel is: one Markov transition, vectorised over chains, with its randomness as an argument.
+"""What a kernel is: one Markov transition, vectorized over chains, with its randomness as an argument.
 
 A kernel is a frozen dataclass of hyper-parameters. The runner asks it once for `init`, draws the random
 numbers and schedule values of many steps with `inputs`, and feeds them to `step` one by one, so eager and

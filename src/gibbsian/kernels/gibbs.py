@@ -1,4 +1,4 @@
-"""Gibbs sampling: by blocks and colours where a model knows its conditionals, by sites for any discrete energy.
+"""Gibbs sampling: by blocks and colors where a model knows its conditionals, by sites for any discrete energy.
 
 xᵢ ~ p(xᵢ | rest) ∝ exp(-E(x))
 """
@@ -9,8 +9,8 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from gibbsian.capabilities import GibbsModel, SiteModel
 from gibbsian.domains import Binary, Categorical, Discrete, Domain, Spin
-from gibbsian.energy import GibbsModel, SiteModel
 from gibbsian.errors import ArgumentError, CapabilityError
 from gibbsian.kernels.base import Info, Kernel
 from gibbsian.kernels.langevin import Positions
@@ -24,7 +24,7 @@ __all__ = ["Gibbs", "SiteGibbs"]
 class Gibbs(Kernel):
     """Gibbs sampling with the model's own exact conditionals: every block is resampled once a step.
 
-    Two alternating blocks for an RBM, even and odd layers for a deep machine, colours for a lattice, one site
+    Two alternating blocks for an RBM, even and odd layers for a deep machine, colors for a lattice, one site
     after the other for a general Boltzmann machine. Always accepts. Entries that are clamped keep their value
     and everything else is drawn from its conditional: this completes partial examples. For energies without
     known conditionals use `SiteGibbs`, `GibbsWithGradients` or `DiscreteLangevin`.

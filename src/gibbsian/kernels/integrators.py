@@ -41,7 +41,7 @@ class Metric(NamedTuple):
             m = m.to(torch.get_default_dtype())
         if m.dim() == 2 and m.shape[0] == m.shape[1] and m.shape[0] > 1:
             if not torch.allclose(m, m.T):
-                raise ArgumentError("a dense mass matrix must be symmetric; symmetrise it with (M + M.T) / 2")
+                raise ArgumentError("a dense mass matrix must be symmetric; symmetrize it with (M + M.T) / 2")
             root, info = torch.linalg.cholesky_ex(m)
             if int(info) != 0:
                 raise ArgumentError("a dense mass matrix must be positive definite; add a multiple of the identity")

@@ -84,7 +84,7 @@ class ShortRunInputs(NamedTuple):
 class ShortRunLangevin(Kernel):
     """The "Langevin" of deep image models: x ← x + α·clip(s(x), ±c) + τz, with step and noise decoupled.
 
-    This is a cold, clipped optimiser and not a sampler of exp(-E): for small α it follows exp(-E/T) at
+    This is a cold, clipped optimizer and not a sampler of exp(-E): for small α it follows exp(-E/T) at
     temperature T = τ²/2α (`.temperature`; 1e-6 in common settings), and on N(0, 1) its own law has variance
     τ²/(α(2 - α)) when nothing is clipped. What it draws is its own short-run law, which is what models
     trained with it learn to make look like data. Use `Langevin` or `MALA` to sample the energy.

@@ -10,8 +10,9 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from gibbsian.capabilities import Sampleable
 from gibbsian.domains import Bounded, Domain
-from gibbsian.energy import Energy, Sampleable
+from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, ShapeError
 from gibbsian.kernels.base import (
     Kernel,

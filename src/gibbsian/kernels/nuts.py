@@ -63,7 +63,7 @@ class Branch(NamedTuple):
 
 
 def join(a: Branch, b: Branch, ones: Tensor) -> tuple[Branch, Tensor]:
-    """Two neighbouring branches as one, and for each chain whether it still runs straight.
+    """Two neighboring branches as one, and for each chain whether it still runs straight.
 
     It does while ρ·w > 0 at both of its ends. The same is asked of each half prolonged by the first leaf of
     the other, or turns that fall between the halves would be missed.
@@ -213,7 +213,7 @@ def exchange(a: Point, b: Point, turn: Tensor) -> tuple[Point, Point]:
 class NUTS(Massive):
     """The No-U-Turn sampler: Hamiltonian Monte Carlo that chooses its own trajectory length.
 
-    Trajectories double until they turn back (generalised criterion, with the checks across subtrees) or reach
+    Trajectories double until they turn back (generalized criterion, with the checks across subtrees) or reach
     2^max_depth - 1 leapfrog steps. The next state is drawn from the whole trajectory with weights exp(-H) and
     a preference for the newer half (biased progressive sampling). Exact for any step size.
 
@@ -256,7 +256,7 @@ class NUTS(Massive):
         z = normals(steps, x.numel(), generator, dtype=x.dtype, device=x.device).reshape(steps, *x.shape)
         sizes = schedule_values(self.step_size, steps, start, x, "step_size")
         # a generator for each step: how much a step draws depends on the longest trajectory, and no chain may
-        # shift the numbers of its neighbours' next step
+        # shift the numbers of its neighbors' next step
         seeds = torch.randint(1 << 62, (steps,), generator=generator, device=x.device).tolist()
         return NutsInputs(z, sizes, [torch.Generator(x.device).manual_seed(seed) for seed in seeds])
 

@@ -21,7 +21,7 @@ __all__ = ["ParallelTempering"]
 
 class TemperingState(NamedTuple):
     """The inner kernel's state of all replicas (rows replica by replica), whose turn it is to swap, even or
-    odd pairs, and for every pair of neighbours the sum of its swap probabilities and the number of its tries.
+    odd pairs, and for every pair of neighbors the sum of its swap probabilities and the number of its tries.
     """
 
     inner: Any
@@ -84,7 +84,7 @@ def _inner_inputs(inputs: Any) -> Any:
 @dataclass(frozen=True)
 class ParallelTempering(Kernel):
     """Parallel tempering (replica exchange) over any kernel: replica k follows exp(-E) at inverse temperature
-    βₖ, and after every step neighbours try to exchange positions, even and odd pairs in turn:
+    βₖ, and after every step neighbors try to exchange positions, even and odd pairs in turn:
 
         accept with probability min(1, exp(Eᵢ(xᵢ) + Eⱼ(xⱼ) - Eᵢ(xⱼ) - Eⱼ(xᵢ))),
 
@@ -165,7 +165,7 @@ class ParallelTempering(Kernel):
         return self.kernel.position(state.inner).unflatten(0, (len(self.betas), -1))
 
     def swap_acceptance(self, state: TemperingState) -> Tensor:
-        """Mean swap probability of every pair of neighbours `(replicas - 1,)` since the start."""
+        """Mean swap probability of every pair of neighbors `(replicas - 1,)` since the start."""
         return state.swaps / state.tries
 
     # --- the kernel ---------------------------------------------------------------------------------
@@ -238,7 +238,7 @@ class ParallelTempering(Kernel):
         return state, Info(cold[: len(cold) // replicas], diverged.unflatten(0, (replicas, -1)).any(0))
 
     def _swap(self, energy: Replicas, inner: Any, turn: Tensor, threshold: Tensor) -> tuple[Any, Tensor]:
-        """Exchange the positions of neighbours, and the log of the ratio of every row's try."""
+        """Exchange the positions of neighbors, and the log of the ratio of every row's try."""
         x = self.kernel.position(inner)
         partner = energy.partner.index_select(0, turn)[0]
         there = x.index_select(0, partner)

@@ -62,7 +62,7 @@ class UnderdampedLangevin(Massive):
     `Langevin` on ill-conditioned energies, and its bias is of higher order: the positions of a Gaussian come
     out exactly. Use γ near the frequency of the slowest direction.
 
-    With `adjusted=True` it is generalised (guided) Hamiltonian Monte Carlo, which leaves exp(-E) exactly
+    With `adjusted=True` it is generalized (guided) Hamiltonian Monte Carlo, which leaves exp(-E) exactly
     invariant: v ← cv + √(1-c²) M^½ z, one leapfrog step, a Metropolis test, and v ← -v where it is refused.
     Refusals turn the chain round, so keep the acceptance above 0.9. In a box both forms are reflected.
 

@@ -1,4 +1,4 @@
-"""Distances between sets of images in the features of a given network: FID and KID, labelled by that network.
+"""Distances between sets of images in the features of a given network: FID and KID, labeled by that network.
 
 A figure means nothing without its features: "FID" in papers is that of one Inception checkpoint. Every result
 here carries the name of the extractor, and figures of different extractors do not compare.
@@ -115,8 +115,8 @@ def feature_moments(
         if rows == 0:
             mean, scatter = torch.zeros_like(own), f.new_zeros(f.shape[1], f.shape[1])
         gap, total = own - mean, rows + len(f)
-        centred = f - own
-        scatter = scatter + centred.T @ centred + torch.outer(gap, gap) * (rows * len(f) / total)
+        centered = f - own
+        scatter = scatter + centered.T @ centered + torch.outer(gap, gap) * (rows * len(f) / total)
         mean, rows = mean + gap * (len(f) / total), total
     if rows < 2:
         raise DataError(f"{name} holds {rows} images; a covariance needs at least two")

@@ -54,8 +54,8 @@ def _pair(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         raise ShapeError(f"x has events of shape {tuple(x.shape[1:])}, y of {tuple(y.shape[1:])}; they must agree")
     if x.device != y.device:
         raise ArgumentError(f"x is on {x.device} and y on {y.device}; move one of them")
-    centre = a.mean(0)  # distances do not change, cancellation does
-    return a - centre, b - centre
+    center = a.mean(0)  # distances do not change, cancellation does
+    return a - center, b - center
 
 
 def squared_distances(a: Tensor, b: Tensor) -> Tensor:

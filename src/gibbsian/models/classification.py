@@ -126,9 +126,9 @@ class ClassificationRBM(Energy):
         """log p(y | x), `(batch, classes)`, exactly."""
         return torch.log_softmax(self._class_logits(x, None), 1)
 
-    def given(self, y: int | Tensor) -> "LabelledRBM":
+    def given(self, y: int | Tensor) -> "LabeledRBM":
         """The energy of x under a label, or one per row: an RBM with hidden bias c + U_y."""
-        return LabelledRBM(self, y)
+        return LabeledRBM(self, y)
 
     def hidden_mean(self, x: Tensor, y: int | Tensor | None = None) -> Tensor:
         """E[h | x, y], or E[h | x] with the label averaged out: features."""
@@ -180,7 +180,7 @@ class ClassificationRBM(Energy):
         return f"classes={self.classes}"
 
 
-class LabelledRBM(Energy):
+class LabeledRBM(Energy):
     """A classification RBM under given labels, one for all rows or one per row: `pair_energy(x, y)` of x."""
 
     y: Tensor

@@ -19,7 +19,7 @@ from gibbsian.domains import Discrete
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DataError, DomainError, ShapeError
 from gibbsian.models.conditional_contrast import End, coins, has_quick_contrast, quick_contrast
-from gibbsian.models.rbm_path import RBMPath, TemperedRBM
+from gibbsian.models.rbm.path import RBMPath, TemperedRBM
 from gibbsian.random import require_generator
 from gibbsian.units import Count, Natural, Unit, as_unit, layer_noise
 
@@ -100,7 +100,7 @@ class ConditionalMachine(Energy):
             "objectives.Conditional(objective)"
         )
 
-    def initialise_visible_bias(self, data: Tensor) -> None:
+    def initialize_visible_bias(self, data: Tensor) -> None:
         """Set the visible bias so that the machine without weights has the means of the observed data."""
         self.domain.check(data, "data")
         with torch.no_grad():
@@ -118,7 +118,7 @@ class ConditionalMachine(Energy):
 class ConditionedMachine(Energy):
     """The machine of v under given inputs; `forward(v)` is F(v | x) = E_v(v; b(x)) - log Σ_h exp(...).
 
-    With several inputs row i of v belongs to input i; as many rows again (the neighbours of a state, the
+    With several inputs row i of v belongs to input i; as many rows again (the neighbors of a state, the
     replicas of tempered chains) go through the inputs once more.
     """
 
@@ -162,7 +162,7 @@ class ConditionedMachine(Energy):
     # --- energies -----------------------------------------------------------------------------------
 
     def check_proper(self) -> None:
-        """Finite hidden units: there always is a normaliser."""
+        """Finite hidden units: there always is a normalizer."""
 
     def hidden_natural(self, v: Tensor, terms: Terms | None = None) -> Natural:
         """Natural parameters of h given v and x."""

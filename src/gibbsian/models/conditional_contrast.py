@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gibbsian.handed_out import hand_out
+from gibbsian.derivatives.known import hand_out
 from gibbsian.random import quick_uniforms
 from gibbsian.units import Bernoulli, Gaussian, Unit
 

@@ -119,10 +119,10 @@ class GatedRBM(ConditionalMachine):
         h = self.given(x).hidden_mean(y)
         return self.given(to).visible_mean(h.expand(len(to), *h.shape[1:]))
 
-    def normalise_filters(self, run: object = None) -> None:
+    def normalize_filters(self, run: object = None) -> None:
         """Give every column of U the mean norm of all, and of V too, which keeps factors from dying or taking over.
 
-        Call it after updates, for example as a hook: `gibbsian.fit(..., hooks=[model.normalise_filters])`.
+        Call it after updates, for example as a hook: `gibbsian.fit(..., hooks=[model.normalize_filters])`.
         """
         with torch.no_grad():
             for filters in (self.input_weight, self.weight):

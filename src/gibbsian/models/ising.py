@@ -1,4 +1,4 @@
-"""Ising models on rectangular lattices of any dimension, with coloured block Gibbs sampling.
+"""Ising models on rectangular lattices of any dimension, with colored block Gibbs sampling.
 
 E(s) = -Σ_<ij> J_ij sᵢsⱼ - Σᵢ hᵢsᵢ,   s = ±1
 """
@@ -17,10 +17,10 @@ __all__ = ["Ising"]
 
 
 class Ising(Energy):
-    """Ising lattice: neighbours along each axis are coupled, and sites of one colour are resampled together.
+    """Ising lattice: neighbors along each axis are coupled, and sites of one color are resampled together.
 
     Only couplings to the next site along each axis are stored, so a lattice of a million sites is fine. Two
-    colours (a checkerboard) do wherever no periodic axis has odd length, three otherwise. Near the critical
+    colors (a checkerboard) do wherever no periodic axis has odd length, three otherwise. Near the critical
     point single-site moves are slow: use tempering, or long runs. At inverse temperature β write
     `Ising(shape, coupling=β)`, or `.tempered(β)`.
 
@@ -38,14 +38,14 @@ class Ising(Energy):
     >>> lattice = Ising((4, 4), coupling=1.0)
     >>> lattice(torch.ones(1, 4, 4))  # 32 bonds
     tensor([-32.])
-    >>> lattice.colours
+    >>> lattice.colors
     2
     """
 
     coupling: Tensor
     field: Tensor
     bonds: Tensor
-    colour: Tensor
+    color: Tensor
 
     def __init__(
         self,
@@ -87,9 +87,9 @@ class Ising(Energy):
                 self.register_parameter(name, nn.Parameter(value))
             else:
                 self.register_buffer(name, value)
-        colour = _colouring(shape, around)
-        self.colours = int(colour.max()) + 1
-        self.register_buffer("colour", colour)
+        color = _coloring(shape, around)
+        self.colors = int(color.max()) + 1
+        self.register_buffer("color", color)
 
     def axis_couplings(self) -> Tensor:
         """J to the next site along each axis, `(axes, *shape)`, 0 where there is none."""
@@ -110,7 +110,7 @@ class Ising(Energy):
         return energy if beta is None else beta * energy
 
     def local_field(self, x: Tensor) -> Tensor:
-        """h + Σ over neighbours of J s, at every site."""
+        """h + Σ over neighbors of J s, at every site."""
         total = self.field.expand_as(x)
         for axis, coupling in enumerate(self.axis_couplings()):
             total = total + coupling * x.roll(-1, axis + 1) + (coupling * x).roll(1, axis + 1)
@@ -132,13 +132,13 @@ class Ising(Energy):
     def gibbs_sweep(
         self, x: Tensor, noise: tuple[Tensor, ...], free: Tensor | None = None, beta: Tensor | None = None
     ) -> Tensor:
-        """Every colour in turn: sites of one colour are no neighbours, so they are drawn together."""
+        """Every color in turn: sites of one color are no neighbors, so they are drawn together."""
         (u,) = noise
         with torch.no_grad():
             scale = 2.0 if beta is None else 2 * (beta.reshape(-1, *[1] * len(self.shape)) if beta.dim() else beta)
-            for colour in range(self.colours):
+            for color in range(self.colors):
                 p = torch.sigmoid(scale * self.local_field(x))
-                moves = self.colour == colour
+                moves = self.color == color
                 if free is not None:
                     moves = moves & (free != 0)
                 x = torch.where(moves, 2 * (u < p).to(x.dtype) - 1, x)
@@ -160,7 +160,7 @@ class Ising(Energy):
         machine.set_parameters(weight=weight + weight.T, bias=self.field.detach().expand(self.shape).flatten())
         return machine
 
-    def magnetisation(self, x: Tensor) -> Tensor:
+    def magnetization(self, x: Tensor) -> Tensor:
         """The mean spin of every row."""
         return x.flatten(1).mean(1)
 
@@ -177,18 +177,18 @@ def _bonds(shape: tuple[int, ...], periodic: tuple[bool, ...], dtype: torch.dtyp
     return bonds
 
 
-def _colouring(shape: tuple[int, ...], periodic: tuple[bool, ...]) -> Tensor:
-    """A colour for every site, different from its neighbours'.
+def _coloring(shape: tuple[int, ...], periodic: tuple[bool, ...]) -> Tensor:
+    """A color for every site, different from its neighbors'.
 
     Along one axis sites alternate between 0 and 1; a periodic axis of odd length ends on a 2. The sum over axes,
-    modulo the number of colours, is again proper, because a step along one axis changes one term alone.
+    modulo the number of colors, is again proper, because a step along one axis changes one term alone.
     """
     odd = any(wrap and length % 2 for length, wrap in zip(shape, periodic, strict=True))
-    colours = 3 if odd else 2
+    colors = 3 if odd else 2
     total = torch.zeros(shape, dtype=torch.long)
     for axis, (length, wrap) in enumerate(zip(shape, periodic, strict=True)):
         line = torch.arange(length) % 2
         if wrap and length % 2:
             line[-1] = 2
         total = total + line.reshape([-1 if i == axis else 1 for i in range(len(shape))])
-    return total % colours
+    return total % colors

@@ -19,12 +19,12 @@ class JointEnergy(Energy):
 
     The class probabilities are the classifier's own, whatever Z is. Train it with `CrossEntropy` plus
     `PersistentContrastiveDivergence` in `Weighted`; `given(y)` is the energy of a class, for sampling it.
-    `gibbsian.hybrid` generates images of given classes, and classifies after a few refining steps.
+    `gibbsian.uses.hybrid` generates images of given classes, and classifies after a few refining steps.
 
     Reference: Grathwohl et al. 2020.
 
     Args:
-        net: maps `(batch, *event)` to logits `(batch, classes)`, without batch normalisation.
+        net: maps `(batch, *event)` to logits `(batch, classes)`, without batch normalization.
         domain: where x lives.
 
     >>> import gibbsian as gb

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from gibbsian.derivatives.known import hand_out
 from gibbsian.domains import Domain, Real
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, ShapeError
-from gibbsian.handed_out import hand_out
 from gibbsian.models.conditional_contrast import cumulant_gap
 from gibbsian.models.tempered import TemperedMachine
 from gibbsian.random import normals, quick_uniforms, require_generator, stream, uniforms
@@ -43,7 +43,7 @@ class SpikeSlabRBM(Energy):
 
     Given the spikes v is Gaussian with precision Λ - Σ hⱼwⱼwⱼᵀ/αⱼ: each spike that is on lets v vary along its
     weights, so the machine models covariance where a Gaussian RBM models means alone. In the usual form the
-    precision can lose its sign and the law its normaliser; here Λ grows with the weights and dominates the sum
+    precision can lose its sign and the law its normalizer; here Λ grows with the weights and dominates the sum
     whatever they are, so no training step can leave the space of proper laws. λ depends on W, and the gradient
     knows.
 
@@ -217,7 +217,7 @@ class SpikeSlabRBM(Energy):
     def path(self, base_bias: Tensor | None = None, *, data: Tensor | None = None) -> "SpikeSlabPath":
         """The annealing path from independent Gaussian units to this machine, fitted to `data` or of unit scale."""
         if base_bias is not None:
-            raise ArgumentError("the base of a SpikeSlabRBM is fitted to data=, or a normalised energy given to ais")
+            raise ArgumentError("the base of a SpikeSlabRBM is fitted to data=, or a normalized energy given to ais")
         if data is None:
             return SpikeSlabPath(self, torch.zeros_like(self.visible_bias), torch.ones_like(self.visible_bias))
         mean, precision = self._moments(data)
@@ -232,7 +232,7 @@ class SpikeSlabRBM(Energy):
             raise ArgumentError("data must vary in every entry; drop constant columns first")
         return data.to(self.visible_bias).mean(0), 1 / spread
 
-    def initialise_visible(self, data: Tensor) -> None:
+    def initialize_visible(self, data: Tensor) -> None:
         """Set b and λ⁰ so that the machine without weights has the means and variances of the data."""
         mean, precision = self._moments(data)
         with torch.no_grad():
@@ -322,7 +322,7 @@ class SpikeSlabPath:
 
         E_β = (1-β) [½(v-m)ᵀΛ_A(v-m) + ½Σαs²] + βE(v, h, s)
 
-    Every member is a spike-and-slab machine with exact conditionals, and the base is normalised exactly.
+    Every member is a spike-and-slab machine with exact conditionals, and the base is normalized exactly.
 
     >>> path = SpikeSlabRBM(4, 3).path()
     >>> path.log_z0()  # 2 log 2π + 1.5 log 2π + 3 log 2

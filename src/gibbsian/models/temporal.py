@@ -134,7 +134,7 @@ class TemporalRBM(ConditionalMachine):
         """(past, frame) pairs as they are; a tensor of sequences `(batch, time, *event)` becomes its windows."""
         return self.windows(batch) if isinstance(batch, Tensor) else super().split(batch)
 
-    def initialise_past(self, past: Tensor, frame: Tensor, *, ridge: float = 1.0) -> None:
+    def initialize_past(self, past: Tensor, frame: Tensor, *, ridge: float = 1.0) -> None:
         """Set A and b to the ridge regression of frames on their pasts, and σ to what it leaves: Gaussian frames only.
 
         The machine then begins as the linear autoregression that it should improve on; hidden units start at
@@ -146,13 +146,13 @@ class TemporalRBM(ConditionalMachine):
         """
         if not isinstance(self.visible, Gaussian):
             raise CapabilityError(
-                f"initialise_past regresses real frames, and these are {type(self.visible).__name__}; use "
-                "initialise_visible_bias and learn A"
+                f"initialize_past regresses real frames, and these are {type(self.visible).__name__}; use "
+                "initialize_visible_bias and learn A"
             )
         self.domain.check(frame, "frame")
         u, v = self.check_condition(past).flatten(1).double(), frame.double()
         if not ridge > 0 or len(v) < 2:
-            raise ArgumentError(f"initialise_past(ridge={ridge}) with {len(v)} frames: needs ridge > 0 and two frames")
+            raise ArgumentError(f"initialize_past(ridge={ridge}) with {len(v)} frames: needs ridge > 0 and two frames")
         mean_u, mean_v = u.mean(0), v.mean(0)
         u, v = u - mean_u, v - mean_v
         a = torch.linalg.solve(u.T @ u + ridge * torch.eye(u.shape[1], dtype=u.dtype, device=u.device), u.T @ v)

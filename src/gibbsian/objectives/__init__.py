@@ -20,8 +20,8 @@ from gibbsian.objectives.probability_flow import MinimumProbabilityFlow
 from gibbsian.objectives.pseudo import PseudoLikelihood
 from gibbsian.objectives.ranking import Around, Flips, RankingContrastive
 from gibbsian.objectives.ratio import RatioMatching
-from gibbsian.objectives.redrawn import Binarised, Blurred
-from gibbsian.objectives.regularisers import Centred, Sparsity, WeightDecay
+from gibbsian.objectives.redrawn import Binarized, Blurred
+from gibbsian.objectives.regularizers import Centered, Sparsity, WeightDecay
 from gibbsian.objectives.samplers import FlowSampler, ImplicitSampler
 from gibbsian.objectives.score import ExplicitScoreMatching, ImplicitScoreMatching
 from gibbsian.objectives.sliced import SlicedScoreMatching
@@ -32,9 +32,9 @@ from gibbsian.objectives.weighted import Weighted
 __all__ = [
     "Adversarial",
     "Around",
-    "Binarised",
+    "Binarized",
     "Blurred",
-    "Centred",
+    "Centered",
     "ClassificationLikelihood",
     "Conditional",
     "ContrastiveDivergence",

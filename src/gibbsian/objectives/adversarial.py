@@ -9,8 +9,7 @@ from torch import nn
 from gibbsian.errors import ArgumentError
 from gibbsian.objectives.base import Batch, Loss, Objective, observed
 from gibbsian.objectives.chains import energy_gap
-from gibbsian.objectives.common import finish, frozen, need_energy, number
-from gibbsian.objectives.curvature import WHOLE_SPACE, need_domain
+from gibbsian.objectives.common import WHOLE_SPACE, finish, frozen, need_domain, need_energy, number
 from gibbsian.objectives.samplers import FlowSampler, ImplicitSampler, SamplerKind
 from gibbsian.random import require_generator
 
@@ -27,11 +26,11 @@ class AdversarialState(NamedTuple):
 
 @dataclass(frozen=True)
 class Adversarial(Objective):
-    """θ minimises E_data[E] - E_q[E] while φ minimises E_q[E] - H(q): q stands in for the model's samples.
+    """θ minimizes E_data[E] - E_q[E] while φ minimizes E_q[E] - H(q): q stands in for the model's samples.
 
     For a fixed energy the second is KL(q‖p) but for log Z, so q follows p, and for q = p the first has the
     gradient of the likelihood. No Markov chain, and a fast sampler at the end; but a game, which can circle:
-    give the energy a learning rate several times below the sampler's (`fit(optimiser=...)` with two parameter
+    give the energy a learning rate several times below the sampler's (`fit(optimizer=...)` with two parameter
     groups), or use a penalty.
 
     Reference: Kim & Bengio 2016; Dai et al. 2019; Grathwohl et al. 2021.

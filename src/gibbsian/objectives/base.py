@@ -32,9 +32,9 @@ Batch = Tensor | Sequence[Tensor]
 class Loss(NamedTuple):
     """What an objective returns: `value` to differentiate, the next state, and detached numbers to log.
 
-    `value` is minimised over the parameters of the energy and of the modules in the state. A two-player
-    objective also returns `other`, a second loss minimised over the parameters of the state's modules alone;
-    `value` is then minimised over the energy's parameters alone. The two may share a graph.
+    `value` is minimized over the parameters of the energy and of the modules in the state. A two-player
+    objective also returns `other`, a second loss minimized over the parameters of the state's modules alone;
+    `value` is then minimized over the energy's parameters alone. The two may share a graph.
     """
 
     value: Tensor

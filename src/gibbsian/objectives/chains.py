@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gibbsian.compiled import watched
-from gibbsian.energy import ContrastiveModel, Sampleable
+from gibbsian.capabilities import ContrastiveModel, Sampleable
 from gibbsian.errors import ArgumentError, CapabilityError
+from gibbsian.fast.compiled import watched
 from gibbsian.kernels.base import Kernel
 from gibbsian.kernels.tempering import ParallelTempering
 from gibbsian.objectives.base import Objective
-from gibbsian.sampling import advance, check_start
+from gibbsian.sampling.sample import advance, check_start
 
 
 def check_kernel(objective: Objective, kernel: Any) -> None:

@@ -17,12 +17,12 @@ __all__ = ["ClassificationLikelihood"]
 
 @dataclass(frozen=True)
 class ClassificationLikelihood(Objective):
-    """-[discriminative·log p(y|x) + generative·log p(x, y)] on labelled rows, -unsupervised·log p(x) on the others.
+    """-[discriminative·log p(y|x) + generative·log p(x, y)] on labeled rows, -unsupervised·log p(x) on the others.
 
     The classifier is exact; log p(x, y) and log p(x) are followed by contrastive divergence from the data:
     gradients E_data[∇F] - E_samples[∇F], F(x, y) or F(x). Batches are pairs (x, y); y = -1 marks a row
     without a label. Generative training needs most data per parameter saved, discriminative training
-    classifies best with much of it, a little of the generative term regularises that (hybrid), and the
+    classifies best with much of it, a little of the generative term regularizes that (hybrid), and the
     unsupervised term uses inputs without labels.
 
     Reference: Larochelle & Bengio 2008 (hybrid: generative = 0.01, discriminative = 1).

@@ -8,9 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gibbsian.domains import Domain, Real
 from gibbsian.energy import ScoreField
-from gibbsian.errors import ArgumentError, CapabilityError
+from gibbsian.errors import ArgumentError, CapabilityError, DomainError
 from gibbsian.objectives.base import Loss, Objective, check_finite
+
+WHOLE_SPACE = (Real,)
+ADVICE = (
+    "for binary data use RatioMatching, PseudoLikelihood or MinimumProbabilityFlow, for non-negative data "
+    "NonNegativeScoreMatching, for a box train gibbsian.unconstrained(energy)"
+)
 
 
 def finish(
@@ -32,6 +39,32 @@ def need_energy(objective: Objective, energy: Any) -> None:
             f"{type(objective).__name__} compares energies, but {type(energy).__name__} has only a score; "
             "train it with one of the score-matching objectives"
         )
+
+
+def need_domain(objective: Objective, energy: Any, kinds: tuple[type[Domain], ...], advice: str) -> None:
+    """Refuse a domain on which the principle does not hold."""
+    if not isinstance(energy.domain, kinds):
+        names = " or ".join(k.__name__ for k in kinds)
+        what = "score network" if isinstance(energy, ScoreField) else "energy"
+        raise DomainError(
+            f"{type(objective).__name__} holds on {names}, but this {what} lives on {energy.domain}; {advice}"
+        )
+
+
+def need_third_derivative(objective: Objective, energy: Any) -> None:
+    """Refuse normalization layers whose third derivative torch gets wrong without a word.
+
+    Their fused second derivative takes the statistics for constants (pytorch issues 175754 and 186256).
+    """
+    if isinstance(energy, ScoreField):
+        return
+    for name, module in energy.named_modules():
+        if isinstance(module, nn.LayerNorm | nn.modules.instancenorm._InstanceNorm | nn.modules.batchnorm._BatchNorm):
+            raise CapabilityError(
+                f"{type(objective).__name__} differentiates the energy three times, which torch does wrongly "
+                f"through {type(module).__name__} ({name}); use gibbsian.energies.LayerNorm, or torch's "
+                "RMSNorm or GroupNorm, or train with DenoisingScoreMatching"
+            )
 
 
 def whole(objective: Objective, name: str, value: Any, least: int = 1) -> None:
@@ -86,7 +119,7 @@ class _GivenGradient(torch.autograd.Function):
 
 def linear_loss(value: Tensor, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> Tensor:
     """A loss with the given value and the given gradient in the parameters, which is copied: what autograd returns may be
-    shared or expanded. For a gradient that belongs to nobody else see `gibbsian.handed_out`."""
+    shared or expanded. For a gradient that belongs to nobody else see `gibbsian.derivatives.known`."""
     return _GivenGradient.apply(value.detach(), gradients, *parameters)
 
 

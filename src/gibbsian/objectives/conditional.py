@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from gibbsian.energy import Family
+from gibbsian.capabilities import Family
 from gibbsian.errors import ArgumentError, CapabilityError, DataError
 from gibbsian.kernels.base import where_chain
 from gibbsian.kernels.tempering import ParallelTempering

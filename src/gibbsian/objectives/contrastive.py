@@ -19,16 +19,15 @@ from gibbsian.objectives.chains import (
     plain_gibbs,
     walk,
 )
-from gibbsian.objectives.common import finish, need_energy, number, whole
-from gibbsian.objectives.curvature import need_third_derivative
-from gibbsian.objectives.entropy import nearest_neighbour_entropy
+from gibbsian.objectives.common import finish, need_energy, need_third_derivative, number, whole
+from gibbsian.objectives.entropy import nearest_neighbor_entropy
 from gibbsian.random import require_generator
-from gibbsian.sampling import run_steps
+from gibbsian.sampling.sample import run_steps
 
 __all__ = ["ContrastiveDivergence"]
 
 
-class ReparametrisedScore(ScoreField):
+class ReparametrizedScore(ScoreField):
     """The score of an energy with its graph, so that a sample is a function of the parameters."""
 
     def __init__(self, energy: Any) -> None:
@@ -46,11 +45,11 @@ class ContrastiveDivergence(Objective):
         ∇ ≈ E_data[∇E] - E_q[∇E]            the usual rule; biased for finite k, exact as k → ∞
         ∇CD_k = E_data[∇E] - E_q[∇E] - K    with `entropy`, the gradient of KL(p_data‖p) - KL(q‖p) itself
 
-    K = ∇(E_q[E_stop] - H(q)) is the gradient through q alone: q is reparametrised through the last steps of
-    an unadjusted kernel and its entropy H estimated from nearest neighbours within the batch. Code in
-    circulation adds K; the divergence that is to be minimised has it with a minus.
+    K = ∇(E_q[E_stop] - H(q)) is the gradient through q alone: q is reparametrized through the last steps of
+    an unadjusted kernel and its entropy H estimated from nearest neighbors within the batch. Code in
+    circulation adds K; the divergence that is to be minimized has it with a minus.
 
-    Cheap and steady, but chains never leave the data's neighbourhood, so modes that the data do not have stay
+    Cheap and steady, but chains never leave the data's neighborhood, so modes that the data do not have stay
     unseen: `PersistentContrastiveDivergence` finds them.
 
     Reference: Hinton 2002; Du, Li, Tenenbaum & Mordatch 2021 for the entropy term.
@@ -60,7 +59,7 @@ class ContrastiveDivergence(Objective):
         steps: k.
         entropy: add the term -K; needs a kernel that moves by the score alone (`Langevin`) and several rows.
         entropy_steps: how many of the last steps are differentiated through; all of them make K exact.
-        neighbour: which neighbour's distance estimates the entropy; the gradient has a finite variance where
+        neighbor: which neighbor's distance estimates the entropy; the gradient has a finite variance where
             it times the dimension is above 2.
         penalty: times the mean squared energies of data and samples, added to keep them near zero.
 
@@ -75,14 +74,14 @@ class ContrastiveDivergence(Objective):
     steps: int = 1
     entropy: bool = False
     entropy_steps: int = 1
-    neighbour: int = 3
+    neighbor: int = 3
     penalty: float = 0.0
 
     def __post_init__(self) -> None:
         check_kernel(self, self.kernel)
         whole(self, "steps", self.steps)
         whole(self, "entropy_steps", self.entropy_steps)
-        whole(self, "neighbour", self.neighbour)
+        whole(self, "neighbor", self.neighbor)
         number(self, "penalty", self.penalty)
         if self.entropy and self.kernel.needs_energy:
             raise CapabilityError(
@@ -99,10 +98,9 @@ class ContrastiveDivergence(Objective):
         super().check(energy, batch)
         need_energy(self, energy)
         check_chains(self, energy, self.kernel, observed(batch))
-        if self.entropy and len(observed(batch)) <= self.neighbour:
+        if self.entropy and len(observed(batch)) <= self.neighbor:
             raise ShapeError(
-                f"the entropy term needs more than {self.neighbour} rows, got {len(observed(batch))}; use "
-                "larger batches"
+                f"the entropy term needs more than {self.neighbor} rows, got {len(observed(batch))}; use larger batches"
             )
         if self.entropy and self.entropy_steps > 1:
             need_third_derivative(self, energy)
@@ -126,12 +124,12 @@ class ContrastiveDivergence(Objective):
         start = walk(energy, self.kernel, x, first, generator)[0] if first else x
         # E(samples) with its graph carries both E_q[∇E] and the gradient through q, so that the value is
         # KL(p_data‖p) - KL(q‖p) but for the entropy of the data, and its gradient follows by itself
-        field = ReparametrisedScore(energy)
+        field = ReparametrizedScore(energy)
         chain = self.kernel.init(field, start.detach())
         inputs = self.kernel.draw(field, start, self.entropy_steps, generator, first)
         chain, _, _ = run_steps(field, self.kernel, chain, inputs)
         samples = self.kernel.position(chain)
         value, metrics = energy_gap(energy, x, samples, self.penalty)
-        entropy = nearest_neighbour_entropy(samples, self.neighbour)
+        entropy = nearest_neighbor_entropy(samples, self.neighbor)
         metrics |= {"entropy": entropy, **chain_metrics(x, samples)}
         return finish(self, value + entropy, state, metrics)

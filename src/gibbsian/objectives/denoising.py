@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
-from gibbsian.energy import Energy, Family, ScoreField
+from gibbsian.capabilities import Family
+from gibbsian.energy import Energy, ScoreField
 from gibbsian.errors import ArgumentError, CapabilityError
 from gibbsian.objectives.base import Batch, Loss, Objective, observed
-from gibbsian.objectives.common import finish, number
-from gibbsian.objectives.curvature import WHOLE_SPACE, need_domain
+from gibbsian.objectives.common import WHOLE_SPACE, finish, need_domain, number
 from gibbsian.random import require_generator
 
 __all__ = ["DenoisingScoreMatching", "MultiScaleDenoising"]

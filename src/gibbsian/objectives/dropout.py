@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gibbsian.errors import CapabilityError
-from gibbsian.models.dbm_classifier import DBMClassifier
+from gibbsian.models.dbm.classifier import DBMClassifier
 from gibbsian.objectives.base import Batch, Loss
 from gibbsian.objectives.common import number
 from gibbsian.objectives.joint import CrossEntropy
@@ -21,7 +21,7 @@ class DropoutCrossEntropy(CrossEntropy):
     """-E log p(y|x) with a share of the inputs and of the hidden units blanked out, others of them for every row.
 
     Those that stay are divided by the share that stays, so that without dropping the network is their average in the
-    linear case. Regularises the fine-tuning of wide networks; for `models.DBMClassifier`.
+    linear case. Regularizes the fine-tuning of wide networks; for `models.DBMClassifier`.
 
     Reference: Srivastava et al. 2014.
 

@@ -1,4 +1,4 @@
-"""Normalising flows (zuko) as noise with a density and as samplers with an exact entropy."""
+"""Normalizing flows (zuko) as noise with a density and as samplers with an exact entropy."""
 
 import math
 
@@ -12,7 +12,7 @@ __all__ = ["Flow"]
 
 
 class Flow(nn.Module):
-    """A neural spline flow in standardised coordinates: x = loc + scale·f(z), z ~ N(0, I).
+    """A neural spline flow in standardized coordinates: x = loc + scale·f(z), z ~ N(0, I).
 
     Args:
         shape: the event shape; events are flattened inside.

@@ -31,13 +31,13 @@ class CrossEntropy(Objective):
     log p(x, y) = log p(y|x) + log p(x), so equal weights are the joint likelihood.
 
     Rows of label -1 have none: the mean is over the others, and such rows teach p(x) alone. For few labels among
-    many rows, `data.WithLabelled` puts some of them into every batch.
+    many rows, `data.WithLabeled` puts some of them into every batch.
 
     Reference: Grathwohl et al. 2020; adversarial examples: Goodfellow, Shlens & Szegedy 2015.
 
     Args:
         smoothing: share of the target that is spread evenly over the classes.
-        adversary: ε > 0 takes half of the loss at x + ε sign(∂loss/∂x), inside the domain: a strong regulariser, at
+        adversary: ε > 0 takes half of the loss at x + ε sign(∂loss/∂x), inside the domain: a strong regularizer, at
             twice the price.
 
     >>> import gibbsian as gb
@@ -92,7 +92,7 @@ class CrossEntropy(Objective):
         return finish(self, value, state, metrics)
 
     def _worse(self, domain: Domain, mean_loss: Callable[[Tensor], tuple[Tensor, Tensor]], x: Tensor) -> Tensor:
-        """The inputs nearby, by the largest entry of the difference, for which the linearised loss is highest."""
+        """The inputs nearby, by the largest entry of the difference, for which the linearized loss is highest."""
         with torch.enable_grad():
             start = x.detach().requires_grad_()
             (slope,) = torch.autograd.grad(mean_loss(start)[0], start)

@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gibbsian.capabilities import Normalized, Sampleable
 from gibbsian.domains import Binary, Box, Categorical, Discrete, Domain, Real, Spin
 from gibbsian.energies.gaussian import Gaussian
 from gibbsian.energies.gaussian_mixture import GaussianMixture
-from gibbsian.energy import Energy, Normalised, Sampleable
+from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DomainError
 from gibbsian.objectives.flows import Flow, spread
 from gibbsian.random import isolated
@@ -40,7 +41,7 @@ def _need(noise: FittedNoise, domain: Domain, kinds: tuple[type[Domain], ...]) -
 
 
 class EnergyNoise(nn.Module):
-    """A normalised energy that can be drawn from, as noise: log p(x) = -E(x) - log Z; events are reshaped."""
+    """A normalized energy that can be drawn from, as noise: log p(x) = -E(x) - log Z; events are reshaped."""
 
     def __init__(self, energy: Energy, shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -76,8 +77,8 @@ def shrunk_covariance(x: Tensor) -> Tensor:
     Reference: Chen, Wiesel, Eldar & Hero 2010.
     """
     n, d = x.shape
-    centred = x - x.mean(0)
-    s = centred.T @ centred / n
+    centered = x - x.mean(0)
+    s = centered.T @ centered / n
     mean, square = s.trace() / d, s.square().mean()
     excess = (n + 1) * (square - mean**2 / d)
     share = ((square + mean**2) / excess).clamp(max=1.0) if bool(excess > 0) else torch.ones_like(mean)
@@ -102,11 +103,11 @@ class GaussianNoise(FittedNoise):
 
 @dataclass(frozen=True)
 class MixtureNoise(FittedNoise):
-    """A mixture of Gaussians fitted by expectation-maximisation.
+    """A mixture of Gaussians fitted by expectation-maximization.
 
     Args:
         components: how many.
-        iterations: rounds of expectation-maximisation.
+        iterations: rounds of expectation-maximization.
         floor: least variance in any direction, as a share of the data's mean variance.
 
     >>> g = torch.Generator().manual_seed(0)
@@ -136,8 +137,8 @@ class MixtureNoise(FittedNoise):
         for _ in range(self.iterations):
             mass = share.sum(0) + 1e-6  # an emptied component keeps a place
             means = share.T @ flat / mass[:, None]
-            centred = flat[:, None] - means
-            spread_of = torch.einsum("nk,nkd,nke->kde", share, centred, centred) / mass[:, None, None] + least
+            centered = flat[:, None] - means
+            spread_of = torch.einsum("nk,nkd,nke->kde", share, centered, centered) / mass[:, None, None] + least
             mixture = GaussianMixture(means, 0.5 * (spread_of + spread_of.mT), mass / mass.sum())
             share = mixture.responsibilities(flat)
         return EnergyNoise(mixture, domain.shape)
@@ -194,13 +195,13 @@ class FlowNoise(FittedNoise):
             bins=self.bins,
             generator=generator,
         )
-        optimiser = torch.optim.Adam(flow.parameters(), lr=self.lr)
+        optimizer = torch.optim.Adam(flow.parameters(), lr=self.lr)
         with torch.enable_grad():
             for _ in range(self.steps):
                 rows = torch.randint(len(x), (min(self.batch, len(x)),), generator=generator, device=x.device)
-                optimiser.zero_grad()
+                optimizer.zero_grad()
                 (-flow.log_prob(x[rows]).mean()).backward()
-                optimiser.step()
+                optimizer.step()
         flow.zero_grad()
         return flow.requires_grad_(self.train)
 
@@ -279,7 +280,7 @@ NAMED: dict[str, FittedNoise] = {
 def given_noise(noise: Any, domain: Domain) -> nn.Module:
     """A noise that needs no fit, checked against the energy's domain."""
     if isinstance(noise, Energy):
-        if not (isinstance(noise, Normalised) and isinstance(noise, Sampleable)):
+        if not (isinstance(noise, Normalized) and isinstance(noise, Sampleable)):
             raise CapabilityError(
                 f"as noise {type(noise).__name__} must know its log_z() and be drawn from exactly; use a "
                 "Gaussian, a mixture, or one of the fitted noises, such as noise='mixture'"

@@ -28,7 +28,7 @@ class LearnedLogZ(nn.Module):
 class NoiseState(NamedTuple):
     """The learned log Z, and the noise where it was fitted to the data."""
 
-    normaliser: LearnedLogZ
+    normalizer: LearnedLogZ
     noise: nn.Module | None
 
 
@@ -37,7 +37,7 @@ class NoiseContrastive(Objective):
     """E_data[ζ(-G)] + ν·E_noise[ζ(G)] with G = -E(x) - c - log p_n(x) - log ν, and c = log Z learned along.
 
     Logistic regression between data and ν noise draws per datum: no sampler, and the model comes out
-    normalised. The factor ν belongs there: without it c tends to log Z - log ν. With noise equal to the
+    normalized. The factor ν belongs there: without it c tends to log Z - log ν. With noise equal to the
     data's law the variance of an estimate is (1 + 1/ν) times the maximum-likelihood one; noise that is told
     apart at once gives no gradient, so watch the metric `accuracy` (½ is ideal, 1 is hopeless) and choose
     closer noise.
@@ -50,7 +50,7 @@ class NoiseContrastive(Objective):
             an energy with `log_z()` and `sample()`; or a torch distribution over events.
         ratio: ν, noise draws per datum.
 
-    The state holds `normaliser.log_z`; `gibbsian.fit` returns it as `run.log_z`. It starts at the importance
+    The state holds `normalizer.log_z`; `gibbsian.fit` returns it as `run.log_z`. It starts at the importance
     estimate under the noise.
 
     >>> import gibbsian as gb
@@ -94,12 +94,12 @@ class NoiseContrastive(Objective):
         return NoiseState(LearnedLogZ(start), fitted)
 
     def log_z(self, state: NoiseState) -> Tensor:
-        return state.normaliser.log_z.detach()
+        return state.normalizer.log_z.detach()
 
     def __call__(self, energy: Any, batch: Batch, state: NoiseState, generator: torch.Generator) -> Loss:
         x = observed(batch)
         require_generator(generator, x.device)
-        n, c = len(x), state.normaliser.log_z
+        n, c = len(x), state.normalizer.log_z
         noise = given_noise(self.noise, energy.domain) if state.noise is None else state.noise
         with torch.no_grad():
             y = noise.sample(self.ratio * n, generator=generator).to(x)  # type: ignore[operator]

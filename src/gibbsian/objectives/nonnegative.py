@@ -7,19 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gibbsian.derivatives.curvature import batchable, blocks, curvature, diagonal, directions, score_with_graph
 from gibbsian.domains import NonNegative
 from gibbsian.objectives.base import Batch, Loss, observed
-from gibbsian.objectives.common import accumulated, finish
-from gibbsian.objectives.curvature import (
-    batchable,
-    blocks,
-    curvature,
-    diagonal,
-    directions,
-    need_domain,
-    need_third_derivative,
-    score_with_graph,
-)
+from gibbsian.objectives.common import accumulated, finish, need_domain, need_third_derivative
 from gibbsian.objectives.score import TracedObjective
 from gibbsian.random import require_generator
 

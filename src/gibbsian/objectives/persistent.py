@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector
 
-from gibbsian.energy import Family
+from gibbsian.capabilities import Family
 from gibbsian.errors import ArgumentError, CapabilityError, DataError
 from gibbsian.kernels.base import Kernel, where_chain
 from gibbsian.kernels.tempering import ParallelTempering

@@ -1,4 +1,4 @@
-"""Learning by perturbation and maximisation."""
+"""Learning by perturbation and maximization."""
 
 import math
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from gibbsian.models.boltzmann import BoltzmannMachine
 from gibbsian.models.ising import Ising
 from gibbsian.objectives.base import Batch, Loss, Objective, observed
 from gibbsian.objectives.common import finish, need_energy, one_of, whole
-from gibbsian.objectives.neighbours import unit_count
+from gibbsian.objectives.neighbors import unit_count
 from gibbsian.random import require_generator
 
 __all__ = ["PerturbAndMAP"]
@@ -27,7 +27,7 @@ class PerturbAndMAP(Objective):
 
     The second term bounds log Z from above, so the loss bounds the negative log-likelihood; its gradient
     E_data[∇E] - E_γ[∇E(x̂)] compares the data with perturbed maxima x̂ instead of samples. Exact for
-    independent units. For models that are easy to maximise and hard to sample: strongly attractive machines.
+    independent units. For models that are easy to maximize and hard to sample: strongly attractive machines.
 
     Reference: Papandreou & Yuille 2011; Hazan & Jaakkola 2012.
 
@@ -116,7 +116,7 @@ def _enumerated(energy: Any, noise: Tensor, like: Tensor) -> Tensor:
 
 def _by_flow(energy: Any, noise: Tensor, like: Tensor) -> Tensor:
     """The maximum under every perturbation by one minimum cut each."""
-    from gibbsian.partition.maximise import attractive_flips, max_flow
+    from gibbsian.partition.maximize import attractive_flips, max_flow
     from gibbsian.partition.pairwise import pairwise
 
     graph = pairwise(energy)

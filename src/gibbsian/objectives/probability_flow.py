@@ -4,17 +4,17 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from gibbsian.objectives.neighbours import NeighbourObjective
+from gibbsian.objectives.neighbors import NeighborObjective
 
 __all__ = ["MinimumProbabilityFlow"]
 
 
 @dataclass(frozen=True)
-class MinimumProbabilityFlow(NeighbourObjective):
+class MinimumProbabilityFlow(NeighborObjective):
     """E Σ_{x'} exp(½(E(x) - E(x'))) over all states x' that differ from x in one unit.
 
     The rate at which probability would flow out of the data under dynamics that leave the model invariant.
-    Neighbours that are data themselves count too: leaving them out, as the derivation for distinct data
+    Neighbors that are data themselves count too: leaving them out, as the derivation for distinct data
     points does, is inconsistent when the data are dense. The exponential makes it sensitive to outliers.
 
     Reference: Sohl-Dickstein, Battaglino & DeWeese 2011.

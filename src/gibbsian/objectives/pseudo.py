@@ -5,13 +5,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gibbsian.objectives.neighbours import NeighbourObjective
+from gibbsian.objectives.neighbors import NeighborObjective
 
 __all__ = ["PseudoLikelihood"]
 
 
 @dataclass(frozen=True)
-class PseudoLikelihood(NeighbourObjective):
+class PseudoLikelihood(NeighborObjective):
     """-E Σᵢ log p(xᵢ | x₋ᵢ); for two-valued units -Σᵢ log σ(E(x̄ᵢ) - E(x)), x̄ᵢ with unit i flipped.
 
     Consistent without a partition function or a sampler, for one energy evaluation a unit. Categorical units

@@ -9,13 +9,13 @@ from torch import Tensor
 from gibbsian.domains import Categorical
 from gibbsian.errors import DomainError
 from gibbsian.objectives.base import Batch
-from gibbsian.objectives.neighbours import NeighbourObjective
+from gibbsian.objectives.neighbors import NeighborObjective
 
 __all__ = ["RatioMatching"]
 
 
 @dataclass(frozen=True)
-class RatioMatching(NeighbourObjective):
+class RatioMatching(NeighborObjective):
     """E Σᵢ σ(E(x) - E(x̄ᵢ))², x̄ᵢ with bit i flipped: match the ratios p(x)/p(x̄ᵢ) through g(u) = 1/(1 + u).
 
     Consistent for two-valued units, with bounded terms, so one strange datum cannot dominate, unlike

@@ -1,4 +1,4 @@
-"""Objectives on data that are drawn anew at every step: blurred by noise, or binary from grey values."""
+"""Objectives on data that are drawn anew at every step: blurred by noise, or binary from gray values."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from gibbsian.objectives.base import Batch, Loss, Objective, observed
 from gibbsian.objectives.common import number
 from gibbsian.random import quick_uniforms, require_generator
 
-__all__ = ["Binarised", "Blurred", "Redrawn"]
+__all__ = ["Binarized", "Blurred", "Redrawn"]
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,12 @@ class Redrawn(Objective):
 
 
 @dataclass(frozen=True)
-class Binarised(Redrawn):
-    """An objective for {0, 1} data on grey values in [0, 1]: every step draws x ~ Bernoulli(grey) anew.
+class Binarized(Redrawn):
+    """An objective for {0, 1} data on gray values in [0, 1]: every step draws x ~ Bernoulli(gray) anew.
 
-    The same as `fit(transform=...)` with `data.binarise`, inside the step: data are checked once, and with
+    The same as `fit(transform=...)` with `data.binarize`, inside the step: data are checked once, and with
     `fit(compile=True)` many steps go into one CUDA graph. No two epochs see the same pixels, which keeps a machine
-    from learning one binarisation by heart. For digits; where grey values are amounts and not probabilities use
+    from learning one binarization by heart. For digits; where gray values are amounts and not probabilities use
     Gaussian units.
 
     Reference: Salakhutdinov & Murray 2008, who trained this way.
@@ -66,9 +66,9 @@ class Binarised(Redrawn):
 
     >>> import gibbsian as gb
     >>> g = torch.Generator().manual_seed(0)
-    >>> objective = Binarised(gb.objectives.ContrastiveDivergence(gb.kernels.Gibbs()))
-    >>> grey = torch.rand(10, 6, generator=g)
-    >>> objective(gb.models.RBM(6, 3), grey, (), g).value.backward()
+    >>> objective = Binarized(gb.objectives.ContrastiveDivergence(gb.kernels.Gibbs()))
+    >>> gray = torch.rand(10, 6, generator=g)
+    >>> objective(gb.models.RBM(6, 3), gray, (), g).value.backward()
     """
 
     def redraw(self, energy: Any, x: Tensor, generator: torch.Generator) -> Tensor:

@@ -130,7 +130,7 @@ class ImplicitNetwork(nn.Module):
         if self.score is not None:
             s_q = self.score(x.detach())
             fit = 0.5 * (self.sigma * s_q + noise).square().flatten(1).sum(1).mean()
-            # ∇(-H) = E[s_qᵀ ∂x]; the fit of s_q has no other place to be minimised
+            # ∇(-H) = E[s_qᵀ ∂x]; the fit of s_q has no other place to be minimized
             term = (s_q.detach() * x).flatten(1).sum(1).mean() + fit - fit.detach()
             return x, term, {"score_fit": fit.detach()}
         posterior = LatentPosterior(self.network, x.detach(), self.sigma, self.latent)

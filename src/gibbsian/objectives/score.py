@@ -11,21 +11,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gibbsian.derivatives.curvature import bend, blocks, directions, score_with_graph, trace_block
 from gibbsian.domains import Bounded, Real
 from gibbsian.energy import Energy, ScoreField
 from gibbsian.errors import ArgumentError, ShapeError
 from gibbsian.objectives.base import Batch, Loss, Objective, observed
-from gibbsian.objectives.common import accumulated, finish, one_of, whole
-from gibbsian.objectives.curvature import (
+from gibbsian.objectives.common import (
     ADVICE,
     WHOLE_SPACE,
-    bend,
-    blocks,
-    directions,
+    accumulated,
+    finish,
     need_domain,
     need_third_derivative,
-    score_with_graph,
-    trace_block,
+    one_of,
+    whole,
 )
 from gibbsian.random import require_generator
 
@@ -96,7 +95,7 @@ class TracedObjective(Objective):
 class ImplicitScoreMatching(TracedObjective):
     """E[tr ∇s(x) + ½‖s(x)‖²] = E[-ΔE + ½‖∇E‖²]: no target score, no partition function, no sampler.
 
-    Consistent on R^d; for a Gaussian with full, diagonal or isotropic precision its minimiser is the
+    Consistent on R^d; for a Gaussian with full, diagonal or isotropic precision its minimizer is the
     maximum-likelihood estimate of the same sample. The exact trace costs d second derivatives, so it is for
     tens of dimensions; beyond them use `trace="hutchinson"`, `SlicedScoreMatching` or
     `DenoisingScoreMatching`. It is blind to the relative weight of modes that lie far apart.

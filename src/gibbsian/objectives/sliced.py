@@ -5,17 +5,9 @@ from typing import Any
 
 import torch
 
+from gibbsian.derivatives.curvature import KINDS, bend, directions
 from gibbsian.objectives.base import Batch, Loss, Objective, observed
-from gibbsian.objectives.common import finish, one_of, whole
-from gibbsian.objectives.curvature import (
-    ADVICE,
-    KINDS,
-    WHOLE_SPACE,
-    bend,
-    directions,
-    need_domain,
-    need_third_derivative,
-)
+from gibbsian.objectives.common import ADVICE, WHOLE_SPACE, finish, need_domain, need_third_derivative, one_of, whole
 from gibbsian.random import require_generator
 
 __all__ = ["SlicedScoreMatching"]

@@ -92,7 +92,7 @@ def like_classes(
     fall into textures that no image is near to, and do not come back. No covariance is formed, so a batch of B rows
     is enough in any dimension.
 
-    Reference: Yang & Ji 2021 (JEM++, informative initialisation).
+    Reference: Yang & Ji 2021 (JEM++, informative initialization).
 
     Args:
         x: `(B, *event)`.

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gibbsian.derivatives.known import sum_of
 from gibbsian.errors import CapabilityError, DataError
-from gibbsian.handed_out import sum_of
-from gibbsian.models.dbn import DBN
-from gibbsian.models.dbn_phases import sleep_phase, wake_phase
+from gibbsian.models.dbn.machine import DBN
+from gibbsian.models.dbn.phases import sleep_phase, wake_phase
 from gibbsian.objectives.base import Batch, Loss, Objective, labels, observed
 from gibbsian.objectives.common import finish, frozen, whole
 from gibbsian.random import require_generator

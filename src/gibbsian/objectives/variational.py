@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gibbsian.compiled import fused
+from gibbsian.derivatives.known import hand_out
 from gibbsian.errors import ArgumentError, CapabilityError
-from gibbsian.handed_out import hand_out
-from gibbsian.models.dbm import DBM
-from gibbsian.models.dbm_fused import Learned, fused_phases
-from gibbsian.models.dbm_phases import linear_layers, negative_phase, phase_contrast, positive_phase
+from gibbsian.fast.compiled import fused
+from gibbsian.models.dbm.fused import Learned, fused_phases
+from gibbsian.models.dbm.machine import DBM
+from gibbsian.models.dbm.phases import linear_layers, negative_phase, phase_contrast, positive_phase
 from gibbsian.objectives.base import Batch, Loss, Objective, observed
 from gibbsian.objectives.chains import chain_metrics
 from gibbsian.objectives.common import finish, number, one_of, trainable, whole
@@ -23,7 +23,7 @@ __all__ = ["VariationalLikelihood"]
 
 
 class LayerChains(NamedTuple):
-    """The persistent chains layer by layer, visible units first; with centring the offsets μ of every layer."""
+    """The persistent chains layer by layer, visible units first; with centering the offsets μ of every layer."""
 
     layers: tuple[Tensor, ...]
     offsets: tuple[Tensor, ...] = ()
@@ -36,24 +36,24 @@ class VariationalLikelihood(Objective):
         ∇ = -⟨φ(μ^{l-1})φ(μˡ)ᵀ⟩_data + ⟨φ(h^{l-1})φ(hˡ)ᵀ⟩_chains
 
     μ after a fixed number of mean-field iterations from an upward pass with doubled inputs, the chains by even/odd
-    block Gibbs sweeps that go on from update to update. Start from pre-trained layers (`pretrain`), or with `centring`
+    block Gibbs sweeps that go on from update to update. Start from pre-trained layers (`pretrain`), or with `centering`
     from small random weights. Chains must follow the model: use small rates that fall, and more `steps` where
     `movement` is low.
 
-    Centring takes the gradient of E(v - μ⁰, h¹ - μ¹, ...), mapped back to plain weights and biases,
+    Centering takes the gradient of E(v - μ⁰, h¹ - μ¹, ...), mapped back to plain weights and biases,
 
         ΔWˡ = gˡ_W - μ^{l-1}gˡᵀ - g^{l-1}μˡᵀ,   Δbˡ = gˡ - ΔW^{l+1}μ^{l+1} - (ΔWˡ)ᵀμ^{l-1},
 
     which decouples the mean activity of layers from what they code and makes joint training from scratch work.
 
-    Reference: Salakhutdinov & Hinton 2009; Montavon & Müller 2012 (centring).
+    Reference: Salakhutdinov & Hinton 2009; Montavon & Müller 2012 (centering).
 
     Args:
         iterations: of mean field, for every batch; a fixed number, so that nothing waits for the device.
         steps: Gibbs sweeps of the chains per update.
         chains: how many there are.
         start: where they begin: "reference" (uniform layers) or "data" (rows of the batch, hidden layers drawn upwards).
-        centring: rate of the running averages of μ, such as 0.01; None for no centring.
+        centering: rate of the running averages of μ, such as 0.01; None for no centering.
 
     >>> import gibbsian as gb
     >>> g = torch.Generator().manual_seed(0)
@@ -69,14 +69,14 @@ class VariationalLikelihood(Objective):
     steps: int = 5
     chains: int = 100
     start: str = "reference"
-    centring: float | None = None
+    centering: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("iterations", "steps", "chains"):
             whole(self, name, getattr(self, name))
         one_of(self, "start", self.start, ("reference", "data"))
-        if self.centring is not None:
-            number(self, "centring", self.centring, 0.0, 1.0, open_low=True)
+        if self.centering is not None:
+            number(self, "centering", self.centering, 0.0, 1.0, open_low=True)
 
     def check(self, energy: Any, batch: Batch) -> None:
         super().check(energy, batch)
@@ -85,10 +85,10 @@ class VariationalLikelihood(Objective):
                 f"VariationalLikelihood trains models.DBM, got {type(energy).__name__}; where the free energy is exact use "
                 "objectives.PersistentContrastiveDivergence"
             )
-        if self.centring is not None and not linear_layers(energy):
+        if self.centering is not None and not linear_layers(energy):
             kinds = ", ".join(type(unit).__name__ for unit in energy.layers)
             raise CapabilityError(
-                f"centring needs Bernoulli, Spin or Softmax units throughout, whose biases enter linearly; got {kinds}"
+                f"centering needs Bernoulli, Spin or Softmax units throughout, whose biases enter linearly; got {kinds}"
             )
 
     def init(self, energy: Any, batch: Batch, generator: torch.Generator) -> LayerChains:
@@ -104,7 +104,7 @@ class VariationalLikelihood(Objective):
                 else:
                     layers.append(unit.domain.sample(self.chains, generator=generator, dtype=x.dtype))
             offsets: tuple[Tensor, ...] = ()
-            if self.centring is not None:
+            if self.centering is not None:
                 offsets = tuple(s.mean(0) for s in positive_phase(energy, x, self.iterations)[0].seen)
         return LayerChains(tuple(layers), offsets)
 
@@ -122,12 +122,12 @@ class VariationalLikelihood(Objective):
                 gap = positive.energy - negative.energy
                 learned = Learned(gap, *gradients, positive.seen, list(layers), residual)
             weights, biases, offsets = learned.weights, learned.biases, state.offsets
-            if self.centring is not None:
+            if self.centering is not None:
                 if len(offsets) != len(biases):
-                    raise ArgumentError("the state has no offsets; make it with init of an objective with centring")
+                    raise ArgumentError("the state has no offsets; make it with init of an objective with centering")
                 means = [s.mean(0) for s in learned.means]
-                offsets = tuple(torch.lerp(a, b, self.centring) for a, b in zip(offsets, means, strict=True))
-                _centre(weights, biases, offsets)
+                offsets = tuple(torch.lerp(a, b, self.centering) for a, b in zip(offsets, means, strict=True))
+                _center(weights, biases, offsets)
             gradient = {id(p): g for p, g in zip((*energy.weights, *energy.biases), (*weights, *biases), strict=True)}
         parameters = trainable(energy)
         value = hand_out(learned.gap, parameters, [gradient[id(p)] for p in parameters])
@@ -167,8 +167,8 @@ def _metrics(gap: Tensor, residual: Tensor, before: tuple[Tensor, ...], after: t
     return {"gap": gap, "residual": residual, **chain_metrics(before[0], after[0])}
 
 
-def _centre(weights: list[Tensor], biases: list[Tensor], offsets: tuple[Tensor, ...]) -> None:
-    """The centred gradient, in place."""
+def _center(weights: list[Tensor], biases: list[Tensor], offsets: tuple[Tensor, ...]) -> None:
+    """The centered gradient, in place."""
     plain = list(biases)
     for i, w in enumerate(weights):
         w.addr_(offsets[i], plain[i + 1], alpha=-1).addr_(plain[i], offsets[i + 1], alpha=-1)

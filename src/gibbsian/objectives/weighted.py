@@ -16,7 +16,7 @@ __all__ = ["Weighted"]
 
 @dataclass(frozen=True)
 class Weighted(Objective):
-    """Σ wᵢ·Lᵢ: several principles, or a principle and its regularisers, on one energy.
+    """Σ wᵢ·Lᵢ: several principles, or a principle and its regularizers, on one energy.
 
     Each part keeps its own state and draws its own random numbers; metrics are prefixed with the part's
     position and name where two would collide.

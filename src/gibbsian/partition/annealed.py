@@ -53,9 +53,9 @@ def ais(
     Reference: Neal 2001.
 
     Args:
-        energy: any energy with a normaliser.
+        energy: any energy with a normalizer.
         data: training data, to which the base is fitted; without data or base a warning is given.
-        base: instead of data: a normalised energy with exact draws, or for discrete units their bias.
+        base: instead of data: a normalized energy with exact draws, or for discrete units their bias.
         chains: independent runs, each giving one weight.
         betas: number of temperatures, evenly spaced, or a tensor that rises from 0 to 1
             (`schedules.sigmoid(1000)`); 1000 where it is left out, or those of the result that is resumed.

@@ -11,7 +11,7 @@ from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, DomainError
 from gibbsian.random import require_generator
 
-__all__ = ["Exponential", "Factorised", "IndependentGaussian", "Uniform", "base_bias", "fitted_base"]
+__all__ = ["Exponential", "Factorized", "IndependentGaussian", "Uniform", "base_bias", "fitted_base"]
 
 
 class IndependentGaussian(Energy):
@@ -91,7 +91,7 @@ class Exponential(Energy):
         ).exponential_(generator=generator)
 
 
-class Factorised(Energy):
+class Factorized(Energy):
     """Independent discrete units: E(x) = -b·x over {0, 1}, ±1 or one-hot events."""
 
     bias: Tensor
@@ -154,7 +154,7 @@ def fitted_base(domain: Domain, data: Tensor | None, like: Tensor) -> Energy:
             )
         return Exponential(mean)
     if isinstance(domain, Binary | Spin | Categorical):
-        return Factorised(domain, like.new_zeros(domain.shape) if data is None else base_bias(domain, data))
+        return Factorized(domain, like.new_zeros(domain.shape) if data is None else base_bias(domain, data))
     raise DomainError(f"no base law is known for {domain}; give one with base=, an energy with log_z() and sample()")
 
 

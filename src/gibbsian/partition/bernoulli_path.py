@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gibbsian.models.rbm_path import RBMPath
+from gibbsian.models.rbm.path import RBMPath
 
 __all__ = ["BernoulliPath"]
 

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from gibbsian.capabilities import Normalized
 from gibbsian.domains import Discrete
-from gibbsian.energy import Energy, Normalised
+from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, DomainError
 from gibbsian.models.conditional import ConditionedMachine
 from gibbsian.partition.base import LogZ, exactly, placement, refuse_nan, require_energy
@@ -53,7 +54,7 @@ def exact(
     tensor(3.9398, dtype=torch.float64)
     """
     require_energy(energy)
-    if isinstance(energy, Normalised):
+    if isinstance(energy, Normalized):
         with torch.no_grad():
             return exactly(energy.log_z().double(), "closed form")
     summed, domain = summed_side(energy, total)
@@ -87,7 +88,7 @@ def exact_log_z(energy: Energy, *, rows: int = 1 << 14, limit: int = LIMIT) -> T
     tensor([0.5000, 0.5000, 0.5000])
     """
     require_energy(energy)
-    if isinstance(energy, Normalised):
+    if isinstance(energy, Normalized):
         return energy.log_z()
     dtype, device = placement(energy)
     if isinstance(energy, ConditionedMachine) and len(energy.condition) > 1:

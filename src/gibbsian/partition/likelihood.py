@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gibbsian.capabilities import BoundedModel
 from gibbsian.domains import Counts
-from gibbsian.energy import BoundedModel, Energy
+from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DomainError
-from gibbsian.models.dbn import DBN
-from gibbsian.models.rbm import RBM
+from gibbsian.models.dbn.machine import DBN
+from gibbsian.models.rbm.machine import RBM
 from gibbsian.partition.base import LogZ, exactly, refuse_nan, require_energy
 from gibbsian.partition.exact import exact
 

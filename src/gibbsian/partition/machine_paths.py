@@ -11,7 +11,7 @@ from gibbsian.models.boltzmann import BoltzmannMachine
 from gibbsian.models.classification import ClassificationRBM
 from gibbsian.models.ising import Ising
 from gibbsian.models.subspace import SubspaceRBM
-from gibbsian.partition.bases import Factorised
+from gibbsian.partition.bases import Factorized
 
 __all__ = ["MachinePath", "TemperedPath"]
 
@@ -24,7 +24,7 @@ class MachinePath:
     is itself such a machine. Hidden units are annealed with the visible ones, from a uniform base.
     """
 
-    def __init__(self, machine: BoltzmannMachine | Ising, base: Factorised) -> None:
+    def __init__(self, machine: BoltzmannMachine | Ising, base: Factorized) -> None:
         self.observed = machine
         self.machine: Any = machine
         with torch.no_grad():
@@ -43,7 +43,7 @@ class MachinePath:
                 self.scratch = copy.deepcopy(self.machine)
                 bias = torch.zeros_like(self.bias)
                 bias[: machine.n] = base.bias
-                self.base = Factorised(self.machine.domain, bias)
+                self.base = Factorized(self.machine.domain, bias)
 
     def log_z0(self) -> Tensor:
         """log Z of the independent units."""
@@ -91,7 +91,7 @@ class TemperedPath:
     which is the machine at β with visible bias b + b^A (1-β)/β. At β = 0 all hidden states weigh the same.
     """
 
-    def __init__(self, machine: ClassificationRBM | SubspaceRBM, base: Factorised) -> None:
+    def __init__(self, machine: ClassificationRBM | SubspaceRBM, base: Factorized) -> None:
         self.machine, self.base = machine, base
         self.scratch = copy.deepcopy(machine)
         self.bias = machine.visible_bias.detach().clone()

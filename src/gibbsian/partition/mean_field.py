@@ -27,7 +27,7 @@ def mean_field(
 ) -> LogZ:
     """A lower bound on log Z of a machine with two-valued units by naive mean field.
 
-        log Z ≥ ½ mᵀWm + b·m + Σᵢ H(mᵢ),   ascended by mᵢ ← σ(Σⱼ wᵢⱼmⱼ + bᵢ), units that are not neighbours at
+        log Z ≥ ½ mᵀWm + b·m + Σᵢ H(mᵢ),   ascended by mᵢ ← σ(Σⱼ wᵢⱼmⱼ + bᵢ), units that are not neighbors at
         once
 
     (tanh for ±1 units: the same bound). It holds at any m, so it needs no convergence; several starts are
@@ -88,28 +88,28 @@ def mean_field(
 def _blocks(graph: Pairwise) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
     """Units in groups without inner edges, each with the edges that lead into it.
 
-    A group is (units, sources, targets as positions in the group, weights), found by greedy colouring. Updating one at
+    A group is (units, sources, targets as positions in the group, weights), found by greedy coloring. Updating one at
     once is coordinate ascent, so the bound never falls.
     """
     source, target, weight, _ = graph.directed()
-    colour = _greedy_colours(graph)
+    color = _greedy_colors(graph)
     groups = []
     position = torch.zeros(graph.units, dtype=torch.long, device=source.device)
-    for c in range(int(colour.max()) + 1):
-        units = (colour == c).nonzero().flatten()
+    for c in range(int(color.max()) + 1):
+        units = (color == c).nonzero().flatten()
         position[units] = torch.arange(len(units), device=source.device)
-        into = (colour[target] == c).nonzero().flatten()
+        into = (color[target] == c).nonzero().flatten()
         groups.append((units, source[into], position[target[into]], weight[into]))
     return groups
 
 
-def _greedy_colours(graph: Pairwise) -> Tensor:
-    neighbours: list[list[int]] = [[] for _ in range(graph.units)]
+def _greedy_colors(graph: Pairwise) -> Tensor:
+    neighbors: list[list[int]] = [[] for _ in range(graph.units)]
     for i, j in graph.edges.T.tolist():
-        neighbours[i].append(j)
-        neighbours[j].append(i)
-    colours = [-1] * graph.units
+        neighbors[i].append(j)
+        neighbors[j].append(i)
+    colors = [-1] * graph.units
     for unit in range(graph.units):
-        taken = {colours[other] for other in neighbours[unit]}
-        colours[unit] = next(c for c in range(graph.units) if c not in taken)
-    return torch.tensor(colours, device=graph.bias.device)
+        taken = {colors[other] for other in neighbors[unit]}
+        colors[unit] = next(c for c in range(graph.units) if c not in taken)
+    return torch.tensor(colors, device=graph.bias.device)

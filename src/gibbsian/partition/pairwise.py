@@ -15,7 +15,7 @@ from gibbsian.energy import Energy
 from gibbsian.errors import CapabilityError, DivergenceError
 from gibbsian.models.boltzmann import BoltzmannMachine
 from gibbsian.models.ising import Ising
-from gibbsian.models.rbm import RBM
+from gibbsian.models.rbm.machine import RBM
 from gibbsian.units import Bernoulli, Spin, Unit
 
 __all__ = ["Pairwise", "pairwise"]

@@ -14,22 +14,23 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from gibbsian.capabilities import Normalized, Sampleable
 from gibbsian.domains import Bounded, Discrete
 from gibbsian.energies.gaussian import Gaussian
-from gibbsian.energy import Energy, Normalised, Sampleable
+from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DomainError, EstimateWarning
 from gibbsian.kernels import HMC, Gibbs, Kernel, SiteGibbs
 from gibbsian.kernels.base import MoveInputs
 from gibbsian.models.boltzmann import BoltzmannMachine
 from gibbsian.models.classification import ClassificationRBM
 from gibbsian.models.ising import Ising
-from gibbsian.models.rbm import RBM
-from gibbsian.models.rbm_path import RBMPath
+from gibbsian.models.rbm.machine import RBM
+from gibbsian.models.rbm.path import RBMPath
 from gibbsian.models.subspace import SubspaceRBM
 from gibbsian.partition.base import placement, require_energy
 from gibbsian.partition.bases import (
     Exponential,
-    Factorised,
+    Factorized,
     IndependentGaussian,
     Uniform,
     fitted_base,
@@ -106,7 +107,7 @@ class GeometricPath:
     """
 
     def __init__(self, energy: Energy, base: Energy, kernel: Kernel | None = None, leapfrog_steps: int = 5) -> None:
-        if not isinstance(base, Normalised) or not isinstance(base, Sampleable):
+        if not isinstance(base, Normalized) or not isinstance(base, Sampleable):
             raise CapabilityError(
                 f"a base needs a known log_z() and exact draws sample(n, generator=...), {type(base).__name__} has "
                 "not both; use energies.Gaussian, or leave base out"
@@ -253,4 +254,4 @@ def _law(energy: Energy, data: Tensor | None, base: Tensor | None) -> Any:
         raise ArgumentError(
             "base as a tensor is the bias of independent discrete units; for real values give an energy"
         )
-    return Factorised(energy.domain, base.to(like))
+    return Factorized(energy.domain, base.to(like))

@@ -13,9 +13,9 @@ from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError
 from gibbsian.models.boltzmann import BoltzmannMachine
 from gibbsian.models.ising import Ising
-from gibbsian.models.rbm import RBM
+from gibbsian.models.rbm.machine import RBM
 from gibbsian.partition.base import LogZ, placement, refuse_nan, require_energy
-from gibbsian.partition.maximise import attractive_flips, max_flow
+from gibbsian.partition.maximize import attractive_flips, max_flow
 from gibbsian.partition.pairwise import pairwise
 from gibbsian.random import require_generator
 
@@ -39,7 +39,7 @@ def perturb_and_map(
 
     with one zero-mean Gumbel number for every unit and value ("low" order). With one for every whole state
     ("full" order) the maximum has the law Gumbel(log Z): unbiased, with variance π²/6, but as costly as an
-    exact sum. The bounds are loose (several nats) and useful where maximising is easy and sampling is hard:
+    exact sum. The bounds are loose (several nats) and useful where maximizing is easy and sampling is hard:
     strongly attractive machines.
 
     Reference: Papandreou & Yuille 2011; Hazan & Jaakkola 2012.

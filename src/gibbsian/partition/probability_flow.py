@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gibbsian.capabilities import Family
+from gibbsian.derivatives.curvature import batchable, curvature, diagonal, directions, score_with_graph
 from gibbsian.energies.gaussian import Gaussian
-from gibbsian.energy import Energy, Family, log_z_of
+from gibbsian.energy import Energy, log_z_of
 from gibbsian.errors import ArgumentError, CapabilityError, DataError, EstimateWarning
-from gibbsian.objectives.curvature import batchable, curvature, diagonal, directions, score_with_graph
 from gibbsian.partition.likelihood import LogLikelihood, likelihood_of
 from gibbsian.random import require_generator
 

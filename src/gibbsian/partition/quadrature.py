@@ -24,7 +24,7 @@ __all__ = ["quadrature"]
 _COARSE = {1: 401, 2: 81, 3: 33}  # nodes on an axis while the mass is looked for
 _FIRST = {1: 129, 2: 65, 3: 33}  # nodes on an axis of the first refinement
 _EDGE = -39.0  # log of the density at the ends of the range, relative to its maximum
-_FARTHEST = 300.0  # sinh(300) ≈ 1e130 scales away from the centre
+_FARTHEST = 300.0  # sinh(300) ≈ 1e130 scales away from the center
 _MODES = 64  # local maxima followed
 _ROWS = 1 << 15
 
@@ -39,7 +39,7 @@ def quadrature(
 ) -> LogZ:
     """log Z of a continuous energy in up to three dimensions, with an error from halving the spacing.
 
-    The mass is found by itself: modes are climbed to from a wide grid, a robust centre c and scale L of the
+    The mass is found by itself: modes are climbed to from a wide grid, a robust center c and scale L of the
     whole are fitted, and the range grows until the density at its ends is negligible. The number of nodes is
     doubled until two refinements agree within `tolerance`, or `limit` evaluations are reached, with a
     warning. Smooth energies converge to rounding, kinks and jumps slowly, and a peak without slopes can be
@@ -68,14 +68,14 @@ def quadrature(
     if points is not None and points < 3:
         raise ArgumentError(f"points={points}: an axis needs at least 3 nodes; leave points out to refine by itself")
     with torch.no_grad():
-        centre, scale, modes, width = _find_mass(density)
-        low, high = _find_range(density, centre, scale, modes)
-        enough = _enough(centre, scale, modes, width, low, high)
+        center, scale, modes, width = _find_mass(density)
+        low, high = _find_range(density, center, scale, modes)
+        enough = _enough(center, scale, modes, width, low, high)
         n = _FIRST[d] if points is None else points + 1 - points % 2  # odd, so that every other node is a grid too
         while points is None and n < enough and (2 * n - 1) ** d <= limit:
             n = 2 * n - 1
         while True:
-            fine, coarse = _trapezoid(density, centre, scale, low, high, n)
+            fine, coarse = _trapezoid(density, center, scale, low, high, n)
             error = (fine - coarse).abs()
             if points is not None or float(error) <= tolerance or (2 * n - 1) ** d > limit:
                 break
@@ -92,7 +92,7 @@ def quadrature(
         "points": n,
         "evaluations": n**d,
         "converged": float(error) <= tolerance,
-        "centre": centre,
+        "center": center,
         "scale": scale,
     }
     return LogZ(fine, error, fine - error, fine + error, "quadrature", diagnostics)
@@ -151,11 +151,11 @@ def _nodes(low: Tensor, high: Tensor, n: int) -> Iterator[tuple[Tensor, Tensor]]
         yield index, low + (high - low) * index / (n - 1)
 
 
-def _pulled(density: Callable[[Tensor], Tensor], centre: Tensor, scale: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+def _pulled(density: Callable[[Tensor], Tensor], center: Tensor, scale: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
     """u = sinh(t) and the log of the integrand in t, log|∂x/∂t| included."""
     u = torch.sinh(t)
     log_cosh = t.abs() + torch.log1p(torch.exp(-2 * t.abs())) - math.log(2)
-    return u, density(centre + u @ scale.T) + log_cosh.sum(1) + scale.diagonal().log().sum()
+    return u, density(center + u @ scale.T) + log_cosh.sum(1) + scale.diagonal().log().sum()
 
 
 def _find_modes(density: _LogDensity, n: int, reach: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -187,7 +187,7 @@ def _find_modes(density: _LogDensity, n: int, reach: float) -> tuple[Tensor, Ten
         f = torch.where(climbed, best, f)
         step = torch.where(climbed, 2 * step, step / 2)
         if not bool((x.abs() < 1e15).all()):
-            raise DivergenceError("the energy falls without end far from the origin: exp(-E) is not normalisable")
+            raise DivergenceError("the energy falls without end far from the origin: exp(-E) is not normalizable")
         if bool((step < 1e-9 * (1e-6 + x.abs().amax(1))).all()):
             break
     width = torch.full_like(x, 1e-9) * (1e-6 + x.abs().amax(1, keepdim=True))
@@ -198,9 +198,9 @@ def _find_modes(density: _LogDensity, n: int, reach: float) -> tuple[Tensor, Ten
 
 
 def _find_mass(density: _LogDensity) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """A centre and a triangular scale for the whole mass, and the modes that matter with their widths.
+    """A center and a triangular scale for the whole mass, and the modes that matter with their widths.
 
-    The centre and scale of a multivariate t with 3 degrees of freedom are fitted to the modes, and then to
+    The center and scale of a multivariate t with 3 degrees of freedom are fitted to the modes, and then to
     the density on a coarse grid (whose own spacing is the least spread it can see) until they settle.
     """
     d, device = density.dim, density.device
@@ -211,40 +211,40 @@ def _find_mass(density: _LogDensity) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     modes, mass, width = modes[matter], mass[matter], width[matter]
     ends = torch.full((d,), reach, dtype=torch.float64, device=device)
     t = torch.cat([t for _, t in _nodes(-ends, ends, n)])
-    centre = torch.softmax(mass, 0) @ modes
-    scale = torch.diag((torch.softmax(mass, 0) @ (width.square() + (modes - centre).square())).sqrt())
+    center = torch.softmax(mass, 0) @ modes
+    scale = torch.diag((torch.softmax(mass, 0) @ (width.square() + (modes - center).square())).sqrt())
     for _ in range(100):
-        parts = [_pulled(density.probe, centre, scale, part) for part in t.split(_ROWS)]
-        at_modes = torch.linalg.solve_triangular(scale, (modes - centre).T, upper=False).T
+        parts = [_pulled(density.probe, center, scale, part) for part in t.split(_ROWS)]
+        at_modes = torch.linalg.solve_triangular(scale, (modes - center).T, upper=False).T
         u = torch.cat([*(u for u, _ in parts), at_modes])
         p = torch.softmax(torch.cat([*(w for _, w in parts), mass - math.log(2 * reach / (n - 1)) * d]), 0)
         pull = p * (3 + d) / (3 + u.square().sum(1))
         mean = (pull @ u) / pull.sum()
         spacing = 2 * reach / (n - 1) * torch.sqrt(1 + mean.square())
         root = torch.linalg.cholesky((pull[:, None] * (u - mean)).T @ (u - mean) + torch.diag(spacing.square() / 12))
-        centre, scale = centre + scale @ mean, scale @ root
+        center, scale = center + scale @ mean, scale @ root
         if bool((mean.abs() < 0.1).all()) and bool((root.diagonal().log().abs() < 0.1).all()):
             break
         if not bool((scale.diagonal() < 1e15).all()):
-            raise DivergenceError("the mass spreads without end: exp(-E) is not normalisable; restrict it with bounds=")
-    return centre, scale, modes, width
+            raise DivergenceError("the mass spreads without end: exp(-E) is not normalizable; restrict it with bounds=")
+    return center, scale, modes, width
 
 
-def _enough(centre: Tensor, scale: Tensor, modes: Tensor, width: Tensor, low: Tensor, high: Tensor) -> int:
+def _enough(center: Tensor, scale: Tensor, modes: Tensor, width: Tensor, low: Tensor, high: Tensor) -> int:
     """Nodes on an axis that put one in every width of every mode."""
-    u = torch.linalg.solve_triangular(scale, (modes - centre).T, upper=False).T
+    u = torch.linalg.solve_triangular(scale, (modes - center).T, upper=False).T
     stretch = scale.abs().sum(1) * torch.sqrt(1 + u.square()).amax(1, keepdim=True)  # |dx/dt| at most
     return int((stretch / width).max() * (high - low).max()) + 1
 
 
-def _find_range(density: _LogDensity, centre: Tensor, scale: Tensor, modes: Tensor) -> tuple[Tensor, Tensor]:
+def _find_range(density: _LogDensity, center: Tensor, scale: Tensor, modes: Tensor) -> tuple[Tensor, Tensor]:
     """The range of t on every axis that holds all modes and outside which the density is negligible."""
     d, n = density.dim, _COARSE[density.dim]
-    at_modes = torch.asinh(torch.linalg.solve_triangular(scale, (modes - centre).T, upper=False).T)
+    at_modes = torch.asinh(torch.linalg.solve_triangular(scale, (modes - center).T, upper=False).T)
     low = (at_modes.amin(0) - 0.5).clamp(max=-2.5)
     high = (at_modes.amax(0) + 0.5).clamp(min=2.5)
     while True:
-        parts = [_pulled(density.probe, centre, scale, t)[1] for _, t in _nodes(low, high, n)]
+        parts = [_pulled(density.probe, center, scale, t)[1] for _, t in _nodes(low, high, n)]
         grid = torch.cat(parts).reshape((n,) * d)
         open_ends = False
         for axis in range(d):
@@ -258,18 +258,18 @@ def _find_range(density: _LogDensity, centre: Tensor, scale: Tensor, modes: Tens
             return low, high
         if float(torch.maximum(-low, high).max()) > _FARTHEST:
             raise DivergenceError(
-                "the density does not decay far from its centre: exp(-E) is not normalisable, or decays too slowly "
+                "the density does not decay far from its center: exp(-E) is not normalizable, or decays too slowly "
                 "for quadrature; restrict it with bounds="
             )
 
 
 def _trapezoid(
-    density: _LogDensity, centre: Tensor, scale: Tensor, low: Tensor, high: Tensor, n: int
+    density: _LogDensity, center: Tensor, scale: Tensor, low: Tensor, high: Tensor, n: int
 ) -> tuple[Tensor, Tensor]:
     """The log of the integral with n nodes on each axis, and with every other one of them."""
     fine = coarse = torch.full((), -math.inf, dtype=torch.float64, device=low.device)
     for index, t in _nodes(low, high, n):
-        log_w = _pulled(density, centre, scale, t)[1]
+        log_w = _pulled(density, center, scale, t)[1]
         fine = torch.logaddexp(fine, torch.logsumexp(log_w, 0))
         coarse = torch.logaddexp(coarse, torch.logsumexp(log_w[(index % 2 == 0).all(1)], 0))
     log_cell = ((high - low) / (n - 1)).log().sum()

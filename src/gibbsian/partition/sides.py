@@ -13,11 +13,11 @@ from gibbsian.domains import Binary, Categorical, Discrete, Domain
 from gibbsian.energy import Energy
 from gibbsian.errors import CapabilityError, DomainError
 from gibbsian.models.boltzmann import BoltzmannMachine
-from gibbsian.models.classification import ClassificationRBM, LabelledRBM
+from gibbsian.models.classification import ClassificationRBM, LabeledRBM
 from gibbsian.models.conditional import ConditionedMachine
-from gibbsian.models.dbm import DBM
-from gibbsian.models.dbn import DBN
-from gibbsian.models.rbm import RBM
+from gibbsian.models.dbm.machine import DBM
+from gibbsian.models.dbn.machine import DBN
+from gibbsian.models.rbm.machine import RBM
 from gibbsian.models.spike_slab import SpikeSlabRBM
 from gibbsian.models.subspace import SubspaceRBM
 
@@ -87,7 +87,7 @@ class SubspaceSide(Energy):
 
 def summed_side(energy: Energy, total: int | None = None) -> tuple[Energy, Discrete]:
     """The energy whose enumeration gives log Z, and the domain to enumerate: the smaller layer where there are two."""
-    if isinstance(energy, DBN):  # its directed layers are normalised
+    if isinstance(energy, DBN):  # its directed layers are normalized
         return summed_side(energy.top)
     sides = [energy]
     if isinstance(energy, BoltzmannMachine) and energy.hidden:
@@ -98,7 +98,7 @@ def summed_side(energy: Energy, total: int | None = None) -> tuple[Energy, Discr
         sides.append(HiddenSide(energy, energy.hidden.domain, total))
     elif isinstance(energy, ClassificationRBM):
         sides.append(ClassificationSide(energy, energy.hidden.domain))
-    elif isinstance(energy, LabelledRBM) and energy.y.dim() == 0:
+    elif isinstance(energy, LabeledRBM) and energy.y.dim() == 0:
         sides.append(ClassificationSide(energy.model, energy.model.hidden.domain, energy.y))
     elif isinstance(energy, SubspaceRBM) and energy.subspace <= 10:
         sides.append(SubspaceSide(energy))

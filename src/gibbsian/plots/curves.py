@@ -11,7 +11,7 @@ from gibbsian.errors import ArgumentError, CapabilityError, DataError, ShapeErro
 from gibbsian.metrics.calibration import expected_calibration_error, reliability_curve
 from gibbsian.metrics.ood import auroc, roc_curve
 from gibbsian.partition.base import LogZ
-from gibbsian.plots.style import INK, colour, tidy
+from gibbsian.plots.style import INK, color, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,8 +53,8 @@ def energy_histogram(
     low, high = (float(ordered[min(len(pool) - 1, max(0, round(q * (len(pool) - 1))))]) for q in (clip, 1 - clip))
     edges = torch.linspace(low, max(high, low + 1e-6), bins + 1).numpy()
     for i, (name, v) in enumerate(values.items()):
-        ax.hist(v.numpy(), bins=edges, density=True, color=colour(i), alpha=0.35, linewidth=0)  # type: ignore[arg-type]
-        ax.hist(v.numpy(), bins=edges, density=True, color=colour(i), histtype="step", linewidth=1.6, label=name)  # type: ignore[arg-type]
+        ax.hist(v.numpy(), bins=edges, density=True, color=color(i), alpha=0.35, linewidth=0)  # type: ignore[arg-type]
+        ax.hist(v.numpy(), bins=edges, density=True, color=color(i), histtype="step", linewidth=1.6, label=name)  # type: ignore[arg-type]
     ax.set(xlabel=label, ylabel="share", yticks=[])
     ax.legend(frameon=False, labelcolor=INK)
     tidy(ax, grid=None)
@@ -79,7 +79,7 @@ def roc(scores: Mapping[str, tuple[Tensor, Tensor]], ax: "Axes") -> "Axes":
     for i, (name, (inside, outside)) in enumerate(scores.items()):
         curve, area = roc_curve(inside, outside), float(auroc(inside, outside))
         x, y = curve.false_positive_rate.cpu().numpy(), curve.true_positive_rate.cpu().numpy()
-        ax.plot(x, y, color=colour(i), linewidth=2, label=f"{name}  {area:.3f}", solid_joinstyle="round")
+        ax.plot(x, y, color=color(i), linewidth=2, label=f"{name}  {area:.3f}", solid_joinstyle="round")
     ax.set(xlabel="inside rows taken for outside", ylabel="outside rows found", xlim=(-0.01, 1), ylim=(0, 1.01))
     ax.set_aspect("equal")
     ax.legend(frameon=False, labelcolor=INK, loc="lower right", title="area", alignment="right")
@@ -104,9 +104,9 @@ def reliability(probabilities: Tensor, labels: Tensor, ax: "Axes", *, bins: int 
     seen = (curve.rows > 0).cpu()
     c, a, n = (part.cpu()[seen] for part in curve)
     ax.plot([0, 1], [0, 1], color="0.6", linewidth=1, linestyle="dashed", zorder=1)
-    ax.vlines(c.numpy(), c.numpy(), a.numpy(), color=colour(1), linewidth=5, alpha=0.35, zorder=2)
-    ax.plot(c.numpy(), a.numpy(), color=colour(0), linewidth=1.6, zorder=3)
-    ax.scatter(c.numpy(), a.numpy(), s=(15 + 150 * n / n.max()).numpy(), color=colour(0), zorder=4, edgecolors="white")
+    ax.vlines(c.numpy(), c.numpy(), a.numpy(), color=color(1), linewidth=5, alpha=0.35, zorder=2)
+    ax.plot(c.numpy(), a.numpy(), color=color(0), linewidth=1.6, zorder=3)
+    ax.scatter(c.numpy(), a.numpy(), s=(15 + 150 * n / n.max()).numpy(), color=color(0), zorder=4, edgecolors="white")
     ax.set(xlabel="confidence", ylabel="accuracy", xlim=(0, 1.03), ylim=(0, 1.03))
     ax.set_aspect("equal")
     ax.text(0.03, 0.95, f"expected calibration error {error:.3f}", color=INK)
@@ -137,11 +137,11 @@ def ais_weights(estimate: LogZ | Tensor, ax: "Axes", *, bins: int = 40) -> "Axes
     shares = torch.softmax(log_w, 0)
     effective = 1 / float(shares.square().sum())
     finite = log_w[torch.isfinite(log_w)]
-    ax.hist(finite.numpy(), bins=bins, color=colour(0), alpha=0.8, edgecolor="white", linewidth=0.5)
-    ax.axvline(mean, color=colour(1), linewidth=2)
+    ax.hist(finite.numpy(), bins=bins, color=color(0), alpha=0.8, edgecolor="white", linewidth=0.5)
+    ax.axvline(mean, color=color(1), linewidth=2)
     if isinstance(estimate, LogZ):
         ax.axvspan(
-            float(estimate.lower) - value + mean, float(estimate.upper) - value + mean, color=colour(1), alpha=0.15
+            float(estimate.lower) - value + mean, float(estimate.upper) - value + mean, color=color(1), alpha=0.15
         )
     ax.set(xlabel="log weight", ylabel="chains")
     ax.set_title(
@@ -159,7 +159,7 @@ def hidden_activity(model: Any, x: Tensor, ax: "Axes", *, bins: int = 40) -> "Ax
         raise CapabilityError(f"{type(model).__name__} has no hidden_mean(x); an RBM has")
     with torch.no_grad():
         activity = model.hidden_mean(x).flatten(1).mean(0).cpu()
-    ax.hist(activity.numpy(), bins=bins, color=colour(0), alpha=0.8, edgecolor="white", linewidth=0.5)
+    ax.hist(activity.numpy(), bins=bins, color=color(0), alpha=0.8, edgecolor="white", linewidth=0.5)
     ax.set(xlabel="mean activity over the batch", ylabel="hidden units")
     return tidy(ax)
 
@@ -181,7 +181,7 @@ def free_energy_gap(steps: Sequence[float], train: Sequence[float], held_out: Se
         raise ShapeError(
             f"steps, train and held_out have {len(steps)}, {len(train)} and {len(held_out)} entries; they must agree"
         )
-    ax.plot(list(steps), [float(b) - float(a) for a, b in zip(train, held_out, strict=True)], color=colour(0))
+    ax.plot(list(steps), [float(b) - float(a) for a, b in zip(train, held_out, strict=True)], color=color(0))
     ax.axhline(0.0, color="0.4", linewidth=0.8)
     ax.set(xlabel="step", ylabel="held-out less training free energy")
     return tidy(ax)

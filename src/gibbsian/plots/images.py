@@ -21,10 +21,10 @@ def tile(images: Tensor, columns: int | None = None, pad: float = math.nan) -> T
     >>> tile(torch.ones(3, 2, 2)).shape
     torch.Size([5, 5])
     """
-    count, height, width, *colours = images.shape
+    count, height, width, *colors = images.shape
     columns = math.ceil(math.sqrt(count)) if columns is None else columns
     rows = math.ceil(count / columns)
-    canvas = images.new_full((rows * (height + 1) - 1, columns * (width + 1) - 1, *colours), pad)
+    canvas = images.new_full((rows * (height + 1) - 1, columns * (width + 1) - 1, *colors), pad)
     for i, image in enumerate(images):
         top, left = i // columns * (height + 1), i % columns * (width + 1)
         canvas[top : top + height, left : left + width] = image
@@ -61,11 +61,11 @@ def image_grid(
 
     Args:
         images: `(count, pixels)`, `(count, height, width)`, or `(count, channels, height, width)` of one or three
-            channels; colours lie in [0, 1], and what lies outside is cut off.
+            channels; colors lie in [0, 1], and what lies outside is cut off.
         ax: where to draw.
         shape: height and width; square where it is left out.
         columns: of the grid.
-        symmetric: colours centred on 0, each image on its own scale (for weights).
+        symmetric: colors centered on 0, each image on its own scale (for weights).
     """
     if columns is not None and columns < 1:
         raise ArgumentError(f"columns={columns}: a grid needs at least one")
@@ -78,8 +78,8 @@ def image_grid(
     else:
         from matplotlib import colormaps
 
-        greys = colormaps["gray"].with_extremes(bad="0.55")  # gaps that differ from white pixels
-        ax.imshow(tile(images, columns).numpy(), cmap=greys, interpolation="nearest")
+        grays = colormaps["gray"].with_extremes(bad="0.55")  # gaps that differ from white pixels
+        ax.imshow(tile(images, columns).numpy(), cmap=grays, interpolation="nearest")
     ax.set_axis_off()
     if title:
         ax.set_title(title)

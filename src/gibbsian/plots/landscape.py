@@ -10,8 +10,8 @@ from gibbsian.domains import Discrete
 from gibbsian.energy import Energy, ScoreField
 from gibbsian.errors import ArgumentError, CapabilityError, ShapeError
 from gibbsian.partition.base import placement
-from gibbsian.plots.style import colour, tidy
-from gibbsian.trace import Trace
+from gibbsian.plots.style import color, tidy
+from gibbsian.sampling.trace import Trace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -76,7 +76,7 @@ def landscape(
         extent: (low, high) for both axes, or (left, right, bottom, top).
         points: along each axis.
         show: "energy", or "density" for exp(-E), scaled so that its highest point is 1.
-        depth: how far above the lowest energy colours reach; 70 % of the picture where left out.
+        depth: how far above the lowest energy colors reach; 70 % of the picture where left out.
         plane, at: which two coordinates are drawn, and the event the slice goes through, for more than two.
         bar: draw a scale beside the picture.
 
@@ -95,19 +95,19 @@ def landscape(
         raise ArgumentError(f"the energy is nowhere finite over {extent}")
     value = torch.exp(lowest - e) if show == "density" else e
     if len(lines) == 1:
-        ax.plot(lines[0].cpu().numpy(), value.numpy(), color=colour(0), linewidth=2)
-        ax.fill_between(lines[0].cpu().numpy(), value.numpy(), float(value.min()), color=colour(0), alpha=0.12)
+        ax.plot(lines[0].cpu().numpy(), value.numpy(), color=color(0), linewidth=2)
+        ax.fill_between(lines[0].cpu().numpy(), value.numpy(), float(value.min()), color=color(0), alpha=0.12)
         ax.set(xlabel="x", ylabel=show)
         return tidy(ax, grid="both")
     highest = float(torch.quantile(e[torch.isfinite(e)][:: max(1, e.numel() // 10**6)], 0.7))
     top = lowest + depth if depth is not None else max(highest, lowest + 1e-6)
     picture = value.reshape(points, points).numpy()
     if show == "density":
-        levels, colours, extend = torch.linspace(0, 1, 31).tolist(), "Blues", "neither"
+        levels, colors, extend = torch.linspace(0, 1, 31).tolist(), "Blues", "neither"
     else:
-        levels, colours, extend = torch.linspace(lowest, top, 31).tolist(), "Blues_r", "max"
+        levels, colors, extend = torch.linspace(lowest, top, 31).tolist(), "Blues_r", "max"
     xs, ys = (line.cpu().numpy() for line in lines)
-    drawn = ax.contourf(xs, ys, picture, levels=levels, cmap=colours, extend=extend)
+    drawn = ax.contourf(xs, ys, picture, levels=levels, cmap=colors, extend=extend)
     ax.contour(xs, ys, picture, levels=levels[3::3], colors="white", linewidths=0.5, alpha=0.55)
     ax.set(xlabel=f"$x_{plane[0] + 1}$", ylabel=f"$x_{plane[1] + 1}$")
     if bar and ax.figure is not None:
@@ -204,9 +204,9 @@ def chains(
         landscape(energy, ax, extent or _around(paths), plane=plane, **options)
     for i, path in enumerate(paths.unbind(1)):
         x, y = path.T.numpy()
-        ax.plot(x, y, color=colour(i + 1), linewidth=0.9, alpha=0.75)
-        ax.scatter(x, y, s=5, color=colour(i + 1), linewidths=0, alpha=0.9, zorder=3)
-        ax.scatter(x[:1], y[:1], s=60, facecolors="white", edgecolors=colour(i + 1), linewidths=2, zorder=4)
+        ax.plot(x, y, color=color(i + 1), linewidth=0.9, alpha=0.75)
+        ax.scatter(x, y, s=5, color=color(i + 1), linewidths=0, alpha=0.9, zorder=3)
+        ax.scatter(x[:1], y[:1], s=60, facecolors="white", edgecolors=color(i + 1), linewidths=2, zorder=4)
     ax.set(xlabel=f"$x_{plane[0] + 1}$", ylabel=f"$x_{plane[1] + 1}$")
     return tidy(ax, grid=None)
 

@@ -1,4 +1,4 @@
-"""Colours and axes that all plots share; matplotlib's global settings stay untouched."""
+"""Colors and axes that all plots share; matplotlib's global settings stay untouched."""
 
 from typing import TYPE_CHECKING, Literal
 
@@ -10,8 +10,8 @@ GRID = "0.9"
 INK = "0.25"
 
 
-def colour(i: int) -> str:
-    """The i-th colour, around and around."""
+def color(i: int) -> str:
+    """The i-th color, around and around."""
     return COLOURS[i % len(COLOURS)]
 
 

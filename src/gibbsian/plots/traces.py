@@ -7,8 +7,8 @@ from torch import Tensor
 
 from gibbsian.errors import ArgumentError
 from gibbsian.plots.landscape import draws_of
-from gibbsian.plots.style import INK, colour, tidy
-from gibbsian.trace import Trace
+from gibbsian.plots.style import INK, color, tidy
+from gibbsian.sampling.trace import Trace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,7 +39,7 @@ def traces(draws: Tensor | Trace, ax: "Axes", *, entry: int = 0, count: int = 6)
     """
     values = _one(draws, entry)
     for i, chain in enumerate(values[:, :count].unbind(1)):
-        ax.plot(chain.numpy(), color=colour(i), linewidth=0.8, alpha=0.8)
+        ax.plot(chain.numpy(), color=color(i), linewidth=0.8, alpha=0.8)
     ax.set(xlabel="draw", ylabel=f"$x_{{{entry + 1}}}$", xlim=(0, max(1, len(values) - 1)))
     return tidy(ax)
 
@@ -84,7 +84,7 @@ def ranks(draws: Tensor | Trace, ax: "Axes", *, entry: int = 0, count: int = 6, 
             width=float(edges[1]),
             bottom=base,
             align="edge",
-            color=colour(i),
+            color=color(i),
             alpha=0.75,
             edgecolor="white",
             linewidth=0.6,

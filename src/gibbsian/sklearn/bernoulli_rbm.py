@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from gibbsian.errors import DataError
-from gibbsian.models.rbm import RBM
+from gibbsian.models.rbm.machine import RBM
 from gibbsian.partition.annealed import ais
 from gibbsian.partition.base import LogZ
 from gibbsian.partition.exact import exact
@@ -42,7 +42,7 @@ class BernoulliRBM(Original):
         n_components, learning_rate, batch_size, n_iter, verbose, random_state: as in scikit-learn.
         n_gibbs: Gibbs sweeps an update, k.
         persistent: continue the chains from update to update (PCD), or start them at the data (CD).
-        weight_decay: λ of ½λ‖W‖², added to what is minimised.
+        weight_decay: λ of ½λ‖W‖², added to what is minimized.
         early_stopping: hold out `validation_fraction` of the rows, stop when their pseudo-likelihood has not risen
             for `n_iter_no_change` passes over the data, and keep the best parameters.
         validation_fraction, n_iter_no_change: see there.

@@ -16,11 +16,11 @@ from gibbsian.energies.neural import MLP
 from gibbsian.errors import ArgumentError, DataError
 from gibbsian.kernels.gibbs import Gibbs
 from gibbsian.kernels.langevin import Langevin
-from gibbsian.models.dbn import DBN
+from gibbsian.models.dbn.machine import DBN
 from gibbsian.models.joint import JointEnergy
 from gibbsian.random import stream
 from gibbsian.recorded import Recorded
-from gibbsian.sampling import sample
+from gibbsian.sampling.sample import sample
 from gibbsian.sklearn.common import Columns, seed_of, table, tensor
 from gibbsian.training.fit import fit
 from gibbsian.training.pretrain import pretrain
@@ -84,7 +84,7 @@ class JointEnergyClassifier(_EnergyClassifier):
 
     Cross-entropy plus `generative` times persistent contrastive divergence with short Langevin chains. Compared with
     the same network trained by cross-entropy alone it is better calibrated and knows what lies outside its data
-    (`score_samples`), for several times the training time. Columns are standardised inside.
+    (`score_samples`), for several times the training time. Columns are standardized inside.
 
     Reference: Grathwohl et al. 2020.
 
@@ -103,7 +103,7 @@ class JointEnergyClassifier(_EnergyClassifier):
 
     Attributes:
         classes_: the labels.
-        energy_: the trained `models.JointEnergy`, over standardised columns.
+        energy_: the trained `models.JointEnergy`, over standardized columns.
 
     >>> from sklearn.datasets import load_iris
     >>> X, y = load_iris(return_X_y=True)
@@ -214,9 +214,9 @@ class JointEnergyClassifier(_EnergyClassifier):
 class DBNClassifier(_EnergyClassifier):
     """A deep belief network, trained layer by layer without labels, then fine-tuned as a classifier.
 
-    Of use with few labels among many rows: give rows without a label the class given as `unlabelled`, and they train
+    Of use with few labels among many rows: give rows without a label the class given as `unlabeled`, and they train
     the layers but not the classifier. Inputs in [0, 1] are taken for probabilities of binary units, drawn anew in
-    every batch; others are standardised and get Gaussian units.
+    every batch; others are standardized and get Gaussian units.
 
     Reference: Hinton & Salakhutdinov 2006.
 
@@ -226,7 +226,7 @@ class DBNClassifier(_EnergyClassifier):
         n_iter_pretrain, learning_rate_pretrain: passes over the data for every layer, CD-1, and their rate.
         n_iter, learning_rate: passes and rate (Adam, falling to 0) of fine-tuning.
         batch_size: rows an update.
-        unlabelled: the label of rows without one, None for none.
+        unlabeled: the label of rows without one, None for none.
         verbose: show progress.
         random_state: seed, random state or None.
 
@@ -250,7 +250,7 @@ class DBNClassifier(_EnergyClassifier):
         "n_iter": [Interval(Integral, 1, None, closed="left")],
         "learning_rate": [Interval(Real, 0, None, closed="neither")],
         "batch_size": [Interval(Integral, 1, None, closed="left")],
-        "unlabelled": "no_validation",
+        "unlabeled": "no_validation",
         "verbose": ["verbose"],
         "random_state": ["random_state"],
     }
@@ -265,7 +265,7 @@ class DBNClassifier(_EnergyClassifier):
         n_iter: int = 30,
         learning_rate: float = 5e-3,
         batch_size: int = 20,
-        unlabelled: Any = None,
+        unlabeled: Any = None,
         verbose: int = 0,
         random_state: Any = None,
     ) -> None:
@@ -276,24 +276,24 @@ class DBNClassifier(_EnergyClassifier):
         self.n_iter = n_iter
         self.learning_rate = learning_rate
         self.batch_size = batch_size
-        self.unlabelled = unlabelled
+        self.unlabeled = unlabeled
         self.verbose = verbose
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Learn features from all rows, then classes from the labelled ones."""
+        """Learn features from all rows, then classes from the labeled ones."""
         self._validate_params()
         if len(tuple(self.hidden_layer_sizes)) < 2:
             raise ArgumentError(f"hidden_layer_sizes={self.hidden_layer_sizes}: a deep belief network has two or more")
         x, labels = self._pairs(X, y)
         known = torch.ones(len(x), dtype=torch.bool)
-        if self.unlabelled is not None and bool((self.classes_ == self.unlabelled).any()):
-            code = int(np.flatnonzero(self.classes_ == self.unlabelled)[0])
+        if self.unlabeled is not None and bool((self.classes_ == self.unlabeled).any()):
+            code = int(np.flatnonzero(self.classes_ == self.unlabeled)[0])
             known = labels != code
             labels = labels - (labels > code).long()
             self.classes_ = np.delete(self.classes_, code)
             if len(self.classes_) < 2:
-                raise DataError("fewer than two classes are left without the unlabelled rows")
+                raise DataError("fewer than two classes are left without the unlabeled rows")
         binary = self.visible == "bernoulli" or (self.visible == "auto" and bool(((x >= 0) & (x <= 1)).all()))
         if self.visible == "bernoulli" and not bool(((x >= 0) & (x <= 1)).all()):
             raise DataError("visible='bernoulli' takes inputs in [0, 1]; scale them, or use visible='gaussian'")
@@ -311,11 +311,11 @@ class DBNClassifier(_EnergyClassifier):
             rate = self.learning_rate_pretrain if binary else 0.1 * self.learning_rate_pretrain  # real units overshoot
             pretrain(
                 self.dbn_,
-                objectives.Binarised(cd) if binary else cd,
+                objectives.Binarized(cd) if binary else cd,
                 x,
                 epochs=self.n_iter_pretrain,
                 lr=rate,
-                optimiser={"name": "sgd", "momentum": 0.5},
+                optimizer={"name": "sgd", "momentum": 0.5},
                 **options,
             )
         self.energy_ = self.dbn_.to_classifier(

@@ -1,4 +1,4 @@
-"""What the estimators share: seeds, tensors from tables, standardised columns."""
+"""What the estimators share: seeds, tensors from tables, standardized columns."""
 
 from typing import Any, NamedTuple
 
@@ -43,7 +43,7 @@ class Columns(NamedTuple):
         return cls(x.mean(0), torch.where(tiny, torch.ones_like(spread), spread))
 
     def apply(self, x: Tensor) -> Tensor:
-        """Standardised."""
+        """Standardized."""
         return (x - self.mean.to(x)) / self.scale.to(x)
 
     def undo(self, x: Tensor) -> Tensor:
@@ -51,5 +51,5 @@ class Columns(NamedTuple):
         return x * self.scale.to(x) + self.mean.to(x)
 
     def log_scale(self) -> float:
-        """log of the volume that one unit of standardised space takes in that of the data."""
+        """log of the volume that one unit of standardized space takes in that of the data."""
         return float(self.scale.double().log().sum())

@@ -18,7 +18,7 @@ from gibbsian.kernels import MALA
 from gibbsian.objectives.noise import MixtureNoise
 from gibbsian.objectives.noise_contrastive import NoiseContrastive
 from gibbsian.random import stream
-from gibbsian.sampling import sample
+from gibbsian.sampling.sample import sample
 from gibbsian.sklearn.common import Columns, seed_of, table, tensor
 from gibbsian.training.fit import fit
 
@@ -30,7 +30,7 @@ class EnergyDensity(DensityMixin, BaseEstimator):
 
     The network learns where the mixture is wrong, and f = 0 is the mixture itself; log Z is the importance estimate
     log E_{p₀} exp(-f), with its standard error in `log_z_stderr_`. For tables of up to some dozens of columns; for
-    images train a `gibbsian` energy directly. Columns are standardised inside; `score_samples` is in the units of the
+    images train a `gibbsian` energy directly. Columns are standardized inside; `score_samples` is in the units of the
     data. Columns of few values are no density: expect their likelihood to grow without meaning.
 
     Args:
@@ -47,7 +47,7 @@ class EnergyDensity(DensityMixin, BaseEstimator):
 
     Attributes:
         base_: the mixture, an `energies.GaussianMixture`.
-        energy_: the trained energy over standardised columns; any kernel samples it.
+        energy_: the trained energy over standardized columns; any kernel samples it.
         log_z_, log_z_stderr_: its log Z and standard error.
 
     >>> X = np.random.RandomState(0).randn(300, 2)
@@ -119,16 +119,16 @@ class EnergyDensity(DensityMixin, BaseEstimator):
             epochs=self.n_iter,
             batch_size=min(self.batch_size, len(x)),
             lr=self.learning_rate,
-            optimiser={"name": "adamw", "weight_decay": self.weight_decay},
+            optimizer={"name": "adamw", "weight_decay": self.weight_decay},
             schedule="cosine",
             seed=self._seed,
             progress=bool(self.verbose),
         )
         self.energy_.eval()
-        self._normalise(net)
+        self._normalize(net)
         return self
 
-    def _normalise(self, net: Energy, draws: int = 20000) -> None:
+    def _normalize(self, net: Energy, draws: int = 20000) -> None:
         """log Z = log E exp(-f) over draws of the mixture."""
         g = stream(self._seed, "normalise")
         with torch.no_grad():

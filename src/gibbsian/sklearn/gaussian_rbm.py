@@ -12,12 +12,12 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
 from gibbsian.kernels.gibbs import Gibbs
-from gibbsian.models.rbm import RBM
+from gibbsian.models.rbm.machine import RBM
 from gibbsian.objectives.base import Objective
 from gibbsian.objectives.contrastive import ContrastiveDivergence
 from gibbsian.objectives.likelihood import ExactLikelihood
 from gibbsian.objectives.persistent import PersistentContrastiveDivergence
-from gibbsian.objectives.regularisers import WeightDecay
+from gibbsian.objectives.regularizers import WeightDecay
 from gibbsian.objectives.weighted import Weighted
 from gibbsian.partition.annealed import ais
 from gibbsian.partition.base import LogZ
@@ -32,7 +32,7 @@ __all__ = ["GaussianRBM"]
 
 _FIRST_SIGMA = 0.5
 _SUMMED = 10  # hidden units whose states are all summed in every update
-_LEAST_SIGMA = 0.05  # of a standardised column: a constant column would pull its σ to 0
+_LEAST_SIGMA = 0.05  # of a standardized column: a constant column would pull its σ to 0
 
 
 class GaussianRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -40,7 +40,7 @@ class GaussianRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
         E(v, h) = Σ(vᵢ-bᵢ)²/2σᵢ² - Σ(vᵢ/σᵢ)wᵢⱼhⱼ - c·h
 
-    Columns are standardised inside (`scale`), σ is learned. `transform` gives p(h = 1 | v), `inverse_transform` the
+    Columns are standardized inside (`scale`), σ is learned. `transform` gives p(h = 1 | v), `inverse_transform` the
     mean of v given h, `score_samples` log p(v) in the units of the data, with log Z summed exactly up to 15 hidden
     units and by annealed importance sampling beyond.
 
@@ -53,12 +53,12 @@ class GaussianRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         method: "exact" maximum likelihood, a sum over 2^n_components states an update; "pcd", chains continued from
             update to update; "cd", chains from the data; "auto" is "exact" up to 10 hidden units, else "pcd".
         weight_decay: λ of ½λ‖W‖².
-        scale: standardise columns.
+        scale: standardize columns.
         verbose: show progress.
         random_state: seed, random state or None.
 
     Attributes:
-        energy_: the trained `models.RBM`, over standardised columns.
+        energy_: the trained `models.RBM`, over standardized columns.
         columns_: means and scales of the columns.
         components_: weights `(n_components, n_features)`.
 
@@ -133,7 +133,7 @@ class GaussianRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         return self
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
-        """One update with the rows of X; columns are standardised as in the first batch."""
+        """One update with the rows of X; columns are standardized as in the first batch."""
         self._validate_params()
         first = not hasattr(self, "energy_")
         rows = validate_data(self, X, dtype=(np.float64, np.float32), reset=first)
@@ -143,21 +143,21 @@ class GaussianRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         state = objective.init(self.energy_, x, g) if self._updates == 0 else self._chains
         loss = objective(self.energy_, x, state, g)
         if self._updates == 0:
-            self._optimiser = torch.optim.Adam(self.energy_.parameters(), lr=self.learning_rate)
-        self._optimiser.zero_grad()
+            self._optimizer = torch.optim.Adam(self.energy_.parameters(), lr=self.learning_rate)
+        self._optimizer.zero_grad()
         loss.value.backward()
-        self._optimiser.step()
+        self._optimizer.step()
         _clamp_sigma(self.energy_)
         self._chains, self._updates, self._log_z = loss.state, self._updates + 1, None
         return self
 
     def _start(self, rows: np.ndarray) -> Tensor:
-        """A new machine for these columns; the rows standardised."""
+        """A new machine for these columns; the rows standardized."""
         x = tensor(rows)
         self.columns_ = Columns.of(x, self.scale)
         self._seed = seed_of(self.random_state)
         g = stream(self._seed, "init")
-        # σ = 1 and W = 0 is a saddle for standardised data: start with room for the hidden units to explain
+        # σ = 1 and W = 0 is a saddle for standardized data: start with room for the hidden units to explain
         self.energy_ = RBM(Gaussian(x.shape[1], sigma=_FIRST_SIGMA), self.n_components, generator=g).to(x.dtype)
         with torch.no_grad():
             self.energy_.weight.mul_(10)
@@ -165,7 +165,7 @@ class GaussianRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         self._updates, self._log_z = 0, None
         x = self.columns_.apply(x)
         self._moments = x.mean(0), x.std(0, correction=0).clamp(min=_LEAST_SIGMA)
-        self.energy_.initialise_visible_bias(x)
+        self.energy_.initialize_visible_bias(x)
         return x
 
     def _objective(self, chains: int) -> Objective:
@@ -188,7 +188,7 @@ class GaussianRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     @property
     def components_(self) -> np.ndarray:
-        """Weights `(n_components, n_features)`, of standardised columns."""
+        """Weights `(n_components, n_features)`, of standardized columns."""
         check_is_fitted(self, "energy_")
         return table(self.energy_.weight.T)
 
@@ -206,7 +206,7 @@ class GaussianRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             return table(self.columns_.undo(self.energy_.visible_mean(h)))
 
     def log_partition(self, *, n_chains: int = 100, n_betas: int = 2000) -> LogZ:
-        """log Z over standardised columns, with its error: exact up to 15 hidden units, else by AIS."""
+        """log Z over standardized columns, with its error: exact up to 15 hidden units, else by AIS."""
         check_is_fitted(self)
         if self.n_components <= 15:
             return exact(self.energy_, progress=False)

@@ -29,11 +29,11 @@ class EnergyOutlierDetector(OutlierMixin, BaseEstimator):
 
     p̂ has Gaussian windows on the training rows and p̂ⱼ on column j, each as wide as makes the rows most likely under
     the others: no scale is left to tune. The joint part sees combinations that are unusual, the marginal one values
-    that are, in which many columns speak for themselves instead of drowning in one distance. Columns are standardised
+    that are, in which many columns speak for themselves instead of drowning in one distance. Columns are standardized
     inside. Training rows should be normal; a few outliers among them do little harm where they lie apart from each
     other.
 
-    Any other energy can be put in its place: `energy` is called with standardised rows and a seed and returns one,
+    Any other energy can be put in its place: `energy` is called with standardized rows and a seed and returns one,
     trained as you like.
 
     Args:
@@ -45,7 +45,7 @@ class EnergyOutlierDetector(OutlierMixin, BaseEstimator):
         random_state: seed, random state or None.
 
     Attributes:
-        energy_: the energy, over standardised columns.
+        energy_: the energy, over standardized columns.
         offset_: the threshold: `decision_function` is `score_samples - offset_`, negative for outliers.
 
     >>> X = np.random.RandomState(0).randn(200, 2)

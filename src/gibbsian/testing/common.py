@@ -65,7 +65,7 @@ def untouched(what: str, module: nn.Module | None = None, **tensors: Tensor) -> 
     for name, (t, copy) in kept.items():
         require(same(t.detach(), copy), f"{what} wrote into {name}; work on a copy")
     for name, t, copy in held:
-        require(same(t.detach(), copy), f"{what} changed {name} of the model; only an optimiser may")
+        require(same(t.detach(), copy), f"{what} changed {name} of the model; only an optimizer may")
     for name, p, gradient in gradients:
         unmoved = p.grad is None if gradient is None else p.grad is not None and same(p.grad, gradient)
         require(unmoved, f"{what} left a gradient in {name} of the model; use torch.autograd.grad for the score")

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gibbsian.capabilities import Normalized, Sampleable
 from gibbsian.domains import Categorical, Discrete
-from gibbsian.energy import Energy, Normalised, Sampleable, ScoreField
+from gibbsian.energy import Energy, ScoreField
 from gibbsian.errors import CapabilityError, EstimateWarning
 from gibbsian.kernels.base import Kernel
 from gibbsian.kernels.metropolis import Metropolis, RandomWalk
@@ -87,7 +88,7 @@ def _exact_draws(energy: Any, n: int, generator: torch.Generator) -> Tensor | No
 def _log_z(energy: Any) -> Tensor | None:
     """log Z of a model that knows it, or None."""
     try:
-        return energy.log_z() if isinstance(energy, Normalised) else None
+        return energy.log_z() if isinstance(energy, Normalized) else None
     except CapabilityError:
         return None
 
@@ -125,7 +126,7 @@ def _check_rows(energy: Energy | ScoreField, x: Tensor, generator: torch.Generat
             require(
                 _close(one, value[which]),
                 f"{label} of {how} rows differs from that of the whole batch, but each row must depend on "
-                "that row alone (no batch normalisation or statistics over the batch)",
+                "that row alone (no batch normalization or statistics over the batch)",
             )
 
 

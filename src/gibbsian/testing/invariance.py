@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gibbsian.capabilities import Sampleable
 from gibbsian.domains import Discrete, Domain
-from gibbsian.energy import Energy, Sampleable
+from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DivergenceWarning
 from gibbsian.kernels.base import Kernel
 from gibbsian.random import require_generator
-from gibbsian.sampling import sample
+from gibbsian.sampling.sample import sample
 
 __all__ = ["InvarianceReport", "check_invariance", "paired_test"]
 
@@ -54,8 +55,8 @@ def _pooled(before: Tensor, after: Tensor, rows: int) -> Tensor:
     return torch.cat([before[::thin], after[::thin]])
 
 
-def _standardised(before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
-    """Both, centred and scaled by the median and spread of their pool: heavy tails do not matter."""
+def _standardized(before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
+    """Both, centered and scaled by the median and spread of their pool: heavy tails do not matter."""
     pool = _pooled(before, after, 1 << 13)
     levels = torch.tensor([0.1, 0.5, 0.9], dtype=pool.dtype, device=pool.device)
     low, middle, high = torch.quantile(pool, levels, dim=0)
@@ -83,7 +84,7 @@ def _functions(
         directions = torch.randn(a.shape[1], _COORDINATES, **options) / math.sqrt(a.shape[1])
         a, b = a @ directions, b @ directions
         label = [f"direction {i}" for i in range(_COORDINATES)]
-    a, b = _standardised(a, b)
+    a, b = _standardized(a, b)
     d = a.shape[1]
     yield b - a, label
     yield b.square() - a.square(), [f"{n}²" for n in label]

@@ -1,4 +1,4 @@
-"""Conformance of a kernel: seeds, shapes, cuts, clamps, and chains that leave their neighbours alone."""
+"""Conformance of a kernel: seeds, shapes, cuts, clamps, and chains that leave their neighbors alone."""
 
 import warnings
 from typing import Any
@@ -11,7 +11,7 @@ from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DivergenceWarning, DomainError
 from gibbsian.kernels.base import Kernel
 from gibbsian.random import require_generator
-from gibbsian.sampling import Trace, run_chunk, sample
+from gibbsian.sampling.sample import Trace, run_chunk, sample
 from gibbsian.testing.common import leaves, replay, require, same, untouched
 
 __all__ = ["check_kernel"]
@@ -55,7 +55,7 @@ def check_kernel(kernel: Kernel, energy: Any, x: Tensor, *, generator: torch.Gen
     The same seed gives the same chain and another seed another one; global random states, x, the model and
     its gradients stay untouched; states and infos have the right shapes; on the CPU a run cut in pieces gives
     the same chain to the bit; clamped entries keep their bits while the others move; one chain that meets NaN
-    is reported as divergent and leaves its neighbours identical to the bit.
+    is reported as divergent and leaves its neighbors identical to the bit.
 
     Args:
         kernel: the kernel, at a step size that moves.
@@ -73,7 +73,7 @@ def check_kernel(kernel: Kernel, energy: Any, x: Tensor, *, generator: torch.Gen
     >>> g = torch.Generator().manual_seed(0)
     >>> x = torch.randn(6, 2, generator=g)
     >>> check_kernel(gb.kernels.MALA(step_size=0.5), gb.energies.Banana(), x, generator=g)
-    ['seed', 'shapes', 'pieces', 'clamp', 'neighbours']
+    ['seed', 'shapes', 'pieces', 'clamp', 'neighbors']
     """
     if not isinstance(kernel, Kernel):
         raise ArgumentError(f"kernel is a {type(kernel).__name__}, expected an instance of gibbsian.kernels.Kernel")
@@ -87,7 +87,7 @@ def check_kernel(kernel: Kernel, energy: Any, x: Tensor, *, generator: torch.Gen
     if x.device.type == "cpu":
         _check_pieces(kernel, energy, x, generator)
         done.append("pieces")
-    for name, check in (("clamp", _check_clamp), ("neighbours", _check_neighbours)):
+    for name, check in (("clamp", _check_clamp), ("neighbors", _check_neighbors)):
         if check(kernel, energy, x, generator):
             done.append(name)
     return done
@@ -189,7 +189,7 @@ def _check_clamp(kernel: Kernel, energy: Any, x: Tensor, generator: torch.Genera
     return True
 
 
-def _check_neighbours(kernel: Kernel, energy: Any, x: Tensor, generator: torch.Generator) -> bool:
+def _check_neighbors(kernel: Kernel, energy: Any, x: Tensor, generator: torch.Generator) -> bool:
     if not isinstance(energy, Energy):
         return False
     clean, spoilt = _Planted(energy, False), _Planted(energy, True)
@@ -204,13 +204,13 @@ def _check_neighbours(kernel: Kernel, energy: Any, x: Tensor, generator: torch.G
     good, bad = _run(kernel, clean, x, _STEPS, generator), _run(kernel, spoilt, x, _STEPS, twin)
     require(
         same(_draws(good)[:, 1:], _draws(bad)[:, 1:]),
-        f"{name}: a chain whose energy is NaN changed its neighbours; mix nothing over the chain axis",
+        f"{name}: a chain whose energy is NaN changed its neighbors; mix nothing over the chain axis",
     )
     if not spoilt.met:
         return False
     require(int(bad.divergences[0]) > 0, f"{name}: a chain whose energy is NaN was not reported as divergent")
     require(
         same(good.divergences[1:], bad.divergences[1:]),
-        f"{name}: the neighbours of a NaN chain were reported as divergent",
+        f"{name}: the neighbors of a NaN chain were reported as divergent",
     )
     return True

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from gibbsian.compiled import stepping
 from gibbsian.errors import CompileWarning
+from gibbsian.fast.compiled import stepping
 from gibbsian.objectives.base import Loss
 from gibbsian.training.rows import TensorRows
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CapturedStep"]
 
-_WARM = 3  # eager steps first: they allocate the optimiser's state and what libraries set up lazily
+_WARM = 3  # eager steps first: they allocate the optimizer's state and what libraries set up lazily
 _LEAP = 50  # steps in one graph, at most
 _LONG = 10.0  # milliseconds that a leap may take: longer ones gain nothing, and their graphs grow
 
@@ -101,7 +101,7 @@ class CapturedStep:
             job.feed.verify()  # a look at every transformed batch would make the host wait for the device
 
     def reset(self) -> None:
-        """Forget the graphs: parameters, optimiser or objective were replaced."""
+        """Forget the graphs: parameters, optimizer or objective were replaced."""
         self.steps = 0
         self.loss: Loss | None = None
         self.leap: _Leap | None = None
@@ -134,7 +134,7 @@ class CapturedStep:
         if move is not None:
             move.replay()
         if not self.job.updates.capturable:
-            self.job.updates.optimiser.step()
+            self.job.updates.optimizer.step()
         return self.state
 
     # --- many steps at once ---------------------------------------------------------------------------
@@ -196,7 +196,7 @@ class CapturedStep:
                     state = loss.state
                     if k < length - 1:
                         job.clip_gradients(measure=False)
-                        job.updates.optimiser.step()
+                        job.updates.optimizer.step()
                         job.loss_sum += loss.value.detach()
                         if job.ema is not None:
                             job.ema.follow(run.energy, leap.ema_weights[k])
@@ -273,7 +273,7 @@ class CapturedStep:
         move = torch.cuda.CUDAGraph()
         with _capturing(move, forward.pool()):
             if updates.capturable:
-                updates.optimiser.step()
+                updates.optimizer.step()
             if moved:
                 torch._foreach_copy_([a for a, _ in moved], [b for _, b in moved])
         return move

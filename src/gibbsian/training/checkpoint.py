@@ -19,11 +19,12 @@ from typing import Any, NamedTuple
 import safetensors
 import torch
 from safetensors.torch import load as parse_tensors
-from safetensors.torch import save as serialise_tensors
+from safetensors.torch import save as serialize_tensors
 from torch import Tensor, nn
 
 from gibbsian.errors import CheckpointError, TrainingWarning
-from gibbsian.training.serialise import describe, load_module, rebuild
+from gibbsian.training.renames import renamed_keys
+from gibbsian.training.serialize import describe, load_module, rebuild
 
 __all__ = [
     "freeze",
@@ -121,7 +122,7 @@ def write_tree(folder: Path, name: str, tree: dict[str, Any], weightless: Collec
     """
     tensors: dict[str, Tensor] = {}
     plain = {key: describe(part, tensors, key, states=key not in weightless) for key, part in tree.items()}
-    content = serialise_tensors(_distinct(tensors))
+    content = serialize_tensors(_distinct(tensors))
     text = {"format": FORMAT, "sha256": hashlib.sha256(content).hexdigest(), "tree": plain}
     _flush(folder / f"{name}.safetensors", content)
     _flush(folder / f"{name}.json", json.dumps(text, indent=1, allow_nan=False).encode())
@@ -138,7 +139,8 @@ def read_tree(folder: Path, name: str, keys: Collection[str] | None = None) -> d
         if hashlib.sha256(content).hexdigest() != text["sha256"]:
             raise CheckpointError(f"{path}.safetensors is damaged: its checksum is not that in {name}.json")
         tensors = parse_tensors(content)
-        return {key: rebuild(text["tree"][key], tensors) for key in keys or text["tree"]}
+        tree = renamed_keys(text["tree"], ())
+        return {key: rebuild(tree[key], tensors) for key in keys or tree}
     except OSError as error:
         raise CheckpointError(f"{folder} cannot be read: {error.strerror}: {error.filename}") from error
     except (ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:

@@ -31,7 +31,7 @@ def fit(
     epochs: int | None = None,
     batch_size: int = 128,
     lr: float | tuple[float, float] = 1e-3,
-    optimiser: Any = None,
+    optimizer: Any = None,
     schedule: Any = None,
     seed: int = 0,
     run_dir: str | Path | None = None,
@@ -64,7 +64,7 @@ def fit(
         batch_size: rows a step, over all processes together.
         lr: the learning rate; a pair is that of the energy and that of what the objective learns itself (a flow, a
             generator, NCE's log Z).
-        optimiser: None (Adam), a name such as "sgd", a dictionary of a name and options such as
+        optimizer: None (Adam), a name such as "sgd", a dictionary of a name and options such as
             `{"name": "sgd", "momentum": 0.9}`, where a 1-D tensor is a schedule, or a callable
             params -> Optimizer.
         schedule: "cosine", "linear", "warm-up", "warm-up cosine", "warm-up linear", or the rates themselves:
@@ -78,7 +78,7 @@ def fit(
             the eager way) and an objective that never waits for the device. With the data on the device, all
             steps up to the next one that is logged, checked or hooked are one graph.
         device: where to train; by default where the energy is.
-        transform: `transform(batch, generator)`, applied to every batch on the device: dequantise, binarise.
+        transform: `transform(batch, generator)`, applied to every batch on the device: dequantize, binarize.
         validation: held-out data, on which the objective's loss is logged; or a callable of the energy that
             returns a number or a dictionary of numbers. The average is judged where there is one.
         validate_every: steps between two validations.
@@ -127,7 +127,7 @@ def fit(
         steps=1 if steps is None else steps,
         batch_size=batch_size,
         lr=lr,
-        optimiser=optimiser,
+        optimizer=optimizer,
         schedule=schedule,
         seed=seed,
         ema=ema,

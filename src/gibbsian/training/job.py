@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gibbsian.compiled import stepping
+from gibbsian.derivatives.known import differentiate
 from gibbsian.errors import ArgumentError, DataError, DivergenceError, TrainingWarning
-from gibbsian.handed_out import differentiate
+from gibbsian.fast.compiled import stepping
 from gibbsian.objectives.base import Loss, Objective, observed, state_modules
 from gibbsian.random import stream
 from gibbsian.training.captured import CapturedStep
@@ -22,14 +22,14 @@ from gibbsian.training.feed import Feed
 from gibbsian.training.guard import Watch
 from gibbsian.training.loader import make_feed
 from gibbsian.training.log import Log
-from gibbsian.training.optimise import Updates
+from gibbsian.training.optimize import Updates
 from gibbsian.training.run import Run, Settings
 
 __all__ = ["Job"]
 
 
 class Job:
-    """A run in progress: energy, objective, data, optimiser, average, guard and log."""
+    """A run in progress: energy, objective, data, optimizer, average, guard and log."""
 
     def __init__(
         self,
@@ -190,7 +190,7 @@ class Job:
         if self.captured is not None and self.captured.made(loss):
             run.state = self.captured.update(loss)
         else:
-            self.updates.optimiser.step()
+            self.updates.optimizer.step()
             self.updates.drop_gradients()
             run.state = loss.state
         run.metrics = {"loss": loss.value.detach(), **loss.metrics}

@@ -24,7 +24,7 @@ def capture(job: Job) -> dict[str, Any]:
         "energy": dict(run.energy.state_dict()),
         "frozen": [name for name, p in run.energy.named_parameters() if not p.requires_grad],
         "ema": dict(job.ema.energy.state_dict()) if job.ema else None,
-        "optimiser": job.updates.optimiser.state_dict(),
+        "optimizer": job.updates.optimizer.state_dict(),
         "watch": job.watch.state() if job.watch else None,
         "best": job.best,
         "lines": len(run.history),
@@ -43,7 +43,7 @@ def restore(job: Job, tree: dict[str, Any]) -> None:
     checkpoint.load_module(run.energy, tree["energy"], tree["frozen"])
     if job.ema is not None:
         checkpoint.load_module(job.ema.energy, tree["ema"])
-    job.updates.load(checkpoint.freeze(tree["optimiser"]))
+    job.updates.load(checkpoint.freeze(tree["optimizer"]))
     job.updates.drop_gradients()
     if job.captured is not None:
         job.captured.reset()
@@ -89,7 +89,7 @@ def snapshot(job: Job) -> None:
     elif not job.watch.snapshots:
         raise DivergenceError(
             f"the weights are not finite at step {job.run.step}, where training is to begin; "
-            "initialise the energy anew, or load an older checkpoint"
+            "initialize the energy anew, or load an older checkpoint"
         )
 
 

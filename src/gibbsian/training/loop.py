@@ -1,6 +1,6 @@
 """The training loop, from the first step to the last.
 
-batch → objective(energy, batch, state, generator) → backward → optimiser → average → log → checkpoint
+batch → objective(energy, batch, state, generator) → backward → optimizer → average → log → checkpoint
 """
 
 import signal

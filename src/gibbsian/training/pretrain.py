@@ -10,7 +10,7 @@ A model takes part by five methods (the protocol `Layered`); `pretrain` itself k
                                     are encoded rows, for biases. Its parameters may be the model's own or new ones
     end_stage(stage, machine)       take over what the machine has learned
 
-Stages are counted from 0. Batches are encoded on the fly, inside the step of the optimiser: the data set is held once,
+Stages are counted from 0. Batches are encoded on the fly, inside the step of the optimizer: the data set is held once,
 and every epoch sees new draws of the layers below, which is what the variational bound asks for.
 """
 
@@ -26,7 +26,7 @@ from gibbsian.domains import Domain
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError
 from gibbsian.objectives.base import Batch, Loss, Objective
-from gibbsian.objectives.redrawn import Binarised
+from gibbsian.objectives.redrawn import Binarized
 from gibbsian.random import stream
 from gibbsian.training.fit import fit
 from gibbsian.training.loader import make_feed
@@ -83,7 +83,7 @@ class Encoded(Objective):
 
     def init(self, energy: Any, batch: Batch, generator: torch.Generator) -> Any:
         self.check(energy, batch)
-        with torch.no_grad():  # drawn, not averaged: grey values would be refused
+        with torch.no_grad():  # drawn, not averaged: gray values would be refused
             seen = self.model.encode(self.stage, batch, generator)
         return self.objective.init(energy, seen, generator)
 
@@ -113,14 +113,14 @@ def pretrain(
 
     Args:
         model: `models.DBN` or `models.DBM`, or anything with the methods of `Layered`.
-        objective: one for all stages, or a list with one for each; `objectives.Binarised` for grey data.
+        objective: one for all stages, or a list with one for each; `objectives.Binarized` for gray data.
         data: as in `fit`; pairs (x, y) where the top layer has labels.
         draw: give the next machine states drawn layer by layer (what the variational bound is about), or means,
             which are less noisy.
         run_dir: a folder for the stages' run folders "stage-1", "stage-2", ...
         seed: everything random follows from it; every stage has its own.
         device: where to train; by default where the model is.
-        options: `steps` or `epochs`, `batch_size`, `lr`, `optimiser`, `schedule`, `compile`, ... of `fit`.
+        options: `steps` or `epochs`, `batch_size`, `lr`, `optimizer`, `schedule`, `compile`, ... of `fit`.
 
     Returns:
         The runs of the stages; `run.energy` is the machine of a stage.
@@ -132,7 +132,7 @@ def pretrain(
     >>> data = torch.bernoulli(torch.full((200, 6), 0.3), generator=g)
     >>> dbn = gb.models.DBN(6, 4, 6)
     >>> cd = gb.objectives.ContrastiveDivergence(gb.kernels.Gibbs())
-    >>> runs = gb.pretrain(dbn, cd, data, steps=[20, 10], lr=0.1, optimiser="sgd")
+    >>> runs = gb.pretrain(dbn, cd, data, steps=[20, 10], lr=0.1, optimizer="sgd")
     >>> [run.step for run in runs]
     [20, 10]
     """
@@ -159,9 +159,9 @@ def pretrain(
             )
         stage_seed = stream(seed, f"stage/{stage}").initial_seed()
         folder = None if run_dir is None else Path(run_dir) / f"stage-{stage + 1}"
-        wrapped: Objective = Encoded(own.objective if isinstance(own, Binarised) else own, model, stage, draw)
-        if isinstance(own, Binarised):  # grey values are drawn first, then encoded
-            wrapped = Binarised(wrapped)
+        wrapped: Objective = Encoded(own.objective if isinstance(own, Binarized) else own, model, stage, draw)
+        if isinstance(own, Binarized):  # gray values are drawn first, then encoded
+            wrapped = Binarized(wrapped)
         machine = model.begin_stage(stage, _first_rows(model, stage, wrapped, data, stage_seed, where, chosen))
         runs.append(fit(machine, wrapped, data, seed=stage_seed, run_dir=folder, device=where, **chosen))
         model.end_stage(stage, machine)
@@ -191,7 +191,7 @@ def _first_rows(
         transform=options.get("transform"),
     )
     generator, batch = stream(seed, "first", device), feed.first()
-    if isinstance(objective, Binarised):
+    if isinstance(objective, Binarized):
         batch = objective.drawn(model, batch, generator)
     with torch.no_grad():
         return model.encode(stage, batch, generator)

@@ -23,7 +23,7 @@ class Settings:
     steps: int
     batch_size: int
     lr: float | tuple[float, float]
-    optimiser: Any
+    optimizer: Any
     schedule: Any
     seed: int
     ema: float | None

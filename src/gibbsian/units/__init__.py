@@ -5,7 +5,7 @@ A layer of independent units with natural parameters (η, λ) has the law
 
     p(v) ∝ exp(η·φ(v) - ½ λ·v²)
 
-where λ only occurs for real-valued units. A neighbouring layer acts through its input I = W φ(h), which adds to
+where λ only occurs for real-valued units. A neighboring layer acts through its input I = W φ(h), which adds to
 η; an inverse temperature multiplies both; an annealing path mixes them. Samples are functions of given noise,
 so that all randomness is drawn in one place.
 

@@ -41,7 +41,7 @@ class Unit(Recorded, ABC):
         n: number of units.
         size: numbers per event, the rows of a weight matrix (n, or n·classes).
         noise: the kind of random numbers that `sample` wants, "uniform" or "normal".
-        real: whether the values are unbounded, so that coupling two such layers may have no normaliser.
+        real: whether the values are unbounded, so that coupling two such layers may have no normalizer.
     """
 
     noise: ClassVar[str] = "uniform"
@@ -142,7 +142,7 @@ def layer_noise(
 
 
 def pick(probabilities: Tensor, u: Tensor) -> Tensor:
-    """Indices drawn from unnormalised probabilities along the last axis by inversion of uniforms u."""
+    """Indices drawn from unnormalized probabilities along the last axis by inversion of uniforms u."""
     cumulative = probabilities.cumsum(-1)
     whole = cumulative[..., -1:]
     below = torch.nextafter(whole, torch.zeros_like(whole))  # so that rounding cannot pick past the last mass

@@ -1,0 +1,171 @@
+"""The command `gibbsian`.
+
+This file only reads the command line: nothing heavy is imported before it is known what to do, so that
+`gibbsian --help` answers at once. Each command lives in a module of its own.
+"""
+
+import argparse
+import errno
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from difflib import get_close_matches
+from importlib import import_module
+
+import gibbsian
+from gibbsian.errors import ArgumentError, GibbsianError
+
+__all__ = ["main"]
+
+_COMMANDS = ("train", "resume", "sample", "evaluate", "report", "list", "doctor")
+_EPILOG = """\
+five minutes:
+  gibbsian train digits-rbm            train a Boltzmann machine on digits, judge it, write a report
+  gibbsian sample runs/digits-rbm -n 9 draw from it
+  gibbsian list                        everything there is, with one line each
+
+every argument of every class is a flag: gibbsian train digits-rbm --model.hidden 200 --objective.objective.steps 10
+exit codes: 0 done · 1 could not be done, the reason is on stderr · 2 wrong use · 130 interrupted, a checkpoint is kept
+"""
+
+
+def _parser() -> argparse.ArgumentParser:
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--json", action="store_true", help="print one JSON document for programs instead of tables")
+    common.add_argument(
+        "--quiet", "-q", action="store_true", help="no progress bars and no tables, only warnings and errors"
+    )
+    parser = argparse.ArgumentParser(
+        prog="gibbsian",
+        description="Energy-based models: define an energy, train it by any principle, sample it, know its likelihood.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"gibbsian {gibbsian.__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+
+    def add(name: str, about: str, more: str = "") -> argparse.ArgumentParser:
+        return commands.add_parser(
+            name,
+            help=about,
+            description=about[0].upper() + about[1:] + "." + (f"\n\n{more}" if more else ""),
+            parents=[common],
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+
+    train = add(
+        "train",
+        "train a model by a recipe, judge it, and write a report",
+        "RECIPE is a name from `gibbsian list recipes` or a YAML file. Further flags change any of its keys:\n"
+        "  gibbsian train digits-rbm --fit.epochs 50 --model.hidden 200 --run runs/wide\n"
+        "  gibbsian train mnist-rbm --fit.device cuda\n"
+        "  gibbsian train mine.yaml --print_config     shows the whole recipe, defaults included\n"
+        "  gibbsian train digits-rbm --keys            shows every key with its meaning",
+    )
+    train.add_argument("recipe", metavar="RECIPE", help="a recipe's name, or a YAML file")
+    train.add_argument("--run", metavar="FOLDER", help="a new folder for the run (default: runs/RECIPE, numbered)")
+    train.add_argument("--no-report", action="store_true", help="train only: judge and report later")
+    train.add_argument("--keys", action="store_true", help="show every key of a recipe and end")
+
+    resume = add("resume", "go on with a run from its newest checkpoint, as if it had not stopped")
+    resume.add_argument("run", metavar="RUN", help="the run's folder")
+    resume.add_argument("--steps", type=int, metavar="N", help="train to N updates in all")
+    resume.add_argument("--epochs", type=int, metavar="N", help="train to N epochs in all")
+    resume.add_argument("--no-report", action="store_true", help="train only: judge and report later")
+
+    sample = add("sample", "draw samples from a trained model")
+    sample.add_argument("run", metavar="RUN", help="the run's folder")
+    sample.add_argument("-n", type=int, default=64, metavar="N", help="how many (default: 64)")
+    sample.add_argument("--class", dest="label", metavar="Y", help="of one class, by number or name")
+    sample.add_argument(
+        "--clamp",
+        metavar="FILE",
+        help="complete partial examples: an .npy or .csv file of rows in the data's units, NaN (or empty) where unknown",
+    )
+    sample.add_argument("--steps", type=int, metavar="N", help="steps of each chain (default: the recipe's)")
+    sample.add_argument("--seed", type=int, default=0, metavar="N", help="of the chains (default: 0)")
+    sample.add_argument(
+        "--out", metavar="FILE", help="where to write: .npy, .npz, .csv or .png (default: RUN/samples.npz)"
+    )
+
+    evaluate = add("evaluate", "judge a trained model: likelihood with an interval, calibration, outsiders")
+    evaluate.add_argument("run", metavar="RUN", help="the run's folder")
+    evaluate.add_argument(
+        "--likelihood", metavar="HOW", help="auto, exact, quadrature, ais or none (default: the recipe's)"
+    )
+    evaluate.add_argument("--chains", type=int, metavar="N", help="chains of AIS")
+    evaluate.add_argument("--betas", type=int, metavar="N", help="temperatures of AIS")
+    evaluate.add_argument(
+        "--outside", metavar="DATA", action="append", help="another data set that should look foreign; may be repeated"
+    )
+
+    report = add("report", "write the HTML report of a run")
+    report.add_argument("run", metavar="RUN", help="the run's folder")
+    report.add_argument("--fresh", action="store_true", help="judge the model anew instead of using what is there")
+
+    listing = add("list", "show what there is: recipes, data, models, energies, kernels, objectives, estimators")
+    listing.add_argument("what", nargs="*", metavar="WHAT", help="kinds (kernels), or single names (MALA, digits-rbm)")
+
+    doctor = add("doctor", "check this installation: versions, devices, the compiler, samplers against exact answers")
+    doctor.add_argument("--fast", action="store_true", help="skip the compiler")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser = _parser()
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in _COMMANDS:
+        near = get_close_matches(arguments[0], _COMMANDS, 1)
+        hint = f"did you mean `gibbsian {near[0]}`? " if near else ""
+        return _fail(f"there is no command {arguments[0]!r}; {hint}there are {', '.join(_COMMANDS)}", 2)
+    try:
+        options, rest = parser.parse_known_args(arguments)
+    except SystemExit as stop:  # --help, --version, or wrong use, already said
+        return int(stop.code or 0)
+    options.arguments = arguments
+    if options.command is None:
+        parser.print_help()
+        return 0
+    if rest and options.command != "train":
+        return _fail(
+            f"{rest[0]} is not understood by `gibbsian {options.command}`; see gibbsian {options.command} --help", 2
+        )
+    os.environ.setdefault("MPLBACKEND", "Agg")
+    try:
+        command = import_module(f"gibbsian.app.cli.{'listing' if options.command == 'list' else options.command}")
+        with warnings.catch_warnings():  # how they are shown is changed for the time of the command
+            return int(command.run(options, rest) or 0)
+    except SystemExit as stop:  # --print_config
+        return int(stop.code or 0)
+    except ArgumentError as error:
+        return _fail(str(error), 2)
+    except GibbsianError as error:
+        return _fail(str(error), 1)
+    except KeyboardInterrupt:
+        return _fail(_go_on(options), 130)
+    except BrokenPipeError:  # the reader of our output has gone, such as `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            where = f" at {error.filename}" if error.filename else ""
+            return _fail(
+                f"the disk is full{where}; what was saved before is whole. Make room, then {_go_on(options)}", 1
+            )
+        return _fail(f"{error.strerror or error}: {error.filename}" if error.filename else str(error), 1)
+
+
+def _go_on(options: argparse.Namespace) -> str:
+    run = getattr(options, "folder", None) or getattr(options, "run", None)
+    if options.command in {"train", "resume"} and run:
+        return f"go on with: gibbsian resume {run}"
+    return "interrupted"
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"gibbsian: {' '.join(message.split())}", file=sys.stderr)
+    return code

@@ -1,0 +1,228 @@
+"""`gibbsian doctor`: is everything here in order?"""
+
+import argparse
+import importlib.metadata
+import platform
+import shutil
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from rich.text import Text
+
+import gibbsian
+from gibbsian import energies, kernels, models, partition, testing
+from gibbsian.app.cli.show import Output
+from gibbsian.data.named import cache_folder
+from gibbsian.errors import GibbsianError
+from gibbsian.random import stream
+from gibbsian.sampling.sample import sample
+
+__all__ = ["run"]
+
+_PACKAGES = (
+    "torch",
+    "numpy",
+    "scipy",
+    "safetensors",
+    "arviz-stats",
+    "matplotlib",
+    "scikit-learn",
+    "jsonargparse",
+    "jinja2",
+    "pooch",
+)
+_EXTRAS = {
+    "zuko": "flows",
+    "arviz-base": "arviz",
+    "accelerate": "distributed",
+    "tensorboard": "tensorboard",
+    "pyarrow": "parquet",
+}
+
+
+def run(options: argparse.Namespace, rest: list[str]) -> int:
+    """Versions, devices, checks; 1 where a check fails."""
+    out = Output(options)
+    versions = {"gibbsian": gibbsian.__version__, "python": platform.python_version()}
+    versions |= {name: _version(name) or "missing" for name in _PACKAGES}
+    extras = {
+        name: _version(name) or f"not installed (pip install 'gibbsian[{extra}]')" for name, extra in _EXTRAS.items()
+    }
+    devices = {"cpu": f"{torch.get_num_threads()} threads, {platform.processor() or platform.machine()}"}
+    for i in range(torch.cuda.device_count()):
+        free, total = torch.cuda.mem_get_info(i)
+        devices[f"cuda:{i}"] = f"{torch.cuda.get_device_name(i)}, {free / 2**30:.0f} of {total / 2**30:.0f} GiB free"
+    disk = shutil.disk_usage(".")
+    places = {"disk here": f"{disk.free / 2**30:.0f} GiB free", "cache of data": str(cache_folder())}
+    out.table([*versions.items(), *extras.items()], title="versions")
+    out.table([*devices.items(), *places.items()], title="machine")
+    checks: dict[str, Callable[[], str]] = {
+        "Gibbs on a Boltzmann machine": _gibbs,
+        "AIS on a Boltzmann machine": _ais,
+        **{f"{type(k).__name__} on a skewed law": _invariance(k) for k in _KERNELS},
+        "discrete kernels on an Ising ring": _discrete,
+        "saving and loading": _saving,
+    }
+    if not options.fast:
+        checks["the compiler"] = _compiler
+    results: list[dict[str, Any]] = []
+    for name, check in checks.items():
+        begun = time.perf_counter()
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                text, good = check(), True
+        except (GibbsianError, RuntimeError, OSError, AssertionError) as error:
+            text, good = " ".join(str(error).split())[:200], False
+        results.append({"check": name, "good": good, "found": text, "seconds": round(time.perf_counter() - begun, 2)})
+    shown = [
+        (
+            r["check"],
+            Text("good", "green") if r["good"] else Text("BAD", "red"),
+            str(r["found"]),
+            f"{r['seconds']:.1f} s",
+        )
+        for r in results
+    ]
+    out.table(shown, title="checks against exact answers", header=("check", "", "found", "time"))
+    bad = sum(not r["good"] for r in results)
+    out.say(
+        "everything is in order"
+        if not bad
+        else f"{bad} of {len(results)} checks failed: please report this, with the table above"
+    )
+    out.document({"versions": versions, "extras": extras, "devices": devices, "checks": results, "good": not bad})
+    return 1 if bad else 0
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+class Wrong(GibbsianError):
+    """A check found an answer that is not the exact one."""
+
+
+def _machine() -> models.RBM:
+    rbm = models.RBM(10, 6)
+    g = stream(0, "doctor")
+    with torch.no_grad():
+        for parameter in rbm.parameters():
+            parameter.copy_(0.7 * torch.randn(parameter.shape, generator=g))
+    return rbm
+
+
+def _gibbs() -> str:
+    rbm = _machine()
+    states = (
+        rbm.domain.enumerate()
+        if hasattr(rbm.domain, "enumerate")
+        else torch.cartesian_prod(*[torch.tensor([0.0, 1.0])] * 10)
+    )
+    with torch.no_grad():
+        p = torch.softmax(-rbm(states.float()).double(), 0)
+    exact = p @ states.double()
+    g = stream(0, "doctor/gibbs")
+    chains = 4000
+    last = sample(rbm, kernels.Gibbs(), torch.zeros(chains, 10), steps=200, keep=False, generator=g).last.double()
+    z = ((last.mean(0) - exact) / (exact * (1 - exact) / chains).sqrt()).abs().max()
+    if z > 5:  # ten normal numbers beyond five deviations: less than one in a hundred thousand
+        raise Wrong(f"means of {chains} chains are {float(z):.1f} standard errors from the exact ones")
+    return f"means within {float(z):.1f} standard errors"
+
+
+def _ais() -> str:
+    rbm = _machine()
+    g = stream(0, "doctor/ais")
+    exact = float(partition.exact(rbm).value)
+    data = (torch.rand(500, 10, generator=g) < 0.5).float()
+    found = partition.ais(rbm, data, chains=200, betas=300, generator=g)
+    z = abs(float(found.value) - exact) / float(found.stderr)
+    if z > 5:
+        raise Wrong(f"log Z is {float(found.value):.3f}, exactly {exact:.3f}")
+    return f"log Z {float(found.value):.3f}, exactly {exact:.3f}"
+
+
+_KERNELS: tuple[Any, ...] = (
+    kernels.RandomWalk(1.0),
+    kernels.MALA(0.8),
+    kernels.HMC(0.5, 4),
+    kernels.NUTS(0.5),
+    kernels.UnderdampedLangevin(0.5, adjusted=True),
+)
+
+
+def _invariance(kernel: Any) -> Callable[[], str]:
+    def check() -> str:
+        report = testing.check_invariance(
+            energies.Bimodal(), kernel, chains=4000, generator=stream(0, "doctor/invariance")
+        )
+        return f"largest deviation {report.z:.2f} of {report.threshold:.2f} allowed, over {report.functions} functions"
+
+    return check
+
+
+def _discrete() -> str:
+    ring = models.Ising(6, coupling=0.4, field=0.2)
+    states = torch.cartesian_prod(*[torch.tensor([-1.0, 1.0])] * 6)
+    with torch.no_grad():
+        p = torch.softmax(-ring(states).double(), 0)
+    exact = float(p @ states.double().mean(1))
+    worst = 0.0
+    for kernel in (kernels.SiteGibbs(), kernels.GibbsWithGradients(), kernels.DiscreteLangevin(1.0)):
+        g = stream(0, f"doctor/{type(kernel).__name__}")
+        last = sample(ring, kernel, torch.ones(4000, 6), steps=150, keep=False, generator=g).last.double().mean(1)
+        worst = max(worst, abs(float(last.mean()) - exact) / float(last.std() / 4000**0.5))
+    if worst > 5:
+        raise Wrong(f"a mean is {worst:.1f} standard errors from the exact one")
+    return f"means within {worst:.1f} standard errors"
+
+
+def _saving() -> str:
+    import tempfile
+    from pathlib import Path
+
+    from gibbsian import objectives
+    from gibbsian.training.fit import fit, load
+
+    with tempfile.TemporaryDirectory() as folder:
+        rbm = models.RBM(6, 4)
+        x = (torch.rand(60, 6, generator=stream(0, "doctor/data")) < 0.5).float()
+        fit(
+            rbm,
+            objectives.ContrastiveDivergence(kernels.Gibbs()),
+            x,
+            steps=5,
+            run_dir=Path(folder) / "run",
+            progress=False,
+        )
+        again = load(Path(folder) / "run")
+        if not torch.equal(again(x), rbm(x)):
+            raise Wrong("a model came back with other energies than it was saved with")
+    return "a run was saved and came back the same"
+
+
+def _compiler() -> str:
+    target = energies.Banana()
+    traces = [
+        sample(
+            target,
+            kernels.MALA(0.3),
+            torch.zeros(8, 2),
+            steps=64,
+            generator=stream(0, "doctor/compiler"),
+            compile=compile,
+        )
+        for compile in (False, True)
+    ]
+    if not torch.allclose(traces[0].last, traces[1].last, atol=1e-3):
+        raise Wrong("compiled and eager chains differ")
+    if not traces[1].compiled:
+        return f"not used here: {traces[1].compile_note[:120]}"
+    return "compiled and eager chains agree"

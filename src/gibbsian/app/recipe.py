@@ -1,0 +1,456 @@
+"""Recipes: a training run as a few lines of YAML, every class and argument by name.
+
+    data:      {name: digits, steps: [...]}
+    model:     {RBM: {visible: 64, hidden: 100}}
+    objective: {PersistentContrastiveDivergence: {kernel: Gibbs, steps: 5}}
+    fit:       {epochs: 300, lr: 0.05}
+
+`Name: {arguments}` is short for jsonargparse's `{class_path: Name, init_args: {arguments}}`; both are understood.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from jsonargparse import ArgumentError as ParserError
+from jsonargparse import ArgumentParser, Namespace, get_loader, set_dumper, set_loader, set_parsing_settings
+from jsonargparse.typing import register_type
+
+from gibbsian import schedules
+from gibbsian.app import catalog
+from gibbsian.app.factories import takes_a_list
+from gibbsian.data import DataSet, Prepared, load, prepare
+from gibbsian.domains import Domain
+from gibbsian.energy import Energy, ScoreField
+from gibbsian.errors import ArgumentError, DataError, GibbsianError
+from gibbsian.kernels import Kernel
+from gibbsian.objectives import Objective
+from gibbsian.training.fit import fit
+from gibbsian.training.guard import Guard
+
+__all__ = [
+    "DataSpec",
+    "EvaluateSpec",
+    "PretrainSpec",
+    "Recipe",
+    "SampleSpec",
+    "parse_recipe",
+    "recipe_source",
+    "split_comparison",
+]
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """What to train on.
+
+    Args:
+        name: a named set, a toy law (`gibbsian list data`), or the path of a file or folder.
+        n: points of a toy law.
+        label: for files, the column or array with the labels.
+        labels: give the objective pairs (x, y).
+        steps: what is done to the data, in order: names, or names with options.
+        seed: of random steps and toy laws.
+        offline: never fetch anything.
+    """
+
+    name: str
+    n: int = 10000
+    label: str | None = None
+    labels: bool = False
+    steps: list[Any] = field(default_factory=list)
+    seed: int = 0
+    offline: bool = False
+
+    def load(self) -> DataSet:
+        """The raw data."""
+        return load(self.name, n=self.n, seed=self.seed, label=self.label, offline=self.offline)
+
+    def prepare(self, fitted: list[dict[str, torch.Tensor]] | None = None) -> Prepared:
+        """The data after its steps."""
+        prepared = prepare(self.load(), self.steps, seed=self.seed, fitted=fitted)
+        if self.labels and prepared.data.train.y is None:
+            raise DataError(f"labels: true, but {self.name} has no labels; say label=COLUMN for a file that has some")
+        return prepared
+
+
+@dataclass(frozen=True)
+class SampleSpec:
+    """How samples are drawn: for the report, and by `gibbsian sample`.
+
+    Args:
+        kernel: by default that of the objective, else one that suits the model.
+        steps: of each chain.
+        start: "data" begins at training rows, "gaussian" at draws with their moments class by class
+            (`hybrid.like_classes`), "reference" anywhere in the domain.
+        shape: height and width (or channels, height, width) of pictures, where rows are flat.
+        show: how many are drawn through training and shown in the report.
+    """
+
+    kernel: Kernel | None = None
+    steps: int = 500
+    start: str = "reference"
+    shape: list[int] | None = None
+    show: int = 64
+
+    def __post_init__(self) -> None:
+        if self.start not in {"data", "gaussian", "reference"}:
+            raise ArgumentError(f"sample.start={self.start!r}: expected 'data', 'gaussian' or 'reference'")
+        if self.steps < 1 or self.show < 1:
+            raise ArgumentError(f"sample.steps={self.steps}, sample.show={self.show}: both must be 1 or more")
+
+
+@dataclass(frozen=True)
+class EvaluateSpec:
+    """How the trained model is judged.
+
+    Args:
+        likelihood: "auto" (exact where it can be, else quadrature, else AIS; probability flow for scores), "exact",
+            "quadrature", "ais", "none".
+        chains, betas: of AIS.
+        rows: held-out rows used at most.
+        outside: other data sets that should get high energies (out-of-distribution detection).
+        ema: judge the averaged weights, where there are any.
+    """
+
+    likelihood: str = "auto"
+    chains: int = 200
+    betas: int = 2000
+    rows: int = 10000
+    outside: list[str] = field(default_factory=list)
+    ema: bool = True
+
+    def __post_init__(self) -> None:
+        if self.likelihood not in {"auto", "exact", "quadrature", "ais", "none"}:
+            raise ArgumentError(
+                f"evaluate.likelihood={self.likelihood!r}: expected auto, exact, quadrature, ais or none"
+            )
+
+
+@dataclass(frozen=True)
+class PretrainSpec:
+    """Layer-wise training before the main one, for deep machines.
+
+    Args:
+        objective: what trains every layer.
+        options: `epochs` or `steps`, `lr`, ... as for `gibbsian.training.pretrain`; a list has one value a layer.
+    """
+
+    objective: Objective | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Recipe:
+    """A recipe with its classes built.
+
+    Attributes:
+        name: what the run is called.
+        text: the whole recipe as YAML, defaults included: it reproduces the run.
+    """
+
+    name: str
+    about: str
+    data: DataSpec
+    model: Any
+    objective: Objective
+    fit: dict[str, Any]
+    initialize: bool
+    sample: SampleSpec
+    evaluate: EvaluateSpec
+    pretrain: PretrainSpec
+    text: str
+
+
+# --- YAML -----------------------------------------------------------------------------------------
+
+
+_UNTYPED = {"noise", "sampler"}  # arguments of any type: the parser cannot tell there which class a short name means
+
+
+def _expand(value: Any, names: set[str], key: str = "") -> Any:
+    """`Name: {arguments}` as class path and arguments."""
+    if isinstance(value, list):
+        return [_expand(item, names, key) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if len(value) == 1:
+        name, body = next(iter(value.items()))
+        named = isinstance(name, str) and (name in names or name[:1].isupper() or "." in name)
+        if named and (body is None or isinstance(body, dict)):
+            value = {"class_path": name, "init_args": body or {}}
+    value = {inner: _expand(item, names, inner) for inner, item in value.items()}
+    name = value.get("class_path")
+    if name in names and (key in _UNTYPED or takes_a_list(catalog.find_class(name))):
+        cls = catalog.find_class(name)
+        home = "gibbsian.app.factories" if takes_a_list(cls) else cls.__module__
+        value["class_path"] = f"{home}.{name}"
+    return value
+
+
+def _names() -> set[str]:
+    return {
+        name
+        for kind in ("models", "energies", "units", "domains", "kernels", "objectives")
+        for name in catalog.classes(kind)
+    }
+
+
+def _load(text: str) -> Any:
+    return _expand(get_loader("yaml")(text), _names())
+
+
+def _tensor(value: Any) -> torch.Tensor:
+    """A tensor from a list, or from a schedule such as `geometric(10, 0.01, 50)`."""
+    if isinstance(value, str):
+        found = re.fullmatch(r"(\w+)\((.*)\)", value.strip())
+        if found is None or found[1] not in _SCHEDULES:
+            raise ValueError(f"{value!r} is neither a list of numbers nor a schedule ({', '.join(_SCHEDULES)})")
+        arguments = [yaml.safe_load(part) for part in found[2].split(",")]
+        return getattr(schedules, found[1])(*arguments)
+    return torch.tensor(value, dtype=torch.get_default_dtype())
+
+
+_SCHEDULES = ("geometric", "linear", "cosine", "polynomial", "sigmoid")
+
+
+def _settle() -> None:
+    """Tell jsonargparse about our classes and tensors, once."""
+    set_parsing_settings(subclasses_enabled=[Objective, Kernel, Domain, Guard], instantiate_subclass_spec_in_any=False)
+    register_type(torch.Tensor, serializer=lambda t: t.tolist(), deserializer=_tensor)
+    set_loader("gibbsian", _load, exceptions=(yaml.YAMLError,), json_superset=True)
+    set_dumper("gibbsian", lambda data: yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
+
+
+_settle()
+
+
+def _build_any(value: Any) -> Any:
+    """Class specs in arguments of any type (a noise, a sampler): only classes of the library are built."""
+    if isinstance(value, Namespace):
+        value = value.as_dict()
+    if isinstance(value, dict) and "class_path" in value:
+        options = {k: _build_any(v) for k, v in (value.get("init_args") or {}).items()}
+        cls = catalog.find_class(str(value["class_path"]))
+        tensors = {k: _tensor(v) if _wants_tensor(cls, k) and isinstance(v, list) else v for k, v in options.items()}
+        return cls(**tensors)
+    return value
+
+
+def _wants_tensor(cls: type, name: str) -> bool:
+    import inspect
+
+    parameter = inspect.signature(cls).parameters.get(name)
+    return parameter is not None and "Tensor" in str(parameter.annotation)
+
+
+def make_parser(model: type = Energy) -> ArgumentParser:
+    """The parser of recipes, YAML and flags alike, for a model that is an `Energy` or a `ScoreField`."""
+    parser = ArgumentParser(
+        prog="gibbsian train RECIPE",
+        description="Every key of a recipe is a flag: --model.hidden 200, --objective.steps 10, --fit.lr 0.01, ...",
+        exit_on_error=False,
+        allow_abbrev=False,
+        parser_mode="gibbsian",
+    )
+    parser.add_argument("--config", action="config", help="a recipe in a YAML file; later flags change it")
+    parser.add_argument("--about", type=str, default="", help="one line that says what the recipe does")
+    parser.add_class_arguments(DataSpec, "data")
+    parser.add_argument("--model", type=model, help="what is trained: see `gibbsian list models energies`")
+    parser.add_argument("--objective", type=Objective, help="the principle of learning: see `gibbsian list objectives`")
+    parser.add_argument(
+        "--initialize", type=bool, default=False, help="set the visible bias to the training data's means first"
+    )
+    skip: set[str | int] = {"energy", "objective", "data", "run_dir", "transform", "validation", "hooks", "progress"}
+    parser.add_function_arguments(fit, "fit", skip=skip)
+    parser.add_class_arguments(PretrainSpec, "pretrain")
+    parser.add_class_arguments(SampleSpec, "sample")
+    parser.add_class_arguments(EvaluateSpec, "evaluate")
+    return parser
+
+
+def _instantiate(cls: type, *args: Any, **kwargs: Any) -> Any:
+    return cls(*args, **{name: _build_any(value) for name, value in kwargs.items()})
+
+
+def recipe_source(given: str) -> tuple[str, str]:
+    """Name and YAML of a recipe in the package, or of a file."""
+    path = Path(given).expanduser()
+    looks_like_a_file = path.suffix in {".yaml", ".yml", ".json"} or "/" in given
+    if not looks_like_a_file and given in catalog.recipe_names():
+        return given, catalog.recipe_text(given)
+    if path.is_file():
+        try:
+            return path.stem, path.read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise ArgumentError(f"{path} is not a text file in UTF-8; a recipe is YAML") from error
+    if looks_like_a_file:
+        raise ArgumentError(f"there is no file {given}; give a recipe from `gibbsian list recipes`, or a YAML file")
+    return given, catalog.recipe_text(given)  # says what there is
+
+
+def split_comparison(text: str, name: str = "run") -> dict[str, str] | None:
+    """The recipes of a comparison by name, or None: `compare:` names what differs, the rest is common to all."""
+    try:
+        loaded = get_loader("yaml")(text)
+    except yaml.YAMLError as error:
+        raise ArgumentError(f"{name} is not valid YAML: {_yaml_problem(error)}") from error
+    if not isinstance(loaded, dict) or "compare" not in loaded:
+        return None
+    members = loaded.pop("compare")
+    if not isinstance(members, dict) or not members or not all(isinstance(m, dict) for m in members.values()):
+        raise ArgumentError(f"{name}: compare: maps names to what differs, such as CD: {{objective: ..., fit: ...}}")
+    merged = {str(key): _merged(loaded, change) for key, change in members.items()}
+    return {key: yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True) for key, recipe in merged.items()}
+
+
+def _merged(base: Any, change: Any) -> Any:
+    """`change` on top of `base`; sections are merged, everything else is replaced."""
+    if not isinstance(base, dict) or not isinstance(change, dict):
+        return change
+    sections = {"data", "fit", "sample", "evaluate", "pretrain"}
+    return base | {k: base[k] | v if k in sections and isinstance(base.get(k), dict) else v for k, v in change.items()}
+
+
+def parse_recipe(text: str, flags: Sequence[str] = (), *, name: str = "run") -> Recipe:
+    """A recipe from YAML and flags that change it.
+
+    >>> text = "data: {name: moons}\\nmodel: {MLPEnergy: {domain: 2}}\\nobjective: {SlicedScoreMatching: }\\nfit: {steps: 5}"
+    >>> recipe = parse_recipe(text, ["--objective.projections", "3"])
+    >>> recipe.objective.projections, recipe.fit["steps"]
+    (3, 5)
+    """
+    try:
+        loaded = _load(text)
+    except yaml.YAMLError as error:
+        raise ArgumentError(f"{name} is not valid YAML: {_yaml_problem(error)}") from error
+    if not isinstance(loaded, dict):
+        raise ArgumentError(f"{name} holds no recipe; begin with data:, model:, objective: and fit:")
+    parser = make_parser(_kind_of_model(loaded, flags))
+    _check_keys(loaded, parser, name)
+    asked = any(flag.startswith("--print_config") or flag == "--help" for flag in flags)
+    if not asked:
+        for key in ("data", "model", "objective"):
+            if key not in loaded and not any(flag.startswith(f"--{key}") for flag in flags):
+                raise ArgumentError(f"{name} has no {key}:, which every recipe needs")
+    try:
+        config = parser.parse_args(["--config", yaml.safe_dump(loaded, sort_keys=False), *flags])
+        built = parser.instantiate(config, instantiators=[(_instantiate, Objective, True)])
+    except GibbsianError as error:
+        raise ArgumentError(f"{name}: {error}") from error
+    except (ParserError, ValueError, TypeError) as error:
+        raise ArgumentError(f"{name}: {explain(str(error), parser)}") from error
+    text = parser.dump(config, format="gibbsian")
+    if built.model is None or built.objective is None:
+        raise ArgumentError(f"{name} names no model or no objective; every recipe needs both")
+    return Recipe(
+        name=name,
+        about=built.about,
+        data=built.data,
+        model=built.model,
+        objective=built.objective,
+        fit=built.fit.as_dict(),
+        initialize=built.initialize,
+        sample=built.sample,
+        evaluate=built.evaluate,
+        pretrain=built.pretrain,
+        text=text,
+    )
+
+
+def _kind_of_model(loaded: dict[str, Any], flags: Sequence[str]) -> type:
+    """`ScoreField` where that is what the model's name says, so that errors speak of one kind only."""
+    given = loaded.get("model")
+    name = given.get("class_path") if isinstance(given, dict) else given
+    flags = list(flags)
+    for i, flag in enumerate(flags):
+        if flag == "--model" and i + 1 < len(flags):
+            name = flags[i + 1]
+        elif flag.startswith("--model="):
+            name = flag.removeprefix("--model=")
+    try:
+        found = catalog.find_class(str(name))
+    except ArgumentError:  # one of the user's own, or a typing error that the parser will report
+        return Energy
+    return ScoreField if issubclass(found, ScoreField) else Energy
+
+
+def _yaml_problem(error: yaml.YAMLError) -> str:
+    mark = getattr(error, "problem_mark", None)
+    where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+    return where + (getattr(error, "problem", None) or " ".join(str(error).split()))
+
+
+def _check_keys(loaded: dict[str, Any], parser: ArgumentParser, name: str) -> None:
+    """Refuse keys that do not exist, with the nearest one that does."""
+    known = _known_keys(parser)
+    top = {key.split(".")[0] for key in known}
+    for key, value in loaded.items():
+        if key not in top:
+            raise ArgumentError(
+                f"{name} has an unknown key {key!r}; {catalog.suggest(str(key), top)}The keys are {', '.join(sorted(top))}"
+            )
+        if key in {"data", "fit", "sample", "evaluate", "pretrain"} and isinstance(value, dict):
+            below = {k.split(".")[1] for k in known if k.startswith(f"{key}.")}
+            for inner in value:
+                if inner not in below:
+                    raise ArgumentError(
+                        f"{name} has an unknown key {key}.{inner}; {catalog.suggest(str(inner), below)}"
+                        f"The keys of {key} are {', '.join(sorted(below))}"
+                    )
+
+
+def _known_keys(parser: ArgumentParser) -> list[str]:
+    return [
+        a.dest
+        for a in parser._actions
+        if a.dest not in {"help", "config", "print_config", "==SUPPRESS=="} and "help" not in a.dest
+    ]
+
+
+# --- one sentence for what the parser says --------------------------------------------------------
+
+
+def explain(text: str, parser: ArgumentParser) -> str:
+    """The parser's report as one sentence, with the nearest name where one is unknown."""
+    keys = re.findall(r'Parser key "([\w.]+)"', text)
+    where = f"{'.'.join(dict.fromkeys(keys))}: " if keys else ""
+    paths = re.findall(r"class_path '([\w.]+)'", text)
+    owner = paths[-1].rpartition(".")[2] if paths else ""
+    if found := re.search(r"unrecognized arguments: --(\S+)", text):
+        flags = _known_keys(parser)
+        near = catalog.suggest(found[1], flags) or catalog.suggest(found[1].split(".")[0], flags)
+        return f"there is no flag --{found[1]}; {near}See `gibbsian train --help`"
+    if owner and (found := re.search(r"(?:Option|Key) '([\w.]+)' is not (?:accepted|expected)", text)):
+        takes = _arguments(paths[-1])
+        near = catalog.suggest(found[1], takes)
+        return f"{where}{owner} has no argument {found[1]!r}; {near}It takes {', '.join(takes) or 'none'}"
+    if found := re.search(r"arguments are required: ([\w, .]+)|Key [\"']?([\w.]+)[\"']? is required", text):
+        return f"{where}{owner} needs {found[1] or found[2]}" if owner else f"{found[1] or found[2]} must be given"
+    reasons = re.findall(r"- (?!Import path|Expected|Problem)(.+)", text)
+    values = re.findall(r"(?:Given|Got) value: (.+)", text)
+    wanted = re.findall(r"Expected an? (<class '[\w.]+'>|List|list|sequence|dict)", text)
+    unknown = re.search(r"Expected a dot import path string: (\S+)|Import path ([\w.]+) does not", text)
+    if unknown and not wanted:
+        name = unknown[1] or unknown[2]
+        near = catalog.suggest(name.rpartition(".")[2], sorted(_names()))
+        return f"{where}there is no {name!r} that fits here; {near}See `gibbsian list`"
+    if values and wanted and not reasons:
+        kinds = dict.fromkeys(w.removeprefix("<class '").removesuffix("'>") for w in wanted)
+        named = " or ".join(kinds).replace("NoneType", "nothing")
+        return f"{where}{values[0].strip()!r} was given where {named} is expected"
+    return where + " ".join((reasons[0] if reasons else text).split())
+
+
+def _arguments(path: str) -> list[str]:
+    import inspect
+
+    try:
+        cls = catalog.find_class(path)
+    except ArgumentError:
+        return []
+    return [name for name in inspect.signature(cls).parameters if name != "generator"]

@@ -1,0 +1,78 @@
+"""The page of several runs side by side."""
+
+import json
+import shlex
+import time
+from pathlib import Path
+from typing import Any
+
+import gibbsian
+from gibbsian.app.report import figures
+from gibbsian.app.report.words import duration, render
+from gibbsian.app.runs import open_run, snapshots_of, trained
+from gibbsian.energy import Energy
+from gibbsian.plots import landscape
+
+__all__ = ["write_comparison"]
+
+
+def write_comparison(folder: Path, about: str, names: list[str], arguments: list[str]) -> tuple[Path, dict[str, Any]]:
+    """Write `report.html` over runs in subfolders that have been judged; returns its path and what was found."""
+    found = {name: json.loads((folder / name / "evaluation.json").read_text()) for name in names}
+    rows, pictures, intervals = [], [], []
+    for name, result in found.items():
+        known = json.loads((folder / name / "command.json").read_text())
+        cells = [_likelihood(result), f"{result['two_sample']['value']:.4f}" if "two_sample" in result else ""]
+        cells += [str(result["step"]), duration(known["seconds"])]
+        rows.append({"name": name, "link": f"{name}/report.html", "cells": cells})
+        if "likelihood" in result:
+            ll = result["likelihood"]
+            intervals.append((name, ll["value"], ll["lower"], ll["upper"]))
+        picture = _picture(folder / name)
+        if picture is not None:
+            pictures.append({"name": name, **picture})
+    simplest = next((r["baseline"] for r in found.values() if "baseline" in r), None)
+    if intervals and simplest:
+        intervals.append((simplest["what"], simplest["value"], None, None))
+    page = render(
+        "comparison.html.j2",
+        {
+            "title": folder.name,
+            "about": about,
+            "likelihoods": figures.intervals(intervals) if intervals else None,
+            "head": ["", "held-out log-likelihood", "energy distance to data", "updates", "time"],
+            "rows": rows,
+            "pictures": pictures,
+            "command": "gibbsian " + shlex.join(arguments),
+            "version": gibbsian.__version__,
+            "made": time.strftime("%d %B %Y, %H:%M"),
+        },
+    )
+    target = folder / "report.html"
+    target.write_text(page, encoding="utf-8")
+    return target, found
+
+
+def _likelihood(result: dict[str, Any]) -> str:
+    if "likelihood" not in result:
+        return "none"
+    ll = result["likelihood"]
+    return f"{ll['value']:.3f} [{ll['lower']:.3f}, {'open' if ll['upper'] is None else format(ll['upper'], '.3f')}]"
+
+
+def _picture(folder: Path) -> dict[str, str] | None:
+    """The learned density in the plane, or the last samples as pictures."""
+    recipe, prepared = open_run(folder)
+    energy = trained(folder, recipe)
+    if tuple(energy.domain.shape) == (2,) and isinstance(energy, Energy):
+        x = prepared.finished("train", 4000).x
+        (left, bottom), (right, top) = (x.amin(0) - 0.5).tolist(), (x.amax(0) + 0.5).tolist()
+        extent = (left, right, bottom, top)
+        draw = lambda ax: landscape(energy, ax, extent, show="density", bar=False).set_aspect("equal")  # noqa: E731
+        return {"uri": figures.picture(draw, size=(3.4, 3.2)), "kind": "chart"}
+    snapshots = snapshots_of(folder)
+    if snapshots:
+        images = prepared.undo(snapshots[max(snapshots)])
+        if images.dim() >= 3:
+            return {"uri": figures.pixel_grid(images[:36]), "kind": "pixels"}
+    return None

@@ -1,0 +1,217 @@
+"""The pictures of a report: SVG whose ink follows the page's colors, and PNG for pixels."""
+
+import base64
+import io
+import math
+import re
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gibbsian import plots
+from gibbsian.energy import Energy, ScoreField
+from gibbsian.plots.style import COLOURS, INK, color, tidy
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = [
+    "curve", "intervals", "marginals", "picture", "pixel_grid", "plane", "svg",
+]  # fmt: skip
+
+# gray inks of the plots, in the page's own variables: dark mode and print follow by themselves
+_INKS = {shade: f"var(--c{i})" for i, shade in enumerate(COLOURS)} | {
+    "#404040": "var(--ink)",
+    "#e6e6e6": "var(--grid)",
+    "#999999": "var(--axis)",
+    "#000000": "var(--ink)",
+}
+
+
+def svg(draw: Callable[["Axes"], Any], *, size: tuple[float, float] = (6.4, 3.2), name: str = "figure") -> str:
+    """A drawing on axes as an inline SVG."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": name, "font.size": 10}):
+        figure = Figure(figsize=size, layout="constrained")
+        ax = figure.subplots()
+        draw(ax)
+        for text in (ax.xaxis.label, ax.yaxis.label, ax.title):
+            text.set_color(INK)
+        out = io.StringIO()
+        figure.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    drawn = out.getvalue()
+    drawn = drawn[drawn.index("<svg") :]
+    drawn = re.sub(r"<metadata>.*?</metadata>", "", drawn, flags=re.S)
+    for gray, ink in _INKS.items():
+        drawn = drawn.replace(gray, ink)
+    # ids must not meet those of other pictures on the page
+    drawn = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', drawn)
+    drawn = re.sub(r'(xlink:href="#|url\(#)([^")]+)', rf"\1{name}-\2", drawn)
+    return re.sub(
+        r'<svg ([^>]*?)width="[^"]*" height="[^"]*"', rf'<svg role="img" aria-label="{name}" \1', drawn, count=1
+    )
+
+
+def _uri(array: np.ndarray) -> str:
+    from PIL import Image
+
+    out = io.BytesIO()
+    Image.fromarray(array).save(out, format="PNG", optimize=True)
+    return "data:image/png;base64," + base64.b64encode(out.getvalue()).decode()
+
+
+def picture(draw: Callable[["Axes"], Any], *, size: tuple[float, float] = (5.0, 4.4)) -> str:
+    """A drawing with many points or colors as PNG, on white."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout="constrained", dpi=150)
+    draw(figure.subplots())
+    out = io.BytesIO()
+    figure.savefig(out, format="png", bbox_inches="tight", pad_inches=0.08)
+    return "data:image/png;base64," + base64.b64encode(out.getvalue()).decode()
+
+
+def pixel_grid(images: Tensor, *, columns: int | None = None, symmetric: bool = False) -> str:
+    """Images `(n, height, width)` or `(n, channels, height, width)` as one PNG, a clear line between them.
+
+    Gray values are stretched from the least to the greatest of all; with `symmetric` each image has its own scale
+    around zero, in red and blue.
+    """
+    x = images.detach().float().cpu()
+    if x.dim() == 4 and x.shape[1] == 1:
+        x = x[:, 0]
+    count = len(x)
+    columns = columns or math.ceil(math.sqrt(count))
+    rows = math.ceil(count / columns)
+    height, width = x.shape[-2:]
+    if symmetric:
+        from matplotlib import colormaps
+
+        unit = x / x.abs().amax((1, 2), keepdim=True).clamp(min=1e-12)
+        colors = torch.from_numpy(colormaps["RdBu_r"](unit.add(1).div(2).numpy())[..., :3]).float().permute(0, 3, 1, 2)
+    else:
+        low, high = torch.quantile(x.flatten()[:1_000_000], torch.tensor([0.001, 0.999]))
+        unit = ((x - low) / (high - low).clamp(min=1e-12)).clamp(0, 1)
+        colors = unit[:, None].expand(-1, 3, -1, -1) if unit.dim() == 3 else unit
+    canvas = torch.zeros(4, rows * (height + 1) - 1, columns * (width + 1) - 1)
+    for i, image in enumerate(colors):
+        top, left = i // columns * (height + 1), i % columns * (width + 1)
+        canvas[:3, top : top + height, left : left + width] = image
+        canvas[3, top : top + height, left : left + width] = 1
+    pixels = (canvas * 255).round().byte().permute(1, 2, 0).numpy()
+    factor = max(1, round(720 / max(pixels.shape[:2])))  # whole pixels, so that no row comes out wider than another
+    return _uri(np.ascontiguousarray(pixels.repeat(factor, 0).repeat(factor, 1)))
+
+
+def curve(
+    series: dict[str, list[tuple[float, float]]], events: Iterable[tuple[float, str]], *, label: str, name: str
+) -> str:
+    """Numbers along a run, with vertical lines where something happened."""
+
+    def draw(ax: "Axes") -> None:
+        for i, (which, points) in enumerate(series.items()):
+            steps, values = zip(*points, strict=True)
+            few = len(points) < 30
+            ax.plot(steps, values, color=color(i), linewidth=1.8, marker="o" if few else "", markersize=3, label=which)
+        for step, kind in events:
+            ax.axvline(step, color=color(1 if kind == "rollback" else 4), linewidth=1.2, linestyle="--")
+        if len(series) > 1:
+            ax.legend(frameon=False, labelcolor=INK, fontsize=9)
+        ax.set(xlabel="step", ylabel=label)
+        ax.margins(x=0.02)
+        tidy(ax)
+
+    return svg(draw, size=(5.2, 2.7), name=name)
+
+
+def intervals(rows: list[tuple[str, float, float | None, float | None]], *, name: str = "likelihood") -> str:
+    """Values with their intervals on one axis; an open end is an arrow."""
+
+    def draw(ax: "Axes") -> None:
+        for i, (_, value, lower, upper) in enumerate(reversed(rows)):
+            if lower is not None:
+                if upper is None:
+                    ax.annotate(
+                        "",
+                        (value + 0.6 * abs(value - lower) + 1e-9, i),
+                        (value, i),
+                        arrowprops={"arrowstyle": "->", "color": color(0)},
+                    )
+                ax.hlines(i, lower, value if upper is None else upper, color=color(0), linewidth=7, alpha=0.28)
+            ax.plot([value], [i], "o", color=color(0) if lower is not None else color(6), markersize=7)
+        ax.set_yticks(range(len(rows)), [row[0] for row in reversed(rows)])
+        ax.set(xlabel="log-likelihood, nats a row", ylim=(-0.6, len(rows) - 0.4))
+        ax.margins(x=0.08)
+        tidy(ax, grid="x")
+        ax.spines["left"].set_visible(False)
+        ax.tick_params(axis="y", length=0)
+
+    return svg(draw, size=(5.4, 0.42 * len(rows) + 0.8), name=name)
+
+
+def plane(energy: Any, data: Tensor, samples: Tensor | None) -> list[tuple[str, str]]:
+    """The landscape of an energy in the plane (or the field of a score), data and samples beside each other."""
+    both = torch.cat([data, samples.to(data)]) if samples is not None else data
+    both = both[torch.isfinite(both).all(1)]
+    low, high = torch.quantile(both[:20000].double(), torch.tensor([0.002, 0.998], dtype=torch.float64), dim=0)
+    reach = 0.15 * (high - low).clamp(min=1e-6)
+    left, bottom = (low - reach).tolist()
+    right, top = (high + reach).tolist()
+    extent = (left, right, bottom, top)
+    out = []
+
+    def points(x: Tensor, which: int) -> Callable[["Axes"], None]:
+        def draw(ax: "Axes") -> None:
+            ax.plot(*x[:4000].T.numpy(), ".", markersize=2.2, color=color(which), alpha=0.6)
+            ax.set(xlim=extent[:2], ylim=extent[2:], xlabel="$x_1$", ylabel="$x_2$", aspect="equal")
+            tidy(ax, grid=None)
+
+        return draw
+
+    if isinstance(energy, Energy):
+        out.append(("energy landscape", picture(lambda ax: plots.landscape(energy, ax, extent).set_aspect("equal"))))
+        out.append(
+            ("density", picture(lambda ax: plots.landscape(energy, ax, extent, show="density").set_aspect("equal")))
+        )
+    elif isinstance(energy, ScoreField):
+        out.append(("score field", picture(lambda ax: plots.score_field(energy, ax, extent).set_aspect("equal"))))
+    out.append(("data", picture(points(data, 0))))
+    if samples is not None:
+        out.append(("samples", picture(points(samples.cpu(), 1))))
+    return out
+
+
+def marginals(data: Tensor, samples: Tensor, columns: tuple[str, ...], *, most: int = 12) -> list[str]:
+    """Histograms of every column, data and samples on each other."""
+    out = []
+    for i in range(min(most, data.shape[1])):
+
+        def draw(ax: "Axes", i: int = i) -> None:
+            both = torch.cat([data[:, i], samples[:, i]]).double()
+            low, high = torch.quantile(
+                both[torch.isfinite(both)][:100000], torch.tensor([0.005, 0.995], dtype=torch.float64)
+            ).tolist()
+            edges = np.linspace(low, max(high, low + 1e-9), 36)
+            for k, (which, x) in enumerate((("data", data), ("samples", samples))):
+                ax.hist(
+                    x[:, i].numpy(),
+                    bins=edges.tolist(),
+                    density=True,
+                    histtype="stepfilled" if k == 0 else "step",
+                    color=color(k),
+                    alpha=0.35 if k == 0 else 1.0,
+                    linewidth=1.6,
+                    label=which,
+                )
+            ax.set(xlabel=columns[i] if i < len(columns) else f"column {i + 1}", yticks=[])
+            if i == 0:
+                ax.legend(frameon=False, labelcolor=INK, fontsize=8)
+            tidy(ax, grid=None)
+
+        out.append(svg(draw, size=(2.6, 1.9), name=f"marginal{i}"))
+    return out

@@ -1,0 +1,264 @@
+"""The parts of a report that are numbers, tables and charts; each returns what the template shows, or None."""
+
+import math
+import shlex
+import time
+from typing import Any
+
+import torch
+from torch import nn
+
+from gibbsian import plots
+from gibbsian.app.recipe import Recipe
+from gibbsian.app.report import figures
+from gibbsian.app.report.pictures import some_rows
+from gibbsian.app.report.words import brief, count, duration
+from gibbsian.app.runs import Drawn
+from gibbsian.capabilities import BoundedModel
+from gibbsian.data import Prepared
+from gibbsian.energy import Energy
+from gibbsian.errors import GibbsianError
+from gibbsian.partition.base import placement
+from gibbsian.random import stream
+from gibbsian.sampling.diagnostics import summarize
+
+__all__ = [
+    "cards",
+    "chains",
+    "classes",
+    "command_of",
+    "curves",
+    "facts",
+    "histogram",
+    "likelihood",
+    "outside",
+    "speed",
+]
+
+_CURVES = {
+    "loss": "the objective, averaged between two records",
+    "validation_loss": "the objective on held-out rows",
+    "validation_energy_gap": "mean energy of held-out less that of training rows: a growing gap is overfitting",
+    "validation_error": "share of held-out rows given a wrong class",
+    "gap": "energy of data less that of the model's samples",
+    "accuracy": "share of right answers while training",
+    "gradient_norm": "length of the gradient",
+    "acceptance": "share of moves that the sampler accepts",
+    "lr": "learning rate",
+}
+
+
+def cards(energy: nn.Module, found: dict[str, Any], known: dict[str, Any], events: list[Any]) -> list[dict[str, Any]]:
+    cards = []
+    if "likelihood" in found:
+        ll = found["likelihood"]
+        upper = "open" if ll["upper"] is None else f"{ll['upper']:.2f}"
+        what = "test" if found["part"] == "test" else found["part"]
+        cards.append(
+            {
+                "hero": True,
+                "value": f"{ll['value']:.2f}",
+                "label": f"nats a {what} row, in [{ll['lower']:.2f}, {upper}]",
+            }
+        )
+    if "classes" in found:
+        cards.append(
+            {
+                "hero": "likelihood" not in found,
+                "value": f"{100 * found['classes']['accuracy']:.2f} %",
+                "label": f"accuracy, {found['part']} rows",
+            }
+        )
+    if "anomalies" in found:
+        cards.append({"hero": False, "value": f"{found['anomalies']['auroc']:.3f}", "label": "AUROC of anomalies"})
+    parameters = sum(p.numel() for p in energy.parameters())
+    cards += [
+        {"hero": False, "value": duration(known.get("seconds", 0.0)), "label": "training time"},
+        {"hero": False, "value": f"{found['step']:,}".replace(",", " "), "label": "updates"},
+        {"hero": False, "value": count(parameters), "label": "parameters"},
+        {"hero": False, "value": str(len(events)), "label": "guard events"},
+    ]
+    return cards
+
+
+def facts(
+    recipe: Recipe, prepared: Prepared, energy: Any, found: dict[str, Any], known: dict[str, Any]
+) -> list[tuple[str, str]]:
+    data = prepared.data
+    parts = ", ".join(f"{len(rows)} {name}" for name, rows in data.parts.items())
+    steps = " → ".join(brief(step) for step in prepared.steps) or "as it is"
+    length = f"{recipe.fit['epochs']} epochs" if recipe.fit["epochs"] else f"{recipe.fit['steps']} steps"
+    how = [f"{recipe.fit['optimizer'] or 'adam'}, learning rate {recipe.fit['lr']}"]
+    how += [str(recipe.fit["schedule"])] if recipe.fit["schedule"] else []
+    how += [f"averaged weights ({recipe.fit['ema']:g})"] if recipe.fit["ema"] else []
+    return [
+        ("model", f"{type(energy).__name__} over {energy.domain}"),
+        ("objective", brief(recipe.objective)),
+        ("data", f"{data.name}: {parts} rows of shape {tuple(data.train.x.shape[1:])}"),
+        ("steps of the data", steps),
+        ("training", f"{length} of {recipe.fit['batch_size']} rows; {', '.join(how)}; seed {recipe.fit['seed']}"),
+        ("started", time.strftime("%d %B %Y, %H:%M", time.localtime(known.get("began", 0)))),
+    ]
+
+
+def likelihood(found: dict[str, Any]) -> dict[str, Any] | None:
+    if "likelihood" not in found:
+        return None
+    rows: list[tuple[str, float, float | None, float | None]] = []
+    table = []
+    for key, name in (("likelihood", found["part"] + " rows"), ("train_likelihood", "training rows")):
+        ll = found[key]
+        rows.append((name, ll["value"], ll["lower"], ll["upper"]))
+        upper = "open" if ll["upper"] is None else f"{ll['upper']:.3f}"
+        table.append((name, f"{ll['value']:.3f}", f"in [{ll['lower']:.3f}, {upper}], {ll['rows']} rows"))
+    if "baseline" in found:
+        rows.append((found["baseline"]["what"], found["baseline"]["value"], None, None))
+        table.append(
+            (found["baseline"]["what"], f"{found['baseline']['value']:.3f}", "the simplest model, to be beaten")
+        )
+    method = found["likelihood"]["method"]
+    if "log_z" in found:
+        z = found["log_z"]
+        method = z["method"]
+        ess = f", {z['ess']:.0f} effective weights" if "ess" in z else ""
+        table.append(("log Z", f"{z['value']:.3f}", f"± {z['stderr']:.2g} by {method}{ess}"))
+    if "learned_log_z" in found:
+        table.append(("log Z that the objective learned", f"{found['learned_log_z']:.3f}", ""))
+    how = {
+        "AIS": "log Z is estimated by annealed importance sampling, which errs to the low side: then likelihoods look too good.",
+        "exact sum": "log Z is exact: every state was summed.",
+        "quadrature": "log Z is integrated numerically.",
+        "closed form": "log Z is known in closed form.",
+    }.get(
+        method, f"log Z is found by {method}." if "log_z" in found else f"Found by {method}, at the lowest noise level."
+    )
+    return {"picture": figures.intervals(rows), "rows": table, "how": how}
+
+
+def speed(history: list[dict[str, Any]]) -> str:
+    rates = [r["steps_per_second"] for r in history if "steps_per_second" in r]
+    return f"{rates[-1]:.3g} updates a second at the end; dashed lines mark the guard's events." if rates else ""
+
+
+def curves(history: list[dict[str, Any]], events: list[dict[str, Any]]) -> list[dict[str, str]]:
+    marks = [(event["step"], event["event"]) for event in events]
+    out = []
+    for name, caption in _CURVES.items():
+        points = [
+            (r["step"], float(r[name])) for r in history if name in r and "event" not in r and math.isfinite(r[name])
+        ]
+        if len(points) < 2 or (name in {"lr", "acceptance"} and len({value for _, value in points}) < 2):
+            continue
+        label = name.removeprefix("validation_").replace("_", " ")
+        out.append(
+            {"picture": figures.curve({label: points}, marks, label=label, name=f"curve-{name}"), "caption": caption}
+        )
+    return out
+
+
+def histogram(energy: Any, prepared: Prepared, drawn: Drawn | None) -> str | None:
+    if not isinstance(energy, Energy) or isinstance(energy, BoundedModel):
+        return None
+    dtype, device = placement(energy)
+    noise = energy.domain.sample(1000, generator=stream(0, "noise", device), dtype=dtype)
+    held = some_rows(prepared, "test", 1000, energy)
+    sets = {
+        "training": some_rows(prepared, "train", 1000, energy),
+        "held out": held if held is not None else some_rows(prepared, "validation", 1000, energy),
+        "samples": drawn.x if drawn else None,
+        "noise": noise,
+    }
+    try:
+        with torch.no_grad():
+            values = {name: energy(x).double() for name, x in sets.items() if x is not None}
+    except GibbsianError:
+        return None
+    finite = {name: v[torch.isfinite(v)] for name, v in values.items()}
+    kept = {name: v for name, v in finite.items() if len(v)}
+    return figures.svg(lambda ax: plots.energy_histogram(kept, ax, clip=0.003), size=(7.6, 3.0), name="energies")
+
+
+def classes(energy: Any, prepared: Prepared, found: dict[str, Any], most: int) -> dict[str, Any] | None:
+    if "classes" not in found:
+        return None
+    rows = prepared.finished(found["part"], most)
+    dtype, device = placement(energy)
+    with torch.no_grad():
+        p = torch.cat([energy.class_log_prob(x.to(device, dtype)) for x in rows.x.split(1024)]).exp().cpu()
+    picture = figures.svg(lambda ax: plots.reliability(p, rows.y, ax), size=(4.4, 3.4), name="reliability")  # type: ignore[arg-type]
+    c = found["classes"]
+    text = f"{100 * c['accuracy']:.2f} % of {c['rows']} {found['part']} rows are given their class; the expected calibration error is {c['calibration_error']:.3f}."
+    return {"text": text, "picture": picture}
+
+
+def outside(found: dict[str, Any]) -> dict[str, Any] | None:
+    rows = []
+    if "anomalies" in found:
+        rows.append(("labeled anomalies", *(f"{found['anomalies'][k]:.3f}" for k in ("auroc", "aupr", "fpr95"))))
+    for name, rates in found.get("outside", {}).items():
+        rows.append(
+            (name, *(f"{rates[k]:.3f}" for k in ("auroc", "aupr", "fpr95")))
+            if "auroc" in rates
+            else (name, rates["missing"], "", "")
+        )
+    return {"rows": rows} if rows else None
+
+
+def chains(drawn: Drawn | None) -> dict[str, Any] | None:
+    if drawn is None or drawn.trace is None or drawn.trace.samples is None or len(drawn.trace.samples) < 8:
+        return None
+    trace, kept = drawn.trace, drawn.trace.samples
+    some = kept[:, :64].flatten(2)
+    moving = some.float().var((0, 1)) > 0
+    if not bool(moving.any()):
+        return None
+    entries = moving.nonzero().flatten()
+    chosen = entries[torch.linspace(0, len(entries) - 1, min(48, len(entries))).long()]
+    part = some[:, :, chosen]
+    summary = summarize(part.double())
+    r_hat, ess = summary["r_hat"], summary["ess"]
+    worst, least = float(r_hat[torch.isfinite(r_hat)].max()), float(ess[torch.isfinite(ess)].min())
+    acceptance = float(trace.acceptance)
+    rows = [
+        ("kernel", brief(trace.kernel)),
+        ("chains and steps", f"{kept.shape[1]} chains, {trace.steps} steps, the second half kept"),
+        (
+            "largest R-hat",
+            f"{worst:.3f}"
+            + (
+                "  (below 1.01 is mixed)"
+                if worst < 1.01
+                else "  (above 1.01: the chains have not forgotten where they began)"
+            ),
+        ),
+        ("smallest effective sample size", f"{least:.0f} of {part.shape[0] * part.shape[1]} draws"),
+        ("divergent chains", str(int((trace.divergences > 0).sum()))),
+    ]
+    if math.isfinite(acceptance):
+        rows.insert(2, ("acceptance", f"{acceptance:.3f}"))
+    variance = part.float().var((0, 1))
+    entry = int(variance.argmax())
+    pictures = []
+    if not bool(((part == 0) | (part == 1) | (part == -1)).all()):  # bits make poor traces
+        pictures.append(
+            {
+                "picture": figures.svg(lambda ax: plots.traces(part, ax, entry=entry), size=(5.2, 2.6), name="traces"),
+                "caption": "one number of the state along a few chains",
+            }
+        )
+        pictures.append(
+            {
+                "picture": figures.svg(lambda ax: plots.ranks(part, ax, entry=entry), size=(5.2, 2.6), name="ranks"),
+                "caption": "ranks among all chains: flat where they have mixed",
+            }
+        )
+    return {
+        "text": f"How the samples above were drawn, and how far to trust them: {drawn.how}.",
+        "rows": rows,
+        "pictures": pictures,
+    }
+
+
+def command_of(recipe: Recipe, known: dict[str, Any]) -> str:
+    arguments = known.get("arguments") or ["train", "recipe.yaml"]
+    return "gibbsian " + shlex.join(arguments)

@@ -1,0 +1,48 @@
+"""How a report says numbers and objects, and how its templates are filled."""
+
+import dataclasses
+from typing import Any
+
+__all__ = ["brief", "count", "duration", "render"]
+
+
+def render(template: str, context: dict[str, Any]) -> str:
+    """A template of the package, filled in; a name that it needs and is not there is an error."""
+    import jinja2
+
+    loader = jinja2.PackageLoader("gibbsian.app", "report")
+    return (
+        jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
+        .get_template(template)
+        .render(context)
+    )
+
+
+def brief(thing: Any) -> str:
+    """A dataclass with the arguments that are not its defaults; anything else as Python writes it."""
+    if not dataclasses.is_dataclass(thing) or isinstance(thing, type):
+        if isinstance(thing, tuple | list):
+            return "[" + ", ".join(brief(part) for part in thing) + "]"
+        return repr(thing)
+    shown = []
+    for field in dataclasses.fields(thing):
+        value = getattr(thing, field.name)
+        if "tensor(" in repr(value) or (field.default is not dataclasses.MISSING and value == field.default):
+            continue
+        shown.append(f"{field.name} {brief(value)}" if not isinstance(value, str) else f"{field.name} {value}")
+    return type(thing).__name__ + (f" ({', '.join(shown)})" if shown else "")
+
+
+def duration(seconds: float) -> str:
+    if seconds < 100:
+        return f"{seconds:.1f} s"
+    if seconds < 6000:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+def count(n: int) -> str:
+    for size, name in ((1e9, " G"), (1e6, " M"), (1e4, " k")):
+        if n >= size:
+            return f"{n / (1e3 if name == ' k' else size):.3g}{name}"
+    return str(n)

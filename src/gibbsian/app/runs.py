@@ -1,0 +1,480 @@
+"""Runs of recipes: training, resuming, drawing, with everything that is needed later in the run folder.
+
+run/recipe.yaml                the recipe, resolved: `gibbsian train run/recipe.yaml` does the same again
+run/data.{json,safetensors}    what the steps learned from the training data
+run/command.json               how the run was started, and how long it took
+run/snapshots/                 samples drawn through training
+run/evaluation.json            what `gibbsian evaluate` found
+run/report.html                see `gibbsian.app.report`
+"""
+
+import dataclasses
+import json
+import math
+import os
+import time
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from gibbsian import kernels
+from gibbsian.app.recipe import Recipe, parse_recipe
+from gibbsian.capabilities import BoundedModel, Family, Sampleable
+from gibbsian.data import Prepared
+from gibbsian.domains import Discrete
+from gibbsian.energy import ScoreField
+from gibbsian.errors import ArgumentError, CapabilityError, CheckpointError, DomainError, GibbsianError
+from gibbsian.kernels import Kernel
+from gibbsian.models.dbm.machine import DBM
+from gibbsian.objectives import Objective
+from gibbsian.objectives.starts import check_starts, start_points
+from gibbsian.partition.base import placement
+from gibbsian.random import stream
+from gibbsian.sampling.sample import sample
+from gibbsian.sampling.trace import Trace
+from gibbsian.sampling.warm_up import warm_up
+from gibbsian.training import checkpoint
+from gibbsian.training.fit import fit, load, resume
+from gibbsian.training.renames import current_recipe
+from gibbsian.training.run import Run
+
+__all__ = [
+    "Drawn",
+    "draw",
+    "free_folder",
+    "open_run",
+    "resume_run",
+    "snapshots_of",
+    "start_of",
+    "suitable_kernel",
+    "train",
+    "trained",
+]
+
+_SNAPSHOTS = 8
+_AT_HAND = 4 << 30  # bytes of training data that are put on the device as a whole
+
+
+# --- drawing samples ------------------------------------------------------------------------------
+
+
+def kernel_of(objective: Any) -> Kernel | None:
+    """The kernel that an objective, or one inside it, draws its samples with."""
+    found = getattr(objective, "kernel", None)
+    if isinstance(found, Kernel):
+        return found
+    inside: Sequence[Any] = ()
+    if isinstance(objective, Objective) and dataclasses.is_dataclass(objective):
+        inside = [getattr(objective, f.name) for f in dataclasses.fields(objective)]
+    for part in inside:
+        for one in part if isinstance(part, tuple | list) else [part]:
+            if isinstance(one, Objective) and (kernel := kernel_of(one)) is not None:
+                return kernel
+    return None
+
+
+def suitable_kernel(energy: Any, objective: Any = None) -> Kernel:
+    """The objective's own kernel where it has one, else one that suits the model.
+
+    >>> import gibbsian as gb
+    >>> suitable_kernel(gb.models.RBM(4, 3)), suitable_kernel(gb.energies.MLPEnergy(2))
+    (Gibbs(), HMC(step_size=0.1, leapfrog_steps=10, mass=None, jitter=0.2))
+    """
+    candidates: list[Kernel | None] = [kernel_of(objective), kernels.Gibbs()]
+    sigmas = getattr(energy, "sigmas", None)
+    if isinstance(sigmas, Tensor):
+        candidates = [kernels.AnnealedLangevin(steps_per_level=20, step_size=float(sigmas[-1]) ** 2 * 0.2)]
+    if isinstance(energy, ScoreField):
+        candidates.append(kernels.Langevin(step_size=0.05))
+    discrete = isinstance(energy.domain, Discrete)
+    candidates.append(kernels.SiteGibbs() if discrete else kernels.HMC(0.1, 10, jitter=0.2))
+    for kernel in candidates:
+        if kernel is None:
+            continue
+        try:
+            kernel.check(energy)
+        except (CapabilityError, DomainError):
+            continue
+        return kernel
+    raise CapabilityError(
+        f"no kernel here suits {type(energy).__name__} over {energy.domain}; name one as sample.kernel"
+    )
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Samples, and the chains they come from (None for exact draws)."""
+
+    x: Tensor
+    trace: Trace | None
+    how: str
+
+
+def draw(
+    energy: Any,
+    n: int,
+    *,
+    generator: torch.Generator,
+    kernel: Kernel | None = None,
+    objective: Any = None,
+    steps: int = 500,
+    start: Tensor | None = None,
+    clamp: Tensor | None = None,
+    label: int | None = None,
+    keep: bool = False,
+    progress: bool | None = False,
+) -> Drawn:
+    """`n` samples of a trained model: exactly where it can, else the ends of chains.
+
+    Args:
+        energy: the model.
+        n: how many, one chain each.
+        generator: required.
+        kernel: by default the objective's, else one that suits the model.
+        objective: whose kernel may serve.
+        steps: of every chain.
+        start: starting points, or training rows to start from; by default anywhere in the domain.
+        clamp: True for entries of `start` that stay.
+        label: a class, for models that know classes.
+        keep: keep the draws of the second half, for diagnostics.
+        progress: show a bar.
+    """
+    dtype, device = placement(energy)
+    if isinstance(energy, DBM):
+        return _draw_deep(energy, n, generator=generator, steps=steps, start=start, clamp=clamp, progress=progress)
+    if hasattr(energy, "generate") and clamp is None and start is None and kernel is None:
+        options = {} if label is None else {"label": label}
+        with torch.no_grad():
+            return Drawn(energy.generate(n, steps=steps, generator=generator, **options), None, "its own generator")
+    if label is not None:
+        if not isinstance(energy, Family) or not hasattr(energy, "class_log_prob"):
+            raise CapabilityError(f"{type(energy).__name__} knows no classes to draw from; leave --class out")
+        energy = energy.given(label)
+    if isinstance(energy, Sampleable) and clamp is None and kernel is None:
+        try:
+            with torch.no_grad():
+                return Drawn(energy.sample(n, generator=generator), None, "exact draws")
+        except CapabilityError:  # only some members of its class can
+            pass
+    chosen = kernel or suitable_kernel(energy, objective)
+    if start is None:
+        x = energy.domain.sample(n, generator=generator, dtype=dtype)
+        if isinstance(chosen, kernels.AnnealedLangevin):
+            x = x * float(energy.sigmas[0])
+    else:
+        index = torch.arange(n) % len(start)
+        x = start.to(device, dtype)[index.to(start.device)].clone()
+    total = chosen.total_steps(energy) or steps
+    common: dict[str, Any] = {"generator": generator, "progress": progress}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # divergent chains and warm-ups are shown in the diagnostics
+        first: Tensor | Trace = x
+        held: Tensor | None = clamp
+        if kernel is None and isinstance(chosen, kernels.HMC) and kernel_of(objective) is None:
+            warmed = warm_up(energy, chosen, x, max(50, steps // 2), clamp=clamp, **common)
+            chosen, first, held = warmed.kernel, warmed.trace, None
+        trace = sample(
+            energy, chosen, first, total, burn_in=total // 2 if keep else total - 1, keep=keep, clamp=held, **common
+        )
+    return Drawn(trace.last, trace, f"{type(chosen).__name__}, {total} steps")
+
+
+def _draw_deep(
+    dbm: DBM,
+    n: int,
+    *,
+    generator: torch.Generator,
+    steps: int,
+    start: Tensor | None,
+    clamp: Tensor | None,
+    progress: bool | None,
+) -> Drawn:
+    """Samples of a deep Boltzmann machine: block Gibbs over its even layers, of which the visible ones are kept."""
+    side = dbm.side(0)
+    dtype, device = placement(dbm)
+    layers = side.split(side.domain.sample(n, generator=generator, dtype=dtype))
+    held: Tensor | None = None
+    if start is not None:
+        rows = torch.arange(n, device=device) % len(start)
+        layers[0] = start.to(device, dtype)[rows]
+    if clamp is not None:
+        free = [torch.zeros(layer.shape, dtype=torch.bool, device=device) for layer in layers[1:]]
+        held = side.join([clamp.to(device).expand(layers[0].shape), *free])
+    x = side.join(layers)
+    trace = sample(side, kernels.Gibbs(), x, steps, keep=False, clamp=held, generator=generator, progress=progress)
+    return Drawn(side.split(trace.last)[0], None, f"block Gibbs over the layers, {steps} steps")
+
+
+class _Snapshots:
+    """A hook that draws a few samples now and then, without touching the randomness of the training."""
+
+    def __init__(self, recipe: Recipe, prepared: Prepared, folder: Path, total: int) -> None:
+        self.recipe, self.prepared, self.folder = recipe, prepared, folder / "snapshots"
+        marks = {round(total ** (i / (_SNAPSHOTS - 1))) for i in range(_SNAPSHOTS)} if total > 1 else {1}
+        self.marks = sorted(marks)
+        self.last: Tensor | None = None
+        self.began, self.spent = time.perf_counter(), 0.0
+
+    def __call__(self, run: Run) -> None:
+        now = time.perf_counter()
+        if run.step not in self.marks or self.spent > 5 + 0.1 * (now - self.began):  # pictures must not cost much
+            return
+        self.draw(run)
+        self.spent += time.perf_counter() - now
+
+    def draw(self, run: Run) -> None:
+        """Draw and keep."""
+        spec = self.recipe.sample
+        energy = run.ema if run.ema is not None else run.energy
+        device = placement(energy)[1]
+        generator = stream(self.recipe.fit["seed"], f"snapshot/{run.step}", device)
+        was_training = energy.training
+        energy.eval()
+        try:
+            drawn = draw(
+                energy,
+                500 if math.prod(energy.domain.shape) <= 3 else min(spec.show, 64),
+                generator=generator,
+                kernel=spec.kernel,
+                objective=run.objective,
+                steps=min(spec.steps, 100),
+                start=self.last if self.last is not None else start_of(self.recipe, self.prepared, energy),
+            )
+        except GibbsianError:  # an early model may have no law to draw from yet: the report shows one picture less
+            return
+        finally:
+            energy.train(was_training)
+        self.last = drawn.x
+        self.folder.mkdir(exist_ok=True)
+        save_file({"x": drawn.x.detach().cpu().contiguous()}, self.folder / f"step-{run.step:012d}.safetensors")
+
+
+def start_of(recipe: Recipe, prepared: Prepared, energy: Any, label: int | None = None) -> Tensor | None:
+    """Where chains begin: training rows or draws like them (of a class), as the recipe says; None for anywhere."""
+    start = recipe.sample.start
+    if start == "reference":
+        return None
+    rows = prepared.finished("train", 4096)
+    if start == "data" and label is None:
+        return rows.x
+    wanted = None if label is None else torch.full((len(rows.x),), label)
+    generator = stream(recipe.fit["seed"], "start")
+    return start_points(start, len(rows.x), energy, rows.x, generator, y=rows.y, wanted=wanted)
+
+
+def snapshots_of(folder: Path) -> dict[int, Tensor]:
+    """The samples that were drawn through training, by step."""
+    found = sorted((folder / "snapshots").glob("step-*.safetensors"))
+    return {int(path.stem[5:]): load_file(path)["x"] for path in found}
+
+
+# --- training -------------------------------------------------------------------------------------
+
+
+def free_folder(name: str) -> Path:
+    """`runs/name`, or `runs/name-2`, ... where that is taken."""
+    base = Path(os.environ.get("GIBBSIAN_RUNS", "runs")) / name
+    folder, i = base, 2
+    while folder.exists():
+        folder, i = base.with_name(f"{base.name}-{i}"), i + 1
+    return folder
+
+
+class _Keeper:
+    """A hook that writes recipe, data steps and command into the run folder as soon as that is there."""
+
+    def __init__(self, recipe: Recipe, prepared: Prepared, folder: Path, arguments: Sequence[str]) -> None:
+        self.recipe, self.prepared, self.folder, self.arguments = recipe, prepared, folder, list(arguments)
+        self.done = False
+
+    def __call__(self, run: Run) -> None:
+        if self.done:
+            return
+        self.done = True
+        (self.folder / "recipe.yaml").write_text(self.recipe.text, encoding="utf-8")
+        checkpoint.write_tree(self.folder, "data", {"fitted": self.prepared.fitted})
+        _note(
+            self.folder,
+            name=self.recipe.name,
+            about=self.recipe.about,
+            arguments=self.arguments,
+            began=time.time(),
+            seconds=0.0,
+        )
+
+
+def _note(folder: Path, **more: Any) -> None:
+    path = folder / "command.json"
+    known = json.loads(path.read_text()) if path.exists() else {}
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(known | more, indent=1))
+    new.replace(path)
+
+
+def _learned_log_z(run: Run) -> float | None:
+    value = run.objective.log_z(run.state)
+    return None if value is None else float(value)
+
+
+def _batches(recipe: Recipe, prepared: Prepared, part: str = "train") -> Any:
+    rows = prepared.data.parts.get(part)
+    if rows is None:
+        return None
+    x, y = rows.x, rows.y
+    device = recipe.fit["device"]
+    if device is not None and isinstance(x, Tensor) and x.nbytes < _AT_HAND:  # batches are then cut on the device
+        x, y = x.to(device), None if y is None else y.to(device)
+    return (x, y) if recipe.data.labels else x
+
+
+class _HeldOut:
+    """What is logged of held-out rows: the free-energy gap (a growing one is overfitting, and no log Z is needed for
+    it), and the accuracy of models that know classes."""
+
+    def __init__(self, prepared: Prepared) -> None:
+        self.held, self.train = prepared.finished("validation", 1000), prepared.finished("train", 1000)
+
+    def __call__(self, energy: Any) -> dict[str, float]:
+        dtype, device = placement(energy)
+        with torch.no_grad():
+            e, seen = (energy(rows.x.to(device, dtype)).double().mean() for rows in (self.held, self.train))
+            found = {"energy_gap": float(e - seen), "energy": float(e), "train_energy": float(seen)}
+            if self.held.y is not None and hasattr(energy, "class_log_prob"):
+                guess = energy.class_log_prob(self.held.x.to(device, dtype)).argmax(1).cpu()
+                found = {"error": float((guess != self.held.y).double().mean())} | found
+        return found
+
+
+def _held_out(recipe: Recipe, prepared: Prepared) -> Any:
+    """The validation of a run: numbers from energies where there are any, else the objective's loss."""
+    if prepared.data.validation is None:
+        return None
+    if isinstance(recipe.model, ScoreField):
+        return _batches(recipe, prepared, "validation")
+    if isinstance(recipe.model, BoundedModel):  # their energies cost too much to be looked at now and then
+        return None
+    return _HeldOut(prepared)
+
+
+def _total(recipe: Recipe, prepared: Prepared, steps: int | None, epochs: int | None) -> int:
+    if epochs is None:
+        return steps or 1
+    rows, size = len(prepared.data.train), recipe.fit["batch_size"]
+    return epochs * math.ceil(rows / min(size, rows))
+
+
+def on_this_machine(options: dict[str, Any]) -> dict[str, Any]:
+    """`device: auto` as the GPU where there is one; steps are compiled and half precision is used only there."""
+    if options["device"] != "auto":
+        return dict(options)
+    if torch.cuda.is_available():
+        return options | {"device": "cuda"}
+    return options | {"device": None, "compile": False, "precision": None}
+
+
+def train(
+    recipe: Recipe, folder: Path, *, arguments: Sequence[str] = (), progress: bool | None = None
+) -> tuple[Run, Prepared]:
+    """Train a recipe into a new folder; `arguments` are those of the command line, for the report."""
+    options = recipe.fit = on_this_machine(recipe.fit)
+    if (options["steps"] is None) == (options["epochs"] is None):
+        raise ArgumentError("say how long to train: fit.steps or fit.epochs, one of the two")
+    if folder.exists() and any(folder.iterdir()):
+        raise CheckpointError(
+            f"{folder} already holds files; go on with `gibbsian resume {folder}`, or choose another --run"
+        )
+    model = recipe.model
+    check_starts(recipe.sample.start, model)  # pictures are left out where a model cannot be drawn from, without a word
+    prepared = recipe.data.prepare()
+    if recipe.initialize:
+        if not hasattr(model, "initialize_visible_bias"):
+            raise CapabilityError(
+                f"initialize: true, but {type(model).__name__} has no visible bias to set; leave it out"
+            )
+        model.initialize_visible_bias(prepared.finished("train", 65536).x)
+    transform = prepared.transform if prepared.late else None
+    data = _batches(recipe, prepared)
+    begun = time.perf_counter()
+    if recipe.pretrain.objective is not None:
+        from gibbsian.training.pretrain import pretrain
+
+        shared = {key: options[key] for key in ("batch_size", "device", "seed", "compile")}
+        pretrain(
+            model,
+            recipe.pretrain.objective,
+            data,
+            transform=transform,
+            progress=progress,
+            **shared | recipe.pretrain.options,
+        )
+    total = _total(recipe, prepared, options["steps"], options["epochs"])
+    run = fit(
+        model,
+        recipe.objective,
+        data,
+        run_dir=folder,
+        transform=transform,
+        validation=_held_out(recipe, prepared),
+        hooks=[_Keeper(recipe, prepared, folder, arguments), _Snapshots(recipe, prepared, folder, total)],
+        progress=progress,
+        **options,
+    )
+    _note(folder, seconds=time.perf_counter() - begun, log_z=_learned_log_z(run))
+    return run, prepared
+
+
+def open_run(folder: Path) -> tuple[Recipe, Prepared]:
+    """The recipe of a run folder and its data, through the same steps with what they learned then."""
+    path = folder / "recipe.yaml"
+    if not folder.exists():
+        raise CheckpointError(f"there is no run folder {folder}; `gibbsian train` makes one")
+    if not path.exists():
+        raise CheckpointError(
+            f"{folder} holds no recipe.yaml: it was not trained from the command line, so its data is not known here; use "
+            "gibbsian.load and gibbsian.resume in Python"
+        )
+    known = json.loads((folder / "command.json").read_text()) if (folder / "command.json").exists() else {}
+    text = path.read_text(encoding="utf-8")
+    if "\ninitialise:" in text:  # of an older version; every recipe in a folder names all its keys
+        text = yaml.safe_dump(current_recipe(yaml.safe_load(text)), sort_keys=False, allow_unicode=True)
+    recipe = parse_recipe(text, name=known.get("name", folder.name))
+    fitted = checkpoint.read_tree(folder, "data")["fitted"]
+    return recipe, recipe.data.prepare(fitted)
+
+
+def resume_run(
+    folder: Path, *, steps: int | None = None, epochs: int | None = None, progress: bool | None = None
+) -> tuple[Run, Recipe, Prepared]:
+    """Go on with a run folder."""
+    recipe, prepared = open_run(folder)
+    recipe.fit = on_this_machine(recipe.fit)
+    whole = (steps, epochs) if steps or epochs else (recipe.fit["steps"], recipe.fit["epochs"])
+    begun = time.perf_counter()
+    run = resume(
+        folder,
+        _batches(recipe, prepared),
+        steps,
+        epochs=epochs,
+        device=recipe.fit["device"],
+        transform=prepared.transform if prepared.late else None,
+        validation=_held_out(recipe, prepared),
+        hooks=[_Snapshots(recipe, prepared, folder, _total(recipe, prepared, *whole))],
+        progress=progress,
+    )
+    before = json.loads((folder / "command.json").read_text()).get("seconds", 0.0)
+    _note(folder, seconds=before + time.perf_counter() - begun, log_z=_learned_log_z(run))
+    return run, recipe, prepared
+
+
+def trained(folder: Path, recipe: Recipe) -> Any:
+    """The trained model of a run folder, where it would be trained: averaged weights where there are any and the
+    recipe asks for them."""
+    device = on_this_machine(recipe.fit)["device"] or "cpu"
+    return load(folder, ema=recipe.evaluate.ema and recipe.fit["ema"] is not None, device=device)

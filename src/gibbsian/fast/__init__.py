@@ -1,0 +1,1 @@
+"""Engines that exist only for speed. They know no model."""

@@ -1,0 +1,1 @@
+"""Maximum entropy: the exponential family whose expectations are given."""

@@ -1,0 +1,177 @@
+"""Maximum entropy: the least committed law with given moments, through its convex dual.
+
+max H(p)  s.t.  E_p[f] = μ     ⇔     min_η  D(η) = log Z(η) - η·μ,    p ∝ exp(η·f)
+"""
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gibbsian.domains import Bounded, Counts, Discrete, Domain, Real
+from gibbsian.energies.exponential import ExponentialFamily
+from gibbsian.errors import ArgumentError, CapabilityError, DataError, EstimateWarning, ShapeError
+from gibbsian.kernels.base import Kernel
+from gibbsian.maxent.chains import solve_by_chains
+from gibbsian.maxent.dual import Solution, solve
+from gibbsian.maxent.nodes import MOST_NUMBERS, enumerated, solve_by_quadrature
+
+__all__ = ["MaximumEntropy", "maximum_entropy"]
+
+METHODS = ("exact", "quadrature", "monte carlo")
+
+
+@dataclass(frozen=True)
+class MaximumEntropy:
+    """A law of maximum entropy and how well it keeps its constraints.
+
+    Attributes:
+        energy: the `ExponentialFamily` with the η that was found.
+        eta: η `(m,)`.
+        moments: E_p[f] `(m,)`.
+        residual: E_p[f] - μ; with slack λ no entry is larger than λ.
+        stderr: standard errors of `moments`: 0 but for Monte Carlo.
+        dual: D(η) = log Z(η) - η·μ + λ‖η‖₁; without slack at the solution it is the entropy.
+        entropy: of p, in nats, log Z(η) - η·E_p[f]; relative to the counting or Lebesgue measure.
+        log_z: log Z(η).
+        converged: whether the constraints are kept to the tolerance (Monte Carlo: to four standard errors).
+        iterations: Newton steps, or rounds of chains.
+        method: "exact", "quadrature" or "monte carlo".
+    """
+
+    energy: ExponentialFamily
+    eta: Tensor
+    moments: Tensor
+    residual: Tensor
+    stderr: Tensor
+    dual: Tensor
+    entropy: Tensor
+    log_z: Tensor
+    converged: bool
+    iterations: int
+    method: str
+
+    def __repr__(self) -> str:
+        return (
+            f"MaximumEntropy(entropy {float(self.entropy):.6g}, largest residual {float(self.residual.abs().max()):.2g}, "
+            f"{len(self.eta)} features over {self.energy.domain}, {self.method}, {self.iterations} iterations, "
+            f"converged={self.converged})"
+        )
+
+
+def maximum_entropy(
+    features: "Callable[[Tensor], Tensor]",
+    moments: "Tensor | Sequence[float]",
+    domain: Domain,
+    *,
+    slack: float = 0.0,
+    start: Tensor | None = None,
+    method: str | None = None,
+    bounds: "Sequence[tuple[float, float]] | None" = None,
+    kernel: Kernel | None = None,
+    chains: int = 256,
+    steps: int = 20,
+    iterations: int | None = None,
+    tolerance: float = 1e-8,
+    generator: torch.Generator | None = None,
+) -> MaximumEntropy:
+    """The law of maximum entropy with E[f] = μ: from any feature map and target moments to η.
+
+        min_η  log Z(η) - η·μ + λ‖η‖₁      ⇔      max H(p)  s.t.  ‖E_p[f] - μ‖_∞ ≤ λ
+
+    Newton's method on the convex dual, with every state enumerated or integrated on a grid; elsewhere
+    stochastic Newton steps with moments from chains. Slack λ > 0 is for moments with sampling error: it keeps
+    η sparse and the problem solvable.
+
+    Moments that no law has, and moments on the boundary of what is possible (where η would have to be
+    infinite), raise `InfeasibleError`, which says which of the two and along which direction; a run that only
+    needs more iterations gives an `EstimateWarning` and `converged=False`.
+
+    Reference: Jaynes 1957; Dudík, Phillips & Schapire 2004 (slack); Wainwright & Jordan 2008 (the marginal polytope).
+
+    Args:
+        features: f, from `(batch, *event)` to `(batch, m)`, such as `energies.Monomials(n, 2)`.
+        moments: μ `(m,)`.
+        domain: where x lives.
+        slack: λ, the largest residual allowed.
+        start: η to start from; needed by Monte Carlo on R^d, where η = 0 is no law.
+        method: "exact" (discrete, up to 2^20 states), "quadrature" (Real, Box, NonNegative, up to three numbers)
+            or "monte carlo"; by default the first that fits.
+        bounds: for quadrature, where the mass is: (low, high) for every axis. Left out, it is searched.
+        kernel: for Monte Carlo; `kernels.SiteGibbs()` where it is left out and states are discrete.
+        chains, steps: Monte Carlo chains, and their steps in each round.
+        iterations: Newton steps (200), or rounds of chains (60).
+        tolerance: largest residual, relative to the spread of the feature.
+        generator: for Monte Carlo, on the CPU, where all of this runs.
+
+    >>> import gibbsian as gb
+    >>> found = maximum_entropy(gb.energies.Monomials(1, 2), [1.0, 5.0], gb.domains.Real(1))  # mean 1, variance 4
+    >>> found.eta  # N(1, 4): mean/variance, -1/(2 variance)
+    tensor([ 0.2500, -0.1250], dtype=torch.float64)
+    """
+    if not isinstance(domain, Domain):
+        raise ArgumentError(f"domain is a {type(domain).__name__}, expected one of gibbsian.domains")
+    if not slack >= 0 or not tolerance > 0:
+        raise ArgumentError(f"slack={slack}, tolerance={tolerance}: slack is zero or more, tolerance positive")
+    family = ExponentialFamily(features, domain).double()
+    mu = torch.as_tensor(moments, dtype=torch.float64).flatten()
+    if mu.shape != family.eta.shape:
+        raise ShapeError(f"{len(mu)} moments were given for {len(family.eta)} features; give one for each")
+    if not bool(torch.isfinite(mu).all()):
+        raise DataError(f"moment {int((~torch.isfinite(mu)).nonzero()[0])} is not finite")
+    eta = torch.zeros_like(mu) if start is None else torch.as_tensor(start, dtype=torch.float64).clone()
+    if eta.shape != mu.shape:
+        raise ShapeError(f"start has shape {tuple(eta.shape)}, expected {tuple(mu.shape)}")
+    method = _method(domain, len(mu)) if method is None else method
+    if method not in METHODS:
+        raise ArgumentError(f"method={method!r}: expected one of {', '.join(map(repr, METHODS))}")
+    with torch.no_grad():
+        if method == "monte carlo":
+            rounds = 60 if iterations is None else iterations
+            found = solve_by_chains(family, mu, eta, slack, kernel, chains, steps, rounds, tolerance, generator)
+        else:
+            most = 200 if iterations is None else iterations
+            if method == "exact":
+                found = solve(enumerated(family), mu, eta, slack, tolerance, most)
+            else:
+                found = solve_by_quadrature(family, mu, eta, slack, tolerance, most, bounds)
+        family.eta.copy_(found.eta)
+    if not found.converged:
+        warnings.warn(
+            f"after {found.iterations} iterations the largest residual is "
+            f"{float((found.moments - mu).abs().max()):.2g}: no sign that the moments are impossible, but the search has "
+            "not come to its end; raise iterations=" + (", steps= or chains=" if method == "monte carlo" else ""),
+            EstimateWarning,
+            stacklevel=2,
+        )
+    return _result(family, found, mu, slack, method)
+
+
+def _result(family: ExponentialFamily, found: Solution, mu: Tensor, slack: float, method: str) -> MaximumEntropy:
+    eta = found.eta
+    return MaximumEntropy(
+        energy=family,
+        eta=eta,
+        moments=found.moments,
+        residual=found.moments - mu,
+        stderr=found.stderr,
+        dual=found.log_z - eta @ mu + slack * eta.abs().sum(),
+        entropy=found.log_z - eta @ found.moments,
+        log_z=found.log_z,
+        converged=found.converged,
+        iterations=found.iterations,
+        method=method,
+    )
+
+
+def _method(domain: Domain, features: int) -> str:
+    """The first method that fits."""
+    if isinstance(domain, Discrete):
+        return "exact" if domain.size <= 1 << 20 and domain.size * features <= MOST_NUMBERS else "monte carlo"
+    if isinstance(domain, Counts):
+        return "exact"
+    if isinstance(domain, Real | Bounded):
+        return "quadrature" if domain.numel <= 3 else "monte carlo"
+    raise CapabilityError(f"maximum entropy knows no method for {domain}")

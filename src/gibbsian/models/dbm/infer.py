@@ -1,0 +1,140 @@
+"""Mean-field inference in deep Boltzmann machines, and the bound on log p(v) that it gives.
+
+q(h|v) = Πₗ q(hˡ),   μˡ = σ(cˡ + φ(μ^{l-1})Wˡ + W^{l+1}φ(μ^{l+1})),   log Σ_h exp(-E(v, h)) ≥ -E(v, μ) + H(μ)
+"""
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gibbsian.errors import ArgumentError
+from gibbsian.units import Natural, Unit
+
+if TYPE_CHECKING:
+    from gibbsian.models.dbm.machine import DBM
+
+__all__ = ["Posterior", "infer", "log_mass_bound"]
+
+
+class Posterior(NamedTuple):
+    """What mean-field inference found, hidden layers from the bottom up.
+
+    Attributes:
+        means: E_q[hˡ], events of each layer; for Bernoulli units probabilities.
+        naturals: natural parameters of each layer, `(batch, size)`: q(hˡ) ∝ exp(ηˡ·φ(hˡ)).
+        iterations: how many were done.
+        residual: by how much the last iteration changed a mean at most; 0 at a fixed point.
+        converged: whether that is below the tolerance; None where none was given.
+    """
+
+    means: tuple[Tensor, ...]
+    naturals: tuple[Tensor, ...]
+    iterations: int
+    residual: Tensor
+    converged: bool | None
+
+
+def start(dbm: "DBM", v: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    """Where inference starts: one pass up with the input of inner layers doubled, as they miss that from above.
+
+    Returns c¹ + φ(v)W¹, which never changes, and natural parameters and statistics of the layers (φ(v) first).
+    """
+    seen = [dbm.layers[0].statistic(v)]
+    below = torch.addmm(dbm.biases[1], seen[0], dbm.weights[0])
+    naturals = []
+    for i in range(1, len(dbm.layers)):
+        inner = i + 1 < len(dbm.layers)
+        if i == 1:
+            natural = torch.sub(2 * below, dbm.biases[1]) if inner else below
+        else:
+            natural = torch.addmm(dbm.biases[i], seen[-1], dbm.weights[i - 1], alpha=2.0 if inner else 1.0)
+        naturals.append(natural)
+        seen.append(statistic(dbm.layers[i], natural))
+    return below, naturals, seen
+
+
+def statistic(unit: Unit, natural: Tensor) -> Tensor:
+    """E[φ(h)] of discrete units with these natural parameters, `(batch, size)`."""
+    return unit.mean(Natural(natural)).flatten(1)
+
+
+def update(
+    dbm: "DBM", parity: int, seen: list[Tensor], below: Tensor, naturals: list[Tensor], damping: float = 0.0
+) -> None:
+    """One half-iteration in place: the layers of a parity from their neighbors' means, `below` the input c¹ + φ(v)W¹
+    of the first one, which does not change. Coordinate ascent: without damping the bound never falls."""
+    for i in range(2 - parity, len(dbm.layers), 2):
+        natural = below if i == 1 else torch.addmm(dbm.biases[i], seen[i - 1], dbm.weights[i - 1])
+        if i + 1 < len(dbm.layers):
+            natural = torch.addmm(natural, seen[i + 1], dbm.weights[i].T)
+        naturals[i - 1] = torch.lerp(natural, naturals[i - 1], damping) if damping else natural
+        seen[i] = statistic(dbm.layers[i], naturals[i - 1])
+
+
+def infer(
+    dbm: "DBM", v: Tensor, *, iterations: int = 50, tolerance: float | None = 1e-5, damping: float = 0.0
+) -> Posterior:
+    """Mean-field posteriors of the hidden layers of a deep Boltzmann machine.
+
+        ηˡ ← damping·ηˡ + (1 - damping)(cˡ + φ(μ^{l-1})Wˡ + W^{l+1}φ(μ^{l+1})),   odd layers, then even ones
+
+    from a pass upwards with doubled inputs. Without damping every half-iteration raises the bound, so it converges, to
+    a local optimum; damping (of natural parameters, so that μ stays a mean) can help to other optima and never changes
+    the fixed points.
+
+    Args:
+        dbm: the machine.
+        v: visible states `(batch, *event)`; gray values in [0, 1] are taken as means of Bernoulli units.
+        iterations: most of them; exactly so many without a tolerance.
+        tolerance: stop when no mean changes by more; None never looks, so that nothing waits for the device.
+        damping: in [0, 1).
+
+    >>> import gibbsian as gb
+    >>> posterior = infer(gb.models.DBM(4, 3, 2), torch.ones(2, 4))
+    >>> posterior.converged, posterior.iterations < 50
+    (True, True)
+    """
+    if iterations < 1 or not 0 <= damping < 1:
+        raise ArgumentError(f"iterations={iterations}, damping={damping}: at least one iteration, damping in [0, 1)")
+    with torch.no_grad():
+        below, naturals, seen = start(dbm, v)
+        done, converged = 0, None if tolerance is None else False
+        residual = torch.full((), torch.inf, dtype=v.dtype, device=v.device)
+        while done < iterations and not converged:
+            before = list(seen)
+            update(dbm, 1, seen, below, naturals, damping)
+            update(dbm, 0, seen, below, naturals, damping)
+            done += 1
+            if tolerance is not None or done == iterations:
+                moved = [(a - b).abs().max() for a, b in zip(seen[1:], before[1:], strict=True)]
+                residual = torch.stack(moved).max()
+            if tolerance is not None:
+                converged = bool(residual <= tolerance)
+        means = [unit.mean(Natural(n)) for unit, n in zip(dbm.layers[1:], naturals, strict=True)]
+        return Posterior(tuple(means), tuple(naturals), done, residual, converged)
+
+
+def log_mass_bound(dbm: "DBM", posterior: Posterior, v: Tensor) -> Tensor:
+    """-E(v, μ) + H(μ) with μ of the odd layers from a posterior and the best μ of the even ones given them, `(batch,)`.
+
+    Given the odd layers the even ones can be summed out on average:
+    Σ_odd [η⁰·φ(μ) + H(μ)] + Σ_even log Σ exp(natural(φ(μ_odd))), η⁰ the input from v and the bias.
+    """
+    naturals = list(posterior.naturals)
+    visible = dbm.layers[0].statistic(v)
+    seen: list[Tensor | None] = [visible, *(statistic(u, n) for u, n in zip(dbm.layers[1:], naturals, strict=True))]
+    total = -dbm.layers[0].energy(v, dbm.biases[0])
+    for i in range(1, len(dbm.layers)):
+        unit = dbm.layers[i]
+        if i % 2 == 0:
+            total = total + unit.log_partition(dbm.natural(i, seen))
+            continue
+        own = dbm.biases[i] if i > 1 else torch.addmm(dbm.biases[1], visible, dbm.weights[0])
+        total = total + odd_term(unit, own, naturals[i - 1], seen[i])  # type: ignore[arg-type]
+    return total
+
+
+def odd_term(unit: Unit, own: Tensor, natural: Tensor, mean: Tensor) -> Tensor:
+    """own·μ + H(μ) of a layer, `(batch,)`: H = log-partition - η·μ."""
+    return ((own - natural) * mean).sum(1) + unit.log_partition(Natural(natural))

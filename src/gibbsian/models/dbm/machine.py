@@ -1,0 +1,304 @@
+"""Deep Boltzmann machines: layers of units, each coupled to the next one.
+
+E(v, h¹, ..., h^L) = Σₗ Eₗ(hˡ) - Σₗ φ(h^{l-1})ᵀ Wˡ φ(hˡ),   h⁰ = v
+"""
+
+import copy
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from gibbsian.domains import Discrete
+from gibbsian.energy import Energy
+from gibbsian.errors import ArgumentError
+from gibbsian.models.dbm.doubled import DoubledRBM
+from gibbsian.models.dbm.exact import exact_hidden, exact_mass, few_states
+from gibbsian.models.dbm.infer import Posterior, infer, log_mass_bound
+from gibbsian.models.dbm.path import DBMPath
+from gibbsian.models.dbm.side import LayerSide
+from gibbsian.random import require_generator, stream
+from gibbsian.units import Bernoulli, Count, Natural, Unit, as_unit, layer_noise
+
+__all__ = ["DBM"]
+
+
+class DBM(Energy):
+    """Deep Boltzmann machine of any depth; `forward(v)` is its free energy, its domain that of the visible units.
+
+        two layers of Bernoulli units:  E = -vᵀW¹h¹ - h¹ᵀW²h² - b·v - c¹·h¹ - c²·h²
+
+    Given the even layers the odd ones are independent and the other way round, so block Gibbs sampling needs two
+    half-sweeps whatever the depth: `side(0)` is the law of v, h², ... with h¹, h³, ... summed out, `side(1)` that of
+    h¹, h³, ...; both are energies that `kernels.Gibbs` samples, clamps and tempers. `infer` gives mean-field posteriors,
+    `log_mass_bound` the bound on log Σ_h exp(-E(v, h)) that they make, which `log_likelihood` uses.
+
+    Train it with `pretrain` and `objectives.ContrastiveDivergence`, then `objectives.VariationalLikelihood`, or with that
+    alone and `centering`. The free energy itself sums over the smaller half of the hidden layers, up to 2^16 states; for
+    one hidden layer use an `RBM`, whose free energy is exact at any size.
+
+    Reference: Salakhutdinov & Hinton 2009.
+
+    Args:
+        layers: visible units first; numbers of Bernoulli units, or `gibbsian.units` (the machine keeps copies). Hidden
+            ones must be discrete (Bernoulli, Spin, Softmax, or those `Joined`, such as a label beside features), visible
+            ones anything but counts.
+        generator: for the initial weights, N(0, 0.01²); a fixed seed where it is left out.
+
+    Attributes:
+        layers: the units.
+        weights: W¹, W², ..., `(below.size, above.size)` each.
+        biases: one a layer, the visible one first.
+
+    >>> dbm = DBM(6, 4, 3)
+    >>> v = torch.zeros(2, 6)
+    >>> dbm(v).shape, dbm.infer(v).means[1].shape
+    (torch.Size([2]), torch.Size([2, 3]))
+    >>> bool((dbm.log_mass_bound(v) <= -dbm(v)).all())
+    True
+    """
+
+    layers: Sequence[Unit]
+    weights: nn.ParameterList
+    biases: nn.ParameterList
+
+    def __init__(self, *layers: int | Unit, generator: torch.Generator | None = None) -> None:
+        if len(layers) < 2:
+            raise ArgumentError(f"DBM{layers}: give the visible units and at least one hidden layer")
+        units = [copy.deepcopy(as_unit(layer, f"layer {i}")) for i, layer in enumerate(layers)]
+        for i, unit in enumerate(units):
+            if isinstance(unit, Count) or (i > 0 and not isinstance(unit.domain, Discrete)):
+                raise ArgumentError(
+                    f"layer {i} of a DBM is {type(unit).__name__}: hidden units must be Bernoulli, Spin or Softmax, whose "
+                    "mean-field posteriors are closed forms, and counts cannot be visible either; use an RBM for others"
+                )
+        super().__init__(units[0].domain)
+        generator = stream(0, "init") if generator is None else generator
+        self.layers = nn.ModuleList(units)  # type: ignore[assignment]
+        self.weights = nn.ParameterList([
+            0.01 * torch.randn(a.size, b.size, generator=generator, device=generator.device)
+            for a, b in pairwise(units)
+        ])  # fmt: skip
+        self.biases = nn.ParameterList([self.weights[0].new_zeros(unit.size) for unit in units])
+        self._own_biases: dict[int, Tensor] = {}  # what the machines of later stages learned, until all have
+
+    # --- energies -----------------------------------------------------------------------------------
+
+    def natural(self, layer: int, seen: Sequence[Tensor | None]) -> Natural:
+        """Natural parameters of a layer given the statistics φ of its neighbors; other entries are not looked at."""
+        unit, bias = self.layers[layer], self.biases[layer]
+        linear = type(unit).natural is Unit.natural  # bias + input: the bias goes into the product
+        field = bias if linear else None
+        for x, weight in self._neighbors(layer, seen):
+            field = x @ weight if field is None else torch.addmm(field, x, weight)
+        return Natural(field) if linear and field is not None else unit.natural(bias, field)
+
+    def _neighbors(self, layer: int, seen: Sequence[Tensor | None]) -> Iterator[tuple[Tensor, Tensor]]:
+        for other, weight in ((layer - 1, layer - 1), (layer + 1, layer)):
+            if 0 <= other < len(self.layers):
+                x = seen[other]
+                if x is None:
+                    raise ArgumentError(f"layer {layer} has no conditional while layer {other} is unknown")
+                yield x, self.weights[weight] if other < layer else self.weights[weight].T
+
+    def statistics(self, values: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """φ of the values of each layer."""
+        return [None if x is None else unit.statistic(x) for unit, x in zip(self.layers, values, strict=True)]
+
+    def mass(self, values: Sequence[Tensor | None], beta: Tensor | None = None) -> Tensor:
+        """log Σ exp(-βE) over the layers that are None, with these values of the others, `(batch,)`.
+
+        No two neighbors may be None; β is a number or one per row.
+        """
+        seen = self.statistics(values)
+        terms = []
+        for i, (unit, x) in enumerate(zip(self.layers, values, strict=True)):
+            if x is None:
+                natural = self.natural(i, seen)
+                terms.append(unit.log_partition(natural if beta is None else natural.scaled(beta)))
+                own = -unit.constant(self.biases[i])
+            else:
+                own = -unit.energy(x, self.biases[i])
+                if i + 1 < len(seen) and seen[i + 1] is not None:
+                    own = own + (seen[i] @ self.weights[i] * seen[i + 1]).sum(1)
+            terms.append(own if beta is None else beta * own)
+        total = terms[0]
+        for term in terms[1:]:
+            total = total + term
+        return total
+
+    def joint(self, v: Tensor, *hidden: Tensor) -> Tensor:
+        """E(v, h¹, ..., h^L), `(batch,)`."""
+        if len(hidden) != len(self.layers) - 1:
+            raise ArgumentError(f"joint got {len(hidden)} hidden layers, expected {len(self.layers) - 1}")
+        return -self.mass([v, *hidden])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The free energy F(v) = -log Σ_h exp(-E(v, h)), by enumeration of the smaller half of the hidden layers."""
+        return -exact_mass(self, x)
+
+    def side(self, parity: int) -> LayerSide:
+        """The law of the even layers (0: v, h², ...) or of the odd ones (1: h¹, h³, ...), the others summed out."""
+        return LayerSide(self, parity)
+
+    def sums_exactly(self) -> bool:
+        """Whether `forward` is within reach."""
+        return few_states(self)
+
+    # --- inference and sampling ---------------------------------------------------------------------
+
+    def infer(
+        self, v: Tensor, *, iterations: int = 50, tolerance: float | None = 1e-5, damping: float = 0.0
+    ) -> Posterior:
+        """Mean-field posteriors of the hidden layers; see `Posterior` and `gibbsian.models.dbm.infer`."""
+        return infer(self, v, iterations=iterations, tolerance=tolerance, damping=damping)
+
+    def log_mass_bound(self, x: Tensor, *, iterations: int = 50, tolerance: float | None = 1e-5) -> Tensor:
+        """A lower bound on log Σ_h exp(-E(v, h)), `(batch,)`: -E(v, μ) + H(μ) at the mean-field posterior μ."""
+        with torch.no_grad():
+            return log_mass_bound(self, self.infer(x, iterations=iterations, tolerance=tolerance), x)
+
+    def resample(
+        self,
+        values: Sequence[Tensor | None],
+        parity: int,
+        noise: dict[int, Tensor],
+        *,
+        free: dict[int, Tensor] | None = None,
+        beta: Tensor | None = None,
+        visible: bool = True,
+    ) -> list[Tensor | None]:
+        """Half a sweep: the layers of a parity drawn given the others, where `free`; v is left out on request."""
+        seen, out = self.statistics(values), list(values)
+        for i in range(parity if visible or parity else 2, len(self.layers), 2):
+            natural = self.natural(i, seen)
+            natural = natural if beta is None else natural.scaled(beta)
+            old = values[i]
+            if old is None:
+                out[i] = self.layers[i].sample(natural, noise[i])
+            else:
+                out[i] = self.layers[i].resample(natural, noise[i], old, None if free is None else free[i])
+        return out
+
+    def gibbs_noise(self, x: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """One uniform to pick the state of the enumerated half, and what the other layers need."""
+        require_generator(generator, x.device)
+        return layer_noise([Bernoulli(1), *self.layers], x, steps, generator, self.layers[0])
+
+    def gibbs_sweep(self, x: Tensor, noise: tuple[Tensor, ...], free: Tensor | None = None) -> Tensor:
+        """h ~ p(h | v) exactly, then v ~ p(v | h¹) where `free`; for machines of few hidden units, else use `side(0)`."""
+        with torch.no_grad():
+            values: list[Tensor | None] = [x, *exact_hidden(self, x, noise)]
+            natural = self.natural(0, self.statistics(values))
+            return self.layers[0].resample(natural, noise[1], x, free)
+
+    def draw_hidden(self, v: Tensor, *, generator: torch.Generator, sweeps: int = 100) -> list[Tensor]:
+        """h¹, h², ... ~ p(h | v): exactly where the hidden states can be enumerated, else after `sweeps` Gibbs sweeps
+        with v clamped that start from the mean-field posterior."""
+        with torch.no_grad():
+            if self.sums_exactly():
+                return exact_hidden(self, v, tuple(part[0] for part in self.gibbs_noise(v, 1, generator)))
+            numbers = self._numbers(v, generator)
+            values: list[Tensor | None] = [v]
+            for i, natural in enumerate(self.infer(v).naturals, start=1):
+                values.append(self.layers[i].sample(Natural(natural), numbers[i]))
+            for _ in range(sweeps):
+                numbers = self._numbers(v, generator)
+                values = self.resample(self.resample(values, 1, numbers), 0, numbers, visible=False)
+            return values[1:]  # type: ignore[return-value]
+
+    def _numbers(self, v: Tensor, generator: torch.Generator) -> dict[int, Tensor]:
+        return {i: part[0] for i, part in enumerate(layer_noise(list(self.layers), v, 1, generator, self.layers[0]))}
+
+    def fill_in(self, v: Tensor, known: Tensor, *, steps: int = 1000, generator: torch.Generator) -> Tensor:
+        """Complete partial examples: Gibbs sweeps with the entries where `known` is True held, all else drawn.
+
+        Returns E[v | h¹] of the last states at unknown entries (for Bernoulli units gray values), v at known ones.
+        """
+        require_generator(generator, v.device)
+        if known.dtype != torch.bool or known.shape not in {v.shape, v.shape[1:]}:
+            raise ArgumentError(
+                f"known is {known.dtype} of shape {tuple(known.shape)}, expected a bool tensor of shape "
+                f"{tuple(v.shape[1:])} or {tuple(v.shape)}, True where entries of v are given"
+            )
+        start = self.domain.sample(len(v), generator=generator, dtype=v.dtype)
+        v = torch.where(known, v, start)
+        self.domain.check(v, "v")
+        with torch.no_grad():
+            free = {i: torch.ones((), dtype=v.dtype, device=v.device) for i in range(len(self.layers))}
+            free[0] = (~known).to(v)
+            values: list[Tensor | None] = [v, *self.draw_hidden(v, generator=generator, sweeps=1)]
+            for _ in range(steps):
+                numbers = self._numbers(v, generator)
+                values = self.resample(self.resample(values, 0, numbers, free=free), 1, numbers)
+            mean = self.layers[0].mean(self.natural(0, self.statistics(values)))
+            return torch.where(known, v, mean)
+
+    def path(self, base_bias: Tensor | None = None, *, data: Tensor | None = None) -> DBMPath:
+        """The annealing path from independent units to this machine, its state the odd layers; see `RBM.path`.
+
+        Args:
+            base_bias: b^A, the visible bias of the base; 0 where it is left out.
+            data: fit the base to it instead (base rates; for Gaussian units means and variances).
+        """
+        return DBMPath.of(self, base_bias, data)
+
+    # --- learning -----------------------------------------------------------------------------------
+
+    def initialize_visible_bias(self, data: Tensor) -> None:
+        """Set the visible bias so that the machine without weights has the means of the data."""
+        self.domain.check(data, "data")
+        with torch.no_grad():
+            self.biases[0].copy_(self.layers[0].fit_bias(data.to(self.biases[0])))
+
+    def stages(self) -> int:
+        """Machines that are trained one after the other by `pretrain`: one for each pair of neighboring layers."""
+        return len(self.weights)
+
+    def check_stage(self, stage: int, batch: Tensor | Sequence[Tensor]) -> None:
+        """Refuse data outside the domain."""
+        self.domain.check(batch if isinstance(batch, Tensor) else batch[0], "data")
+
+    def encode(self, stage: int, batch: Tensor | Sequence[Tensor], generator: torch.Generator | None) -> Tensor:
+        """The layer that a stage sees: drawn upwards with doubled inputs, or means without a generator."""
+        x = batch if isinstance(batch, Tensor) else batch[0]
+        with torch.no_grad():
+            for i in range(stage):
+                unit = self.layers[i + 1]
+                natural = unit.natural(self.biases[i + 1], 2 * (self.layers[i].statistic(x) @ self.weights[i]))
+                if generator is None:
+                    x = unit.mean(natural)
+                else:
+                    (noise,) = layer_noise([unit], x, 1, generator)
+                    x = unit.sample(natural, noise[0])
+        return x
+
+    def begin_stage(self, stage: int, batch: Tensor) -> DoubledRBM:
+        """A machine of two layers with doubled inputs: the bottom doubles upwards, the top downwards, others both."""
+        top = len(self.weights) - 1
+        machine = DoubledRBM(
+            self.layers[stage], self.layers[stage + 1], up=2 if stage < top else 1, down=2 if stage > 0 else 1
+        ).to(self.weights[0])
+        with torch.no_grad():
+            machine.weight.copy_(self.weights[stage])
+            machine.hidden_bias.copy_(self.biases[stage + 1])
+            machine.visible_bias.copy_(machine.visible.fit_bias(batch.to(machine.weight)))
+        return machine
+
+    def end_stage(self, stage: int, machine: DoubledRBM) -> None:
+        """Take over weights and biases; after the last stage the bias of a layer between two machines is the average
+        of theirs, half of each of their doubled inputs being the input from one side."""
+        with torch.no_grad():
+            self.weights[stage].copy_(machine.weight)
+            self.biases[stage + 1].copy_(machine.hidden_bias)
+            if stage == 0:
+                self.biases[0].copy_(machine.visible_bias)
+                self.layers[0].load_state_dict(machine.visible.state_dict())  # the widths of Gaussian units
+                self._own_biases.clear()
+            else:
+                self._own_biases[stage] = machine.visible_bias.detach().clone()
+            if stage == len(self.weights) - 1:
+                for layer, bias in self._own_biases.items():
+                    self.biases[layer].add_(bias).mul_(0.5)
+                self._own_biases.clear()

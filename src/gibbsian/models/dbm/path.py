@@ -1,0 +1,134 @@
+"""The annealing path of deep Boltzmann machines: every other layer summed out, the rest moved by exact block Gibbs.
+
+    log p*_β(h¹, h³, ...) = -β Σ_odd E(h) + Σ_even log Σ exp((1-β) base + β natural(h_odd))
+
+For Bernoulli units and two hidden layers
+    log p*_β(h¹) = βc¹·h¹ + Σζ((1-β)b^A + β(b + W¹h¹)) + Σζ(β(c² + h¹W²)),   log Z₀ = Σζ(b^A) + (n₁ + n₂) log 2.
+"""
+
+from typing import TYPE_CHECKING, Self
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from gibbsian.errors import ArgumentError, ShapeError
+from gibbsian.random import require_generator
+from gibbsian.units import Bernoulli, Natural, layer_noise
+
+if TYPE_CHECKING:
+    from gibbsian.models.dbm.machine import DBM
+
+__all__ = ["DBMPath"]
+
+
+def _mixed(natural: Natural, base: Natural, beta: Tensor) -> Natural:
+    """β natural + (1-β) base."""
+    return natural.scaled(beta).plus(base.scaled(1 - beta))
+
+
+class DBMPath:
+    """The path of `DBM.path`: states are the odd layers h¹, h³, ..., as in `DBM.side(1)`.
+
+    The base has independent visible units fitted to data, and uniform hidden ones. Half of the units never have to be
+    sampled for a weight, and a move costs two half-sweeps.
+
+    Reference: Salakhutdinov & Hinton 2009, section 3.2; Salakhutdinov 2008.
+
+    >>> import gibbsian as gb
+    >>> path = gb.models.DBM(4, 3, 2).path(torch.zeros(4))
+    >>> path.log_z0()  # 9 log 2
+    tensor(6.2383)
+    """
+
+    def __init__(self, dbm: "DBM", base: Natural) -> None:
+        self.dbm, self.side = dbm, dbm.side(1)
+        fixed = Natural(base.linear.detach(), None if base.precision is None else base.precision.detach())
+        like = dbm.weights[0].detach()
+        self.bases = [fixed, *(unit.base(like) for unit in list(dbm.layers)[1:])]
+
+    @classmethod
+    def of(cls, dbm: "DBM", base_bias: Tensor | None, data: Tensor | None) -> Self:
+        """From a bias, or fitted to data."""
+        visible, like = dbm.layers[0], dbm.biases[0]
+        if base_bias is not None and data is not None:
+            raise ArgumentError("give base_bias or data, not both: data fits the base bias itself")
+        if data is not None:
+            dbm.domain.check(data, "data")
+            return cls(dbm, visible.fit(data.to(like)))
+        if base_bias is None:
+            return cls(dbm, visible.base(like))
+        if base_bias.shape != like.shape:
+            raise ShapeError(f"base_bias has shape {tuple(base_bias.shape)}, expected {tuple(like.shape)}")
+        return cls(dbm, visible.natural(base_bias.to(like)))
+
+    def log_z0(self) -> Tensor:
+        """log Z of the base: the cumulants of all layers."""
+        with torch.no_grad():
+            parts = [unit.log_partition(base) for unit, base in zip(self.dbm.layers, self.bases, strict=True)]
+            return torch.stack(parts).sum()
+
+    def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
+        """n exact draws of the odd layers of the base: uniform."""
+        weight = self.dbm.weights[0]
+        require_generator(generator, weight.device)
+        noise = layer_noise([self.dbm.layers[i] for i in self.side.own], weight.new_empty(n, 1), 1, generator)
+        layers = [
+            self.dbm.layers[i].sample(self.bases[i], part[0]) for i, part in zip(self.side.own, noise, strict=True)
+        ]
+        return self.side.join(layers)
+
+    def complete(self, v: Tensor, generator: torch.Generator) -> Tensor:
+        """The odd layers given visible states: exact draws for few hidden units, else by clamped sweeps."""
+        if v.shape[1:] == self.side.domain.shape != self.dbm.domain.shape:
+            return v.clone()
+        hidden = self.dbm.draw_hidden(v, generator=generator)
+        return self.side.join([hidden[i - 1] for i in self.side.own])
+
+    def noise(self, x: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """The random numbers of `steps` calls of `anneal`, with that leading axis."""
+        return self.side.gibbs_noise(x, steps, generator)
+
+    def log_density(self, x: Tensor, beta: Tensor) -> Tensor:
+        """log p*_β of states of the odd layers, `(batch,)`."""
+        dbm, values = self.dbm, self.side._values(x)
+        seen = dbm.statistics(values)
+        total = x.new_zeros(len(x))
+        for i, unit in enumerate(dbm.layers):
+            layer = values[i]
+            if layer is not None:
+                total = total - beta * unit.energy(layer, dbm.biases[i])
+            else:
+                total = total + unit.log_partition(_mixed(dbm.natural(i, seen), self.bases[i], beta))
+                total = total - beta * unit.constant(dbm.biases[i])
+        return total
+
+    def anneal(self, x: Tensor, beta: Tensor, next_beta: Tensor, noise: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        """Weight from β to the next β, then the even layers and the odd ones drawn there: (x', log weight)."""
+        dbm, side = self.dbm, self.side
+        with torch.no_grad():
+            before, after = (torch.as_tensor(b) for b in (beta, next_beta))  # numbers on the host go along for free
+            values = side._values(x)
+            seen = dbm.statistics(values)
+            numbers = dict(zip((*side.others, *side.own), noise, strict=True))
+            increment = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+            own = x.new_zeros(len(x))
+            for i in side.own:
+                own = own - dbm.layers[i].energy(values[i], dbm.biases[i])  # type: ignore[arg-type]
+            for i in side.others:
+                unit, natural = dbm.layers[i], dbm.natural(i, seen)
+                own = own - unit.constant(dbm.biases[i])
+                low, high = (_mixed(natural, self.bases[i], b) for b in (before, after))
+                if isinstance(unit, Bernoulli):  # units first: sums of all of them would cancel in single precision
+                    increment += (softplus(high.linear) - softplus(low.linear)).sum(1)
+                else:
+                    increment += unit.log_partition(high).double() - unit.log_partition(low).double()
+                values[i] = unit.sample(high, numbers[i])
+            increment += (after - before) * own.double()
+            for i in side.own:
+                values[i] = None
+            return side.join(self._odd(values, after, numbers)), increment
+
+    def _odd(self, values: list[Tensor | None], beta: Tensor, numbers: dict[int, Tensor]) -> list[Tensor]:
+        drawn = self.dbm.resample(values, 1, numbers, beta=beta)  # their base is uniform: β natural
+        return [drawn[i] for i in self.side.own]  # type: ignore[misc]

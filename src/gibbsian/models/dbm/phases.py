@@ -1,0 +1,127 @@
+"""The two phases of learning in deep Boltzmann machines, with hardly more than their matrix products.
+
+    ∇_W [-bound] = -⟨φ(μ^{l-1}) φ(μˡ)ᵀ⟩_data + ⟨φ(h^{l-1}) φ(hˡ)ᵀ⟩_chains
+
+μ are mean-field posteriors, chains are moved by block Gibbs sweeps. In the chains the odd layers enter by their means
+given the even ones, which are at hand and vary less.
+"""
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gibbsian.models.dbm.infer import odd_term, start, statistic, update
+from gibbsian.models.rbm.contrast import Way
+from gibbsian.random import normals, quick_uniforms
+from gibbsian.units import Bernoulli, Natural, Unit
+
+if TYPE_CHECKING:
+    from gibbsian.models.dbm.machine import DBM
+
+__all__ = ["Phase", "linear_layers", "negative_phase", "phase_contrast", "positive_phase"]
+
+
+class Phase(NamedTuple):
+    """Statistics φ of every layer, the visible one first, and what -log of their mass is on average.
+
+    In the positive phase the latter is -E(v, μ) + H(μ) with its sign changed, in the negative one the energy of the
+    even layers with the odd ones summed out: ∇ of either, statistics held fixed, is ⟨∇E⟩.
+    """
+
+    seen: list[Tensor]
+    energy: Tensor
+
+
+def linear_layers(dbm: "DBM") -> bool:
+    """Whether all biases enter the energy linearly, as those of Bernoulli, Spin and Softmax units do."""
+    return all(type(unit).natural is Unit.natural and not unit.real for unit in dbm.layers)
+
+
+def _ends(dbm: "DBM") -> dict[int, Way]:
+    """The layers with one neighbor by number, where product, bias and logistic function can be done at once."""
+    top = len(dbm.layers) - 1
+    ways = {0: Way.of(dbm.biases[0], dbm.weights[0].T), top: Way.of(dbm.biases[top], dbm.weights[-1])}
+    return {i: way for i, way in ways.items() if isinstance(dbm.layers[i], Bernoulli) and i % 2 == 0}
+
+
+def positive_phase(dbm: "DBM", v: Tensor, iterations: int) -> tuple[Phase, Tensor]:
+    """Means of all layers given the data after a fixed number of mean-field iterations; and by how much the last one
+    changed h¹ at most."""
+    below, naturals, seen = start(dbm, v)
+    before = seen[1]
+    ends = _ends(dbm)
+    for k in range(iterations):
+        before = seen[1]
+        update(dbm, 1, seen, below, naturals)
+        if len(dbm.layers) == 3 and 2 in ends and k + 1 < iterations:  # natural parameters are wanted at the end alone
+            seen[2] = ends[2].mean(seen[1])
+        else:
+            update(dbm, 0, seen, below, naturals)
+    bound = -dbm.layers[0].energy(v, dbm.biases[0]).mean()
+    for i in range(1, len(dbm.layers)):
+        if i % 2:
+            own = below if i == 1 else dbm.biases[i]
+            bound = bound + odd_term(dbm.layers[i], own, naturals[i - 1], seen[i]).mean()
+        else:  # updated last, so these are the best given the odd ones: own term, couplings and entropy in one
+            bound = bound + dbm.layers[i].log_partition(Natural(naturals[i - 1])).mean()
+    return Phase(seen, -bound), (seen[1] - before).abs_().max()
+
+
+def _numbers(units: list[Unit], n: int, generator: torch.Generator, like: Tensor) -> list[Tensor]:
+    """Random numbers for one draw of each of these layers."""
+    sizes = [n * unit.noise_size() for unit in units]
+    if all(unit.noise == "uniform" for unit in units):
+        block = quick_uniforms(sum(sizes), generator, dtype=like.dtype, device=like.device)
+        return [part.view(n, -1) for part in block.split(sizes)]
+    out = []
+    for unit, size in zip(units, sizes, strict=True):
+        if unit.noise == "uniform":
+            out.append(quick_uniforms(size, generator, dtype=like.dtype, device=like.device).view(n, -1))
+        else:
+            out.append(normals(1, size, generator, dtype=like.dtype, device=like.device).reshape(n, -1))
+    return out
+
+
+def negative_phase(
+    dbm: "DBM", layers: tuple[Tensor, ...], steps: int, generator: torch.Generator
+) -> tuple[Phase, tuple[Tensor, ...]]:
+    """`steps` sweeps of the chains, the even layers given the odd ones first; their statistics, and where they are."""
+    values = list(layers)
+    units = list(dbm.layers)
+    seen: list[Tensor] = [unit.statistic(x) for unit, x in zip(units, values, strict=True)]
+    naturals: dict[int, Natural] = {}
+    ends = _ends(dbm)
+    for _ in range(steps):
+        numbers = _numbers(units, len(values[0]), generator, values[0])
+        for i in (*range(0, len(units), 2), *range(1, len(units), 2)):
+            if i in ends:
+                p = ends[i].mean(seen[1 if i == 0 else i - 1])
+                values[i] = seen[i] = torch.lt(numbers[i], p, out=p)
+                continue
+            natural = dbm.natural(i, seen)
+            values[i] = units[i].sample(natural, numbers[i])
+            seen[i] = units[i].statistic(values[i])
+            naturals[i] = natural
+    energy = values[0].new_zeros(())
+    for i, unit in enumerate(units):
+        if i % 2:
+            energy = energy - unit.log_partition(naturals[i]).mean() + unit.constant(dbm.biases[i])
+            seen[i] = statistic(unit, naturals[i].linear)
+        else:
+            energy = energy + unit.energy(values[i], dbm.biases[i]).mean()
+    return Phase(seen, energy), tuple(values)
+
+
+def phase_contrast(positive: Phase, negative: Phase) -> tuple[list[Tensor], list[Tensor]]:
+    """Gradients of positive minus negative energies in weights and biases, for layers with linear biases.
+
+    Both phases go through one product for each weight, so that every matrix is written once.
+    """
+    n, m = len(positive.seen[0]), len(negative.seen[0])
+    biases = [b.mean(0).sub_(a.mean(0)) for a, b in zip(positive.seen, negative.seen, strict=True)]
+    both = []
+    for i, (a, b) in enumerate(zip(positive.seen, negative.seen, strict=True)):
+        both.append(torch.cat([a * (-1 / n), b * (1 / m)]) if i % 2 else torch.cat([a, b]))
+    return [x.T @ y for x, y in pairwise(both)], biases

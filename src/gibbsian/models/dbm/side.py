@@ -1,0 +1,130 @@
+"""Half of the layers of a deep Boltzmann machine as a law of its own, the other half summed out.
+
+E(v, h², ...) = -log Σ_{h¹, h³, ...} exp(-E(v, h¹, h², ...)),   and the other way round
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from gibbsian.domains import Binary, Categorical, Domain, Spin
+from gibbsian.energy import Energy
+from gibbsian.errors import ArgumentError
+from gibbsian.models.tempered import TemperedMachine
+from gibbsian.random import require_generator
+from gibbsian.units import Bernoulli, Joined, Softmax, Unit, layer_noise
+from gibbsian.units import Spin as SpinUnit
+
+if TYPE_CHECKING:
+    from gibbsian.models.dbm.machine import DBM
+    from gibbsian.models.dbm.path import DBMPath
+
+__all__ = ["LayerSide"]
+
+
+def stacked(units: Sequence[Unit]) -> Domain:
+    """The domain of several layers in one event."""
+    n = sum(unit.n for unit in units)
+    if len(units) == 1:
+        return units[0].domain
+    if all(isinstance(unit, Bernoulli) for unit in units):
+        return Binary(n)
+    if all(isinstance(unit, SpinUnit) for unit in units):
+        return Spin(n)
+    classes = {unit.classes if isinstance(unit, Softmax) else 0 for unit in units}
+    if len(classes) == 1 and 0 not in classes:
+        return Categorical(n, classes.pop())
+    return Joined(*units).domain
+
+
+class LayerSide(Energy):
+    """The even layers (parity 0: v, h², ...) or the odd ones (parity 1: h¹, h³, ...) of a `DBM`.
+
+    Events are the layers one after the other, the lowest first; `split` and `join` go between them and layers. Exact
+    block Gibbs sweeps (the other half, then this one) with any entries clamped, tempering of the joint energy, and the
+    annealing path of the machine, whose log Z is the same. The marginal of v under parity 0 is the law of the machine.
+
+    >>> import gibbsian as gb
+    >>> g = torch.Generator().manual_seed(0)
+    >>> side = gb.models.DBM(4, 3, 2).side(0)
+    >>> x = side.domain.sample(5, generator=g)
+    >>> trace = gb.sample(side, gb.kernels.Gibbs(), x, steps=10, generator=g)
+    >>> v, h2 = side.split(trace.last)
+    >>> v.shape, h2.shape
+    (torch.Size([5, 4]), torch.Size([5, 2]))
+    """
+
+    def __init__(self, dbm: "DBM", parity: int) -> None:
+        if parity not in (0, 1):
+            raise ArgumentError(f"side({parity!r}): 0 for the even layers v, h², ..., 1 for the odd ones h¹, h³, ...")
+        super().__init__(stacked(list(dbm.layers)[parity::2]))
+        self.dbm, self.parity = dbm, parity
+        self.own = list(range(parity, len(dbm.layers), 2))
+        self.others = list(range(1 - parity, len(dbm.layers), 2))
+
+    def split(self, x: Tensor) -> list[Tensor]:
+        """The layers of events."""
+        units = [self.dbm.layers[i] for i in self.own]
+        if len(units) == 1:
+            return [x]
+        pieces = x.flatten(1).split([unit.size for unit in units], 1)
+        return [piece.reshape(len(x), *unit.domain.shape) for piece, unit in zip(pieces, units, strict=True)]
+
+    def join(self, layers: Sequence[Tensor]) -> Tensor:
+        """Events from their layers."""
+        if len(layers) == 1:
+            return layers[0]
+        return torch.cat([layer.flatten(1) for layer in layers], 1).reshape(-1, *self.domain.shape)
+
+    def _values(self, x: Tensor) -> list[Tensor | None]:
+        values: list[Tensor | None] = [None] * len(self.dbm.layers)
+        for i, layer in zip(self.own, self.split(x), strict=True):
+            values[i] = layer
+        return values
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.free_energy(x)
+
+    def free_energy(self, x: Tensor, beta: Tensor | None = None) -> Tensor:
+        """The energy of these layers in the machine with joint energy βE; β a number or one per row."""
+        return -self.dbm.mass(self._values(x), beta)
+
+    def tempered(self, beta: Tensor) -> Energy:
+        """The machine with joint energy βE: its block conditionals stay exact."""
+        return TemperedMachine(self, beta)
+
+    def gibbs_noise(self, x: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """Random numbers for the other layers, and for these."""
+        require_generator(generator, x.device)
+        return layer_noise([self.dbm.layers[i] for i in (*self.others, *self.own)], x, steps, generator)
+
+    def gibbs_sweep(
+        self, x: Tensor, noise: tuple[Tensor, ...], free: Tensor | None = None, beta: Tensor | None = None
+    ) -> Tensor:
+        """The other half given this one, then this one given the other where `free`."""
+        with torch.no_grad():
+            numbers = dict(zip((*self.others, *self.own), noise, strict=True))
+            mask = None
+            if free is not None:
+                mask = dict(zip(self.own, self.split(free.expand(x.shape)), strict=True))
+            values = self.dbm.resample(self._values(x), 1 - self.parity, numbers, beta=beta)
+            values = self.dbm.resample(values, self.parity, numbers, free=mask, beta=beta)
+            return self.join([values[i] for i in self.own])  # type: ignore[misc]
+
+    def hidden_of(self, x: Tensor, *, generator: torch.Generator) -> list[Tensor]:
+        """All layers of the machine: these, and the others drawn given them."""
+        noise = tuple(part[0] for part in self.gibbs_noise(x, 1, generator))
+        numbers = dict(zip((*self.others, *self.own), noise, strict=True))
+        with torch.no_grad():
+            return self.dbm.resample(self._values(x), 1 - self.parity, numbers)  # type: ignore[return-value]
+
+    def path(self, base_bias: Tensor | None = None, *, data: Tensor | None = None) -> "DBMPath":
+        """The annealing path of the machine, from states of the odd layers; only parity 1 lies on it."""
+        if self.parity == 0 or data is not None:
+            raise ArgumentError(
+                "the path anneals the odd layers: use dbm.path(data=...), or side(1) with base= the visible bias of the "
+                "base, such as dbm.layers[0].fit_bias(data)"
+            )
+        return self.dbm.path(base_bias)

@@ -1,0 +1,5 @@
+"""Deep belief networks."""
+
+from gibbsian.models.dbn.machine import DBN
+
+__all__ = ["DBN"]

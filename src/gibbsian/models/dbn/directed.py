@@ -1,0 +1,132 @@
+"""One directed layer of a deep belief network, with the recognition law that runs against it.
+
+generation   p(x | h) ∝ exp(-E_x(x; g) + φ(x)ᵀ G φ(h)),     recognition   q(h | x) ∝ exp(-E_h(h; r) + φ(x)ᵀ R φ(h))
+"""
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from gibbsian.models.rbm.contrast import Way
+from gibbsian.random import quick_uniforms
+from gibbsian.recorded import Recorded
+from gibbsian.units import Bernoulli, Natural, Unit, layer_noise
+
+__all__ = ["Directed", "Upward", "below", "draw", "layer_log_prob"]
+
+
+def layer_log_prob(unit: Unit, x: Tensor, bias: Tensor, input: Tensor) -> Tensor:
+    """log p(x) of a layer with a bias (one for counts) and an input from its neighbor, `(batch,)`."""
+    total = unit.total_of(x)
+    cumulant = unit.log_partition(unit.natural(bias, input), total) - unit.constant(bias)
+    return (input * unit.statistic(x)).sum(1) - unit.energy(x, bias) - cumulant
+
+
+def below(u: Tensor, p: Tensor) -> Tensor:
+    """1 where u < p, as floating numbers, in the memory of u."""
+    return (u < p).to(p.dtype) if torch.compiler.is_compiling() else torch.lt(u, p, out=u)
+
+
+def draw(unit: Unit, natural: Natural, generator: torch.Generator, total: Tensor | None = None) -> Tensor:
+    """States of a layer, `(batch, *event)`."""
+    if type(unit) is Bernoulli:
+        p = unit.mean(natural)
+        return below(quick_uniforms(p.numel(), generator, dtype=p.dtype, device=p.device).view_as(p), p)
+    like = natural.linear if total is None else total[:, None]
+    (noise,) = layer_noise([unit], like, 1, generator, None if total is None else unit)
+    return unit.sample(natural, noise[0], total)
+
+
+class Directed(Recorded):
+    """A layer x below a layer h: generation and recognition with weights of their own.
+
+    Args:
+        lower, upper: units of x and h.
+        generator: for the initial weights, N(0, 0.01²), the same both ways.
+
+    Attributes:
+        weight, bias: G `(lower.size, upper.size)` and g, of generation.
+        recognition_weight, recognition_bias: R, of the same shape, and r.
+    """
+
+    def __init__(self, lower: Unit, upper: Unit, *, generator: torch.Generator) -> None:
+        super().__init__()
+        self.lower, self.upper = copy.deepcopy(lower), copy.deepcopy(upper)
+        weight = 0.01 * torch.randn(lower.size, upper.size, generator=generator, device=generator.device)
+        self.weight = nn.Parameter(weight)
+        self.bias = nn.Parameter(weight.new_zeros(lower.size))
+        self.recognition_weight = nn.Parameter(weight.clone())
+        self.recognition_bias = nn.Parameter(weight.new_zeros(upper.size))
+
+    def up_input(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Bias and input of h given x; for counts the bias grows with the length of the document."""
+        total = self.lower.total_of(x)
+        bias = self.recognition_bias if total is None else total[:, None] * self.recognition_bias
+        return bias, self.lower.statistic(x) @ self.recognition_weight
+
+    def down_input(self, h: Tensor) -> tuple[Tensor, Tensor]:
+        """Bias and input of x given h."""
+        return self.bias, self.upper.statistic(h) @ self.weight.T
+
+    def up_mean(self, x: Tensor) -> Tensor:
+        """E_q[h | x]."""
+        return self.upper.mean(self.upper.natural(*self.up_input(x)))
+
+    def up(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """h ~ q(h | x)."""
+        with torch.no_grad():
+            if type(self.lower) is type(self.upper) is Bernoulli:
+                p = Way.of(self.recognition_bias, self.recognition_weight).mean(x)
+                return below(quick_uniforms(p.numel(), generator, dtype=p.dtype, device=p.device).view_as(p), p)
+            return draw(self.upper, self.upper.natural(*self.up_input(x)), generator)
+
+    def down_mean(self, h: Tensor, total: Tensor | None = None) -> Tensor:
+        """E[x | h]."""
+        return self.lower.mean(self.lower.natural(*self.down_input(h)), total)
+
+    def down(self, h: Tensor, generator: torch.Generator, total: Tensor | None = None) -> Tensor:
+        """x ~ p(x | h)."""
+        with torch.no_grad():
+            return draw(self.lower, self.lower.natural(*self.down_input(h)), generator, total)
+
+    def log_q(self, h: Tensor, x: Tensor) -> Tensor:
+        """log q(h | x), `(batch,)`."""
+        return layer_log_prob(self.upper, h, *self.up_input(x))
+
+    def log_p(self, x: Tensor, h: Tensor) -> Tensor:
+        """log p(x | h), `(batch,)`."""
+        return layer_log_prob(self.lower, x, *self.down_input(h))
+
+    def log_p_table(self, x: Tensor, h: Tensor) -> Tensor:
+        """log p(x | h) for all pairs, `(rows of x, rows of h)`."""
+        bias, input = self.down_input(h)
+        natural, total = self.lower.natural(bias, input), self.lower.total_of(x)
+        if total is None:
+            cumulant = self.lower.log_partition(natural)
+        else:  # counts: words are drawn one by one
+            cumulant = total[:, None] * self.lower.log_partition(natural, torch.ones_like(total[:1]))
+        own = self.lower.energy(x, bias) - self.lower.constant(bias)
+        return self.lower.statistic(x) @ input.T - own[:, None] - cumulant
+
+
+class Upward(Recorded):
+    """The mean of a layer given the one below, as a layer of a feed-forward network.
+
+    Args:
+        lower, upper: units of both layers.
+
+    Attributes:
+        weight, bias: `(lower.size, upper.size)` and `(upper.size,)`.
+    """
+
+    def __init__(self, lower: Unit, upper: Unit) -> None:
+        super().__init__()
+        self.lower, self.upper = copy.deepcopy(lower), copy.deepcopy(upper)
+        self.weight = nn.Parameter(torch.zeros(lower.size, upper.size))
+        self.bias = nn.Parameter(torch.zeros(upper.size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        total = self.lower.total_of(x)
+        bias = self.bias if total is None else total[:, None] * self.bias
+        return self.upper.mean(self.upper.natural(bias, self.lower.statistic(x) @ self.weight))

@@ -1,0 +1,5 @@
+"""Restricted Boltzmann machines."""
+
+from gibbsian.models.rbm.machine import RBM
+
+__all__ = ["RBM"]

@@ -1,0 +1,238 @@
+"""Restricted Boltzmann machines: two layers of units, any pair of kinds that has a normalizer.
+
+E(v, h) = E_v(v) + E_h(h) - φ(v)ᵀ W φ(h),    F(v) = E_v(v) - log Σ_h exp(-E_h(h) + φ(v)ᵀ W φ(h))
+"""
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from gibbsian.energy import Energy
+from gibbsian.errors import ArgumentError, DivergenceError, ShapeError
+from gibbsian.models.rbm.contrast import bernoulli_contrast
+from gibbsian.models.rbm.path import RBMPath, TemperedRBM
+from gibbsian.random import require_generator, stream
+from gibbsian.units import Bernoulli, Count, Gaussian, Joined, Natural, Softmax, Unit, as_unit, layer_noise
+
+__all__ = ["RBM"]
+
+
+class RBM(Energy):
+    """Restricted Boltzmann machine; `forward(v)` is its free energy, its domain that of the visible units.
+
+        Bernoulli-Bernoulli:  E = -vᵀWh - b·v - c·h,   F(v) = -b·v - Σⱼ log(1 + exp(cⱼ + (vW)ⱼ))
+        Gaussian-Bernoulli:   E = Σ(vᵢ-bᵢ)²/2σᵢ² - Σ(vᵢ/σᵢ)wᵢⱼhⱼ - c·h
+        softmax, counts:      one-of-K rows of W; for counts the hidden bias is multiplied by the document length
+
+    Two layers of unbounded units (Gaussian, rectified) have a normalizer only for small weights: that is
+    checked at use. The model of choice for binary data with exact block Gibbs sampling; for images in
+    color or strongly correlated real data a neural energy is better.
+
+    Reference: Smolensky 1986; Hinton 2002; Welling, Rosen-Zvi & Hinton 2005 for other units.
+
+    Args:
+        visible: a number of Bernoulli units, or one of `gibbsian.units`; the machine keeps a copy.
+        hidden: the same.
+        products: "full" for matrix products in the precision of the parameters, "bf16" for half-precision
+            products in `contrast`, with the parameters kept in theirs.
+        generator: for the initial weights, N(0, 0.01²); a fixed seed where it is left out.
+
+    Attributes:
+        weight: `(visible.size, hidden.size)`.
+        visible_bias, hidden_bias: b and c.
+
+    >>> rbm = RBM(4, 3)
+    >>> rbm(torch.zeros(2, 4)).shape, rbm.hidden_mean(torch.zeros(2, 4)).shape
+    (torch.Size([2]), torch.Size([2, 3]))
+    """
+
+    def __init__(
+        self,
+        visible: int | Unit,
+        hidden: int | Unit,
+        *,
+        products: str = "full",
+        generator: torch.Generator | None = None,
+    ) -> None:
+        visible, hidden = copy.deepcopy(as_unit(visible, "visible")), copy.deepcopy(as_unit(hidden, "hidden"))
+        if isinstance(hidden, Count):
+            raise ArgumentError("count units cannot be hidden: their number of words must be given; use units.Softmax")
+        if isinstance(visible, Count) and hidden.real:
+            raise ArgumentError(
+                f"counts with {type(hidden).__name__} hidden units are not defined: the hidden bias grows with the "
+                "document length; use Bernoulli, Spin or Softmax hidden units"
+            )
+        if products not in {"full", "bf16"}:
+            raise ArgumentError(f"products={products!r}: expected 'full' or 'bf16'")
+        if products == "bf16" and not (isinstance(visible, Bernoulli) and isinstance(hidden, Bernoulli)):
+            raise ArgumentError("products='bf16' is for Bernoulli layers, whose values are exact in half precision")
+        super().__init__(visible.domain)
+        self.visible, self.hidden, self.products = visible, hidden, products
+        generator = stream(0, "init") if generator is None else generator
+        weight = 0.01 * torch.randn(visible.size, hidden.size, generator=generator, device=generator.device)
+        self.weight = nn.Parameter(weight)
+        self.visible_bias = nn.Parameter(weight.new_zeros(visible.size))
+        self.hidden_bias = nn.Parameter(weight.new_zeros(hidden.size))
+
+    # --- energies -----------------------------------------------------------------------------------
+
+    def check_proper(self) -> None:
+        """Raise where two unbounded layers are coupled so strongly that the law has no normalizer."""
+        if not (self.visible.real and self.hidden.real):
+            return
+        gaussian = isinstance(self.visible, Gaussian), isinstance(self.hidden, Gaussian)
+        weight = self.weight.detach()
+        norm = float(torch.linalg.matrix_norm(weight if any(gaussian) else weight.clamp(min=0), 2))
+        if not norm < 1:
+            need = "exactly when" if all(gaussian) else "for sure when"
+            what = "W" if any(gaussian) else "the positive part of W"
+            raise DivergenceError(
+                f"{type(self.visible).__name__} visible with {type(self.hidden).__name__} hidden units have a "
+                f"normalizer {need} the largest singular value of {what} is below 1, and it is {norm:.4g}; "
+                "scale the weights down, use weight decay, or use Bernoulli hidden units"
+            )
+
+    def hidden_natural(self, v: Tensor) -> Natural:
+        """Natural parameters of h given v."""
+        total = self.visible.total_of(v)
+        bias = self.hidden_bias if total is None else total[:, None] * self.hidden_bias
+        return self.hidden.natural(bias, self.visible.statistic(v) @ self.weight)
+
+    def visible_natural(self, h: Tensor) -> Natural:
+        """Natural parameters of v given h."""
+        return self.visible.natural(self.visible_bias, self.hidden.statistic(h) @ self.weight.T)
+
+    def forward(self, v: Tensor) -> Tensor:
+        """The free energy F(v) = -log Σ_h exp(-E(v, h))."""
+        self.check_proper()
+        return self.own_energy(v) - self.hidden.log_partition(self.hidden_natural(v))
+
+    def own_energy(self, v: Tensor) -> Tensor:
+        """F(v) without the cumulant of the hidden layer."""
+        return self.visible.energy(v, self.visible_bias) + self.hidden.constant(self.hidden_bias)
+
+    def joint(self, v: Tensor, h: Tensor) -> Tensor:
+        """E(v, h), `(batch,)`."""
+        total = self.visible.total_of(v)
+        own = self.hidden.energy(h, self.hidden_bias)
+        coupling = (self.visible.statistic(v) @ self.weight * self.hidden.statistic(h)).sum(1)
+        return self.visible.energy(v, self.visible_bias) + (own if total is None else total * own) - coupling
+
+    def hidden_energy(self, h: Tensor, *, total: Tensor | None = None) -> Tensor:
+        """The energy of the hidden layer alone, -log Σ_v exp(-E(v, h)): log Z is the log-sum of its negative.
+
+        For counts `total` is the document length N: one law per N.
+        """
+        self.check_proper()
+        cumulant = self.visible.log_partition(self.visible_natural(h), total) - self.visible.constant(self.visible_bias)
+        own = self.hidden.energy(h, self.hidden_bias)
+        if isinstance(self.visible, Count):
+            own = own * (self.visible.noise_size() if total is None else total)
+        return own - cumulant
+
+    # --- conditionals -------------------------------------------------------------------------------
+
+    def hidden_mean(self, v: Tensor) -> Tensor:
+        """E[h | v]; for Bernoulli units the activation probabilities."""
+        return self.hidden.mean(self.hidden_natural(v))
+
+    def visible_mean(self, h: Tensor, *, total: Tensor | None = None) -> Tensor:
+        """E[v | h]; for counts of a document of `total` words."""
+        return self.visible.mean(self.visible_natural(h), total)
+
+    def sample_hidden(self, v: Tensor, *, generator: torch.Generator) -> Tensor:
+        """h ~ p(h | v)."""
+        with torch.no_grad():
+            (noise,) = layer_noise([self.hidden], v, 1, generator)
+            return self.hidden.sample(self.hidden_natural(v), noise[0])
+
+    def sample_visible(self, h: Tensor, *, generator: torch.Generator, total: Tensor | None = None) -> Tensor:
+        """v ~ p(v | h); for counts documents of `total` words (a number, or one per row)."""
+        with torch.no_grad():
+            natural = self.visible_natural(h)
+            if total is None:
+                (noise,) = layer_noise([self.visible], h, 1, generator)
+                return self.visible.sample(natural, noise[0])
+            words = torch.as_tensor(total, dtype=h.dtype, device=h.device).expand(len(h))
+            (noise,) = layer_noise([self.visible], words[:, None], 1, generator, self.visible)
+            return self.visible.sample(natural, noise[0], words)
+
+    def reconstruct(self, v: Tensor) -> Tensor:
+        """E[v | E[h | v]]: one mean-field pass up and down."""
+        return self.visible_mean(self.hidden_mean(v), total=self.visible.total_of(v))
+
+    # --- Gibbs sampling -----------------------------------------------------------------------------
+
+    def gibbs_noise(self, x: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """The random numbers of `steps` sweeps: for the hidden layer, and for the visible."""
+        self.check_proper()
+        return layer_noise([self.hidden, self.visible], x, steps, generator, self.visible)
+
+    def gibbs_sweep(self, x: Tensor, noise: tuple[Tensor, ...], free: Tensor | None = None) -> Tensor:
+        """h ~ p(h | v), then v ~ p(v | h) where `free`."""
+        with torch.no_grad():
+            h = self.hidden.sample(self.hidden_natural(x), noise[0])
+            return self.visible.resample(self.visible_natural(h), noise[1], x, free)
+
+    def tempered(self, beta: Tensor) -> Energy:
+        """The machine with joint energy βE(v, h), β a number or one per row: its block conditionals stay exact."""
+        return TemperedRBM(self, torch.as_tensor(beta))
+
+    def path(self, base_bias: Tensor | None = None, *, data: Tensor | None = None) -> RBMPath:
+        """The annealing path from independent units to this machine, for annealed importance sampling.
+
+        Args:
+            base_bias: b^A, the visible bias of the base; 0 where it is left out.
+            data: fit the base to it instead (base rates; for Gaussian units means and variances).
+        """
+        if base_bias is not None and data is not None:
+            raise ArgumentError("give base_bias or data, not both: data fits the base bias itself")
+        if data is not None:
+            self.domain.check(data, "data")
+            return RBMPath(self, self.visible.fit(data))
+        if base_bias is None:
+            return RBMPath(self, self.visible.base(self.weight))
+        if base_bias.shape != self.visible_bias.shape:
+            raise ShapeError(f"base_bias has shape {tuple(base_bias.shape)}, expected {tuple(self.visible_bias.shape)}")
+        return RBMPath(self, self.visible.natural(base_bias.to(self.weight)))
+
+    # --- learning -----------------------------------------------------------------------------------
+
+    def initialize_visible_bias(self, data: Tensor) -> None:
+        """Set the visible bias so that the machine without weights has the means of the data (Hinton 2012)."""
+        self.domain.check(data, "data")
+        with torch.no_grad():
+            self.visible_bias.copy_(self.visible.fit_bias(data.to(self.visible_bias)))
+
+    def contrast(
+        self, batch: Tensor, chains: Tensor | None, steps: int, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """F(batch).mean() - F(samples).mean() and the samples, `steps` sweeps from `chains` or from the batch.
+
+        With Bernoulli layers every product is done once: five for CD-1, six with persistent chains. The
+        gradient is ready before `backward`, which can be called once.
+        """
+        require_generator(generator, batch.device)
+        if steps < 1:
+            raise ArgumentError(f"contrast(steps={steps}): at least one sweep is needed")
+        labels = self._labels() if isinstance(self.hidden, Bernoulli) else None
+        if labels is not None:
+            return bernoulli_contrast(self, batch, chains, steps, generator, labels)
+        x = batch if chains is None else chains
+        for _ in range(steps):
+            x = self.gibbs_sweep(x, tuple(part[0] for part in self.gibbs_noise(x, 1, generator)))
+        return self(batch).mean() - self(x).mean(), x
+
+    @property
+    def bernoulli(self) -> bool:
+        """Are both layers plain Bernoulli units?"""
+        return type(self.visible) is type(self.hidden) is Bernoulli
+
+    def _labels(self) -> int | None:
+        """How many classes of one softmax unit stand before Bernoulli visible units; None for other layers."""
+        parts = self.visible.layers if isinstance(self.visible, Joined) else [self.visible]
+        label, rest = (parts[0], parts[1:]) if isinstance(parts[0], Softmax) and len(parts) > 1 else (None, parts)
+        if len(rest) != 1 or type(rest[0]) is not Bernoulli or (label is not None and label.n != 1):
+            return None
+        return 0 if label is None else label.size

@@ -1,0 +1,232 @@
+"""Regularized training of Boltzmann-like models: weight decay, sparse hidden units, centered gradients.
+
+Decay and sparsity are objectives of their own, to be added with `Weighted`; `Centered` wraps an objective and
+changes its gradient.
+"""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gibbsian import units
+from gibbsian.errors import ArgumentError, CapabilityError
+from gibbsian.fast.compiled import fused
+from gibbsian.objectives.base import Batch, Loss, Objective, observed
+from gibbsian.objectives.common import finish, linear_loss, number, one_of, trainable
+
+__all__ = ["Centered", "Sparsity", "WeightDecay"]
+
+
+class _HalfSquare(torch.autograd.Function):
+    """½Σw², with one temporary of the size of w: for the weights of an RBM those cost more than arithmetic."""
+
+    @staticmethod
+    def forward(ctx: Any, w: Tensor) -> Tensor:
+        ctx.save_for_backward(w)
+        return 0.5 * torch.linalg.vector_norm(w).square()
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> Tensor:
+        return outer[0] * ctx.saved_tensors[0]
+
+
+class _AbsoluteSum(torch.autograd.Function):
+    """Σ|w|, the same way."""
+
+    @staticmethod
+    def forward(ctx: Any, w: Tensor) -> Tensor:
+        ctx.save_for_backward(w)
+        return torch.linalg.vector_norm(w, 1)
+
+    @staticmethod
+    def backward(ctx: Any, *outer: Tensor) -> Tensor:
+        return outer[0] * ctx.saved_tensors[0].sign()
+
+
+@dataclass(frozen=True)
+class WeightDecay(Objective):
+    """rate·½Σw² or rate·Σ|w| over weights, not over biases.
+
+    Args:
+        rate: strength.
+        norm: 2 or 1.
+        names: parameters with one of these in their dotted name are weights.
+
+    >>> import gibbsian as gb
+    >>> g = torch.Generator().manual_seed(0)
+    >>> rbm = gb.models.RBM(2, 2)
+    >>> WeightDecay(0.1)(rbm, torch.ones(3, 2), (), g).value.backward()
+    >>> rbm.visible_bias.grad is None and torch.allclose(rbm.weight.grad, 0.1 * rbm.weight)
+    True
+    """
+
+    rate: float = 1e-4
+    norm: int = 2
+    names: tuple[str, ...] = ("weight", "weights")
+
+    def __post_init__(self) -> None:
+        number(self, "rate", self.rate)
+        if self.norm not in (1, 2):
+            raise ArgumentError(f"WeightDecay(norm={self.norm!r}): norm must be 1 or 2")
+
+    def weights(self, energy: Any) -> list[Tensor]:
+        """The parameters that decay."""
+        found = [p for name, p in energy.named_parameters() if not set(name.split(".")).isdisjoint(self.names)]
+        if not found:
+            raise CapabilityError(
+                f"{type(energy).__name__} has no parameter named {' or '.join(self.names)} to decay; it has "
+                f"{', '.join(name for name, _ in energy.named_parameters())}: say which with names="
+            )
+        return found
+
+    def check(self, energy: Any, batch: Batch) -> None:
+        super().check(energy, batch)
+        self.weights(energy)
+
+    def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
+        weights = self.weights(energy)
+        size = _AbsoluteSum if self.norm == 1 else _HalfSquare
+        sizes = [size.apply(w) for w in weights]
+        return finish(self, self.rate * torch.stack(sizes).sum(), state, {})
+
+
+@dataclass(frozen=True)
+class Sparsity(Objective):
+    """rate·Σⱼ KL(ρ‖qⱼ), qⱼ the mean of p(hⱼ=1|v) over the batch: hidden units on a share ρ of the time.
+
+    Reference: Lee, Ekanadham & Ng 2008; Hinton 2012, section 11.
+
+    Args:
+        target: ρ.
+        rate: strength.
+
+    >>> import gibbsian as gb
+    >>> g = torch.Generator().manual_seed(0)
+    >>> rbm = gb.models.RBM(2, 3)
+    >>> Sparsity(0.1)(rbm, torch.ones(3, 2), (), g).value.backward()
+    """
+
+    target: float = 0.05
+    rate: float = 1.0
+
+    def __post_init__(self) -> None:
+        number(self, "target", self.target, 0.0, 1.0, open_low=True)
+        if self.target >= 1:
+            raise ArgumentError(f"Sparsity(target={self.target}): the target must lie between 0 and 1")
+        number(self, "rate", self.rate)
+
+    def check(self, energy: Any, batch: Batch) -> None:
+        super().check(energy, batch)
+        if not isinstance(getattr(energy, "hidden", None), units.Bernoulli):
+            raise CapabilityError(
+                f"Sparsity needs a model with Bernoulli hidden units, such as models.RBM; got {type(energy).__name__}"
+            )
+
+    def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
+        rho, q = self.target, energy.hidden_mean(observed(batch)).mean(0)
+        q_total = torch.special.xlogy(rho, rho / q) + torch.special.xlogy(1 - rho, (1 - rho) / (1 - q))
+        return finish(self, self.rate * q_total.sum(), state, {"activity": q.mean()})
+
+
+class Offsets(NamedTuple):
+    """The wrapped objective's state, and the running means of visible and hidden statistics."""
+
+    inner: Any
+    visible: Tensor
+    hidden: Tensor
+
+
+@dataclass(frozen=True)
+class Centered(Objective):
+    """The centered gradient of an RBM: that of E(v - μ, h - λ), mapped back to the plain parameters.
+
+        ΔW = g_W - μg_cᵀ - g_bλᵀ,   Δb = g_b - ΔWλ,   Δc = g_c - ΔWᵀμ
+
+    Learning no longer depends on whether a pixel is called 0 or 1, and is much faster where units are mostly
+    on or mostly off. The minimum is the same; only the direction of the steps changes.
+
+    Reference: Montavon & Müller 2012; Melchior, Fischer & Wiskott 2016.
+
+    Args:
+        objective: whose gradient is centered, such as `PersistentContrastiveDivergence`.
+        offsets: μ and λ follow the means of the "data", or the "average" of data and model samples (the
+            enhanced gradient), read off the gradients of the biases.
+        rate: of their running average; 1 uses the current batch alone.
+
+    >>> import gibbsian as gb
+    >>> g = torch.Generator().manual_seed(0)
+    >>> rbm, data = gb.models.RBM(6, 3), torch.ones(10, 6)
+    >>> objective = Centered(gb.objectives.ContrastiveDivergence(gb.kernels.Gibbs()))
+    >>> objective(rbm, data, objective.init(rbm, data, g), g).value.backward()
+    """
+
+    objective: Objective
+    offsets: str = "data"
+    rate: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.objective, Objective):
+            raise ArgumentError(f"Centered(objective={self.objective!r}): expected one of gibbsian.objectives")
+        one_of(self, "offsets", self.offsets, ("data", "average"))
+        number(self, "rate", self.rate, 0.0, 1.0, open_low=True)
+
+    def check(self, energy: Any, batch: Batch) -> None:
+        self.objective.check(energy, batch)
+        pair = getattr(energy, "visible", None), getattr(energy, "hidden", None)
+        if not all(_linear(layer) for layer in pair):
+            names = " and ".join(type(layer).__name__ for layer in pair)
+            raise CapabilityError(
+                "Centered needs an RBM whose layers are Bernoulli, spin or softmax units, so that "
+                f"biases enter linearly; got {type(energy).__name__} with {names}"
+            )
+
+    def init(self, energy: Any, batch: Batch, generator: torch.Generator) -> Offsets:
+        self.check(energy, batch)
+        means = (rows.mean(0) for rows in _statistics(energy, observed(batch)))
+        return Offsets(self.objective.init(energy, batch, generator), *means)
+
+    def log_z(self, state: Offsets) -> Tensor | None:
+        return self.objective.log_z(state.inner)
+
+    def __call__(self, energy: Any, batch: Batch, state: Offsets, generator: torch.Generator) -> Loss:
+        loss = self.objective(energy, batch, state.inner, generator)
+        parameters = trainable(energy)
+        if not parameters or not loss.value.requires_grad:  # only judged, as in validation: the value is the same
+            return loss._replace(state=Offsets(loss.state, state.visible, state.hidden))
+        plain = torch.autograd.grad(loss.value, parameters, allow_unused=True, materialize_grads=True)
+        gradient = {id(p): g for p, g in zip(parameters, plain, strict=True)}
+        w, b, c = (gradient[id(p)] for p in (energy.weight, energy.visible_bias, energy.hidden_bias))
+        direction = fused(_center, *w.shape, len(observed(batch)), self) or _center
+        old = state.visible, state.hidden
+        (dw, db, dc), mu, nu = direction(w, b, c, *_statistics(energy, observed(batch)), *old, self.rate, self.offsets)
+        for p, g in zip((energy.weight, energy.visible_bias, energy.hidden_bias), (dw, db, dc), strict=True):
+            gradient[id(p)] = g
+        value = linear_loss(loss.value, parameters, [gradient[id(p)] for p in parameters])
+        return Loss(value, Offsets(loss.state, mu, nu), loss.metrics, loss.other)
+
+
+def _linear(layer: Any) -> bool:
+    """Do biases enter the energy of this layer linearly, with bounded statistics?"""
+    if isinstance(layer, units.Joined):
+        return all(map(_linear, layer.layers))
+    return isinstance(layer, units.Bernoulli | units.Spin | units.Softmax)
+
+
+def _statistics(energy: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The visible and hidden statistics of the rows of a batch."""
+    with torch.no_grad():
+        return energy.visible.statistic(x), energy.hidden.statistic(energy.hidden_mean(x))
+
+
+def _center(
+    w: Tensor, b: Tensor, c: Tensor, v: Tensor, h: Tensor, mu: Tensor, nu: Tensor, rate: float, offsets: str
+) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor, Tensor]:
+    """The centered direction of plain gradients, and the offsets after a step towards the statistics of a batch."""
+    visible, hidden = v.mean(0), h.mean(0)
+    if offsets == "average":  # g_b = E_model[v] - E_data[v]
+        visible, hidden = visible + 0.5 * b, hidden + 0.5 * c
+    mu, nu = torch.lerp(mu, visible, rate), torch.lerp(nu, hidden, rate)
+    dw = torch.addr(w, mu, c, alpha=-1).addr_(b, nu, alpha=-1)  # one large temporary, not four
+    return (dw, b - dw @ nu, c - mu @ dw), mu, nu

@@ -1,0 +1,1 @@
+"""Running kernels: chains, what they return, how well they mixed, and how they are tuned."""

@@ -1,0 +1,205 @@
+"""Optimizers by name, and learning rates that change from step to step."""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gibbsian.errors import ArgumentError, CheckpointError
+from gibbsian.training.run import Settings
+
+__all__ = ["Updates", "build_optimizer", "rate_at"]
+
+_NAMES = {
+    name.lower(): getattr(torch.optim, name)
+    for name in (
+        "Adadelta",
+        "Adagrad",
+        "Adam",
+        "Adamax",
+        "AdamW",
+        "NAdam",
+        "RAdam",
+        "RMSprop",
+        "Rprop",
+        "SGD",
+    )
+}
+_FUSED = {
+    "adam",
+    "adamw",
+    "sgd",
+    "adagrad",
+}  # one kernel over all parameters: several times faster, CPU and CUDA
+_CAPTURED = {"adam", "adamw", "sgd"}  # fit for CUDA graphs
+_SCHEDULES = ("constant", "cosine", "linear", "warm-up", "warm-up cosine", "warm-up linear")
+
+
+def _is_schedule(value: Any) -> bool:
+    return callable(value) or (isinstance(value, Tensor) and value.dim() == 1)
+
+
+class CapturableSGD(torch.optim.SGD):
+    """Stochastic gradient descent whose learning rate is a tensor, for CUDA graphs.
+
+    torch's own reads the rate on the host, or (fused) cuts a large tensor into too few pieces for a GPU.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                g = p.grad if not group["weight_decay"] else p.grad.add(p, alpha=group["weight_decay"])
+                if group["momentum"]:
+                    state = self.state[p]
+                    if "momentum_buffer" in state:
+                        state["momentum_buffer"].mul_(group["momentum"]).add_(g)
+                    else:
+                        state["momentum_buffer"] = g.clone()
+                    g = state["momentum_buffer"]
+                p.addcmul_(g, group["lr"], value=-1)
+
+
+def build_optimizer(
+    choice: Any, parameters: Iterable[nn.Parameter], lr: Any, *, capturable: bool = False, split: int | None = None
+) -> tuple[torch.optim.Optimizer, dict[str, Any]]:
+    """The optimizer, and those of its options that follow a schedule.
+
+    Args:
+        choice: None (Adam); a name such as "sgd"; a dictionary of a name and options, where a 1-D tensor or a
+            callable of the step is a schedule, such as `{"name": "sgd", "momentum": schedule}`; or a callable
+            from parameters to a `torch.optim.Optimizer`.
+        lr: the learning rate, or one for the first `split` parameters and one for the others.
+        capturable: make Adam and SGD fit for CUDA graphs.
+
+    >>> weight = torch.nn.Parameter(torch.zeros(2))
+    >>> build_optimizer({"name": "sgd", "momentum": 0.9}, [weight], lr=0.1)[0].defaults["momentum"]
+    0.9
+    """
+    parameters = list(parameters)
+    if callable(choice):
+        optimizer = choice(parameters)
+        if not isinstance(optimizer, torch.optim.Optimizer):
+            raise ArgumentError(
+                f"the optimizer factory returned a {type(optimizer).__name__}, not a torch.optim.Optimizer"
+            )
+        return optimizer, {}
+    options = dict(choice) if isinstance(choice, dict) else {"name": choice or "adam"}
+    name = str(options.pop("name", "adam")).lower()
+    if name not in _NAMES:
+        raise ArgumentError(
+            f"optimizer {name!r} is unknown; use {', '.join(_NAMES)}, or a callable params -> Optimizer"
+        )
+    schedules = {key: value for key, value in options.items() if _is_schedule(value)}
+    options |= {key: value_at(value, 0) for key, value in schedules.items()}
+    plain = all(p.is_floating_point() and p.device.type in {"cpu", "cuda"} for p in parameters)
+    if name in _FUSED and plain and not {"fused", "foreach", "capturable", "differentiable"} & set(options):
+        options["fused"] = True
+    rates: list[Any] = list(lr) if isinstance(lr, tuple) else [lr]
+    kind = _NAMES[name]
+    plain_sgd = not {"nesterov", "dampening", "maximize", "foreach", "differentiable"} & set(options)
+    if capturable and name in _CAPTURED and not schedules and (name != "sgd" or plain_sgd):
+        if name == "sgd":
+            kind, options["fused"] = CapturableSGD, False
+        else:
+            options["capturable"] = True
+        rates = [torch.tensor(rate, device=parameters[0].device) for rate in rates]  # changed in place
+    parts = [parameters] if len(rates) == 1 else [parameters[:split], parameters[split:]]
+    groups = [{"params": part, "lr": rate} for part, rate in zip(parts, rates, strict=True) if part]
+    try:
+        return kind(groups, lr=rates[0], **options), schedules
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"optimizer {name!r} refuses its options: {error}") from error
+
+
+def value_at(schedule: Any, step: int) -> float:
+    """The value of a schedule at a step: a callable of the step, or a tensor whose last value is held."""
+    return float(schedule(step) if callable(schedule) else schedule[min(step, len(schedule) - 1)])
+
+
+def rate_at(schedule: Any, lr: float, total: int) -> Callable[[int], float]:
+    """The learning rate as a function of the step.
+
+    Args:
+        schedule: None (constant); "cosine" or "linear" (from lr to 0 over the run), "warm-up" (linear over
+            the first twentieth of the run, 1000 steps at most), "warm-up cosine", "warm-up linear"; or the
+            rates themselves: a 1-D tensor, one a step, the last one held, or a callable of the step.
+
+    >>> rate = rate_at("warm-up cosine", 1.0, 200)
+    >>> [round(rate(step), 3) for step in (0, 9, 105, 199)]
+    [0.1, 1.0, 0.5, 0.0]
+    """
+    if not (math.isfinite(lr) and lr > 0):
+        raise ArgumentError(f"lr={lr}: the learning rate must be positive and finite, such as 1e-3")
+    if _is_schedule(schedule):
+        return lambda step: value_at(schedule, step)
+    if schedule is not None and schedule not in _SCHEDULES:
+        raise ArgumentError(
+            f"schedule {schedule!r} is unknown; use {', '.join(_SCHEDULES)}, a 1-D tensor or a callable"
+        )
+    name = schedule or "constant"
+    warm = min(1000, math.ceil(total / 20)) if name.startswith("warm-up") else 0
+
+    def rate(step: int) -> float:
+        if step < warm:
+            return lr * (step + 1) / warm
+        t = min(1.0, (step - warm) / max(1, total - warm))
+        if name.endswith("cosine"):
+            return lr * 0.5 * (1 + math.cos(math.pi * t))
+        return lr * (1 - t) if name.endswith("linear") else lr
+
+    return rate
+
+
+class Updates:
+    """The optimizer of a run, with what follows a schedule."""
+
+    def __init__(self, settings: Settings, parameters: list[nn.Parameter], split: int) -> None:
+        capturable = settings.compile and parameters[0].device.type == "cuda"
+        self.lr = settings.lr[0] if isinstance(settings.lr, tuple) else settings.lr
+        self.parameters = parameters
+        self.rate = rate_at(settings.schedule, self.lr, settings.steps)
+        self.optimizer, self.options = build_optimizer(
+            settings.optimizer, parameters, settings.lr, capturable=capturable, split=split
+        )
+        self.capturable = capturable and all(isinstance(g["lr"], Tensor) for g in self.optimizer.param_groups)
+        self.base_rates = [float(group["lr"]) for group in self.optimizer.param_groups]
+
+    def set_rate(self, step: int, factor: float) -> None:
+        """Set the learning rate, times a factor, and scheduled options of a step."""
+        rate = self.rate(step) * factor
+        for group, base in zip(self.optimizer.param_groups, self.base_rates, strict=True):
+            own = base * (rate / self.lr)
+            if isinstance(group["lr"], Tensor):  # a captured step reads it where it is
+                group["lr"].fill_(own)
+            else:
+                group["lr"] = own
+            for name, schedule in self.options.items():
+                group[name] = value_at(schedule, step)
+
+    def copy_rates(self, rate: Tensor) -> None:
+        """Set the learning rate from a tensor, for steps inside a CUDA graph."""
+        for group, base in zip(self.optimizer.param_groups, self.base_rates, strict=True):
+            torch.mul(rate, base / self.lr, out=group["lr"])
+
+    def drop_gradients(self) -> None:
+        """Forget the gradients."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def load(self, saved: dict[str, Any]) -> None:
+        """The optimizer's saved state; how it computes stays as it was built for this device."""
+        how: list[dict[str, Any]] = [
+            {key: group[key] for key in ("lr", "fused", "foreach", "capturable") if key in group}
+            for group in self.optimizer.param_groups
+        ]
+        try:
+            self.optimizer.load_state_dict(saved)
+        except (ValueError, KeyError) as error:
+            raise CheckpointError(f"the saved optimizer does not fit this one: {error}") from error
+        for group, own in zip(self.optimizer.param_groups, how, strict=True):
+            group.update(own)

@@ -1,0 +1,80 @@
+"""What classes and settings were called when older run folders were written.
+
+A folder names modules, classes, arguments and weights; whoever moves or renames one adds a row here.
+"""
+
+import re
+from typing import Any
+
+__all__ = ["current_name", "current_recipe", "current_spelling", "renamed_keys"]
+
+_MOVED = {  # modules that were moved, the longest match first
+    "gibbsian.models.dbm_": "gibbsian.models.dbm.",
+    "gibbsian.models.dbn_": "gibbsian.models.dbn.",
+    "gibbsian.models.rbm_": "gibbsian.models.rbm.",
+    "gibbsian.models.dbm:": "gibbsian.models.dbm.machine:",
+    "gibbsian.models.dbn:": "gibbsian.models.dbn.machine:",
+    "gibbsian.models.rbm:": "gibbsian.models.rbm.machine:",
+    "gibbsian.models.directed:": "gibbsian.models.dbn.directed:",
+    "gibbsian.models.score_networks:": "gibbsian.nets.score:",
+    "gibbsian.objectives.regularisers:": "gibbsian.objectives.regularizers:",
+    "gibbsian.factories:": "gibbsian.app.factories:",
+}
+_STEMS = "optim|minim|binar|standard|dequant|initial|normal|random|factor|regular|reparametr|serial"
+_SPELLED = [
+    (re.compile(rf"((?i:{_STEMS}))is(?=(?:e|ed|er|ers|es|ing|ation)(?![a-z]))"), r"\1iz"),
+    (re.compile("entre(?=s?(?![a-z]))"), "enter"),
+    (re.compile("entred"), "entered"),
+    (re.compile("colour"), "color"),
+    (re.compile("eighbour"), "eighbor"),
+    (re.compile("abelled"), "abeled"),
+    (re.compile("grey"), "gray"),
+]
+
+
+def current_spelling(name: str) -> str:
+    """A name as the library spells it now.
+
+    >>> current_spelling("optimiser"), current_spelling("Centred"), current_spelling("noise")
+    ('optimizer', 'Centered', 'noise')
+    """
+    for pattern, new in _SPELLED:
+        name = pattern.sub(new, name)
+    return name
+
+
+def current_name(name: str) -> str:
+    """Where `module:Class` of this library is now; names of other modules stay as they are.
+
+    >>> current_name("gibbsian.models.rbm:RBM"), current_name("mine.models:Centred")
+    ('gibbsian.models.rbm.machine:RBM', 'mine.models:Centred')
+    """
+    if not name.startswith("gibbsian."):
+        return name
+    for old, new in _MOVED.items():
+        if name.startswith(old):
+            name = new + name.removeprefix(old)
+            break
+    return current_spelling(name)
+
+
+def renamed_keys(values: dict[str, Any], known: Any) -> dict[str, Any]:
+    """A dictionary whose keys that are not `known` are spelled as they are now."""
+    return {key if key in known else current_spelling(key): value for key, value in values.items()}
+
+
+def current_recipe(value: Any) -> Any:
+    """A recipe as YAML loads it, with keys and class paths as they are now.
+
+    >>> current_recipe({"initialise": True, "model": {"class_path": "gibbsian.models.rbm.RBM"}})
+    {'initialize': True, 'model': {'class_path': 'gibbsian.models.rbm.machine.RBM'}}
+    """
+    if isinstance(value, list):
+        return [current_recipe(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    out = {current_spelling(str(key)): current_recipe(item) for key, item in value.items()}
+    if isinstance(out.get("class_path"), str):
+        home, dot, name = out["class_path"].rpartition(".")
+        out["class_path"] = current_name(f"{home}:{name}").replace(":", ".") if dot else current_spelling(name)
+    return out

@@ -1,0 +1,1 @@
+"""What a trained energy is for: modes, predictions, restoration, classification."""

@@ -1,0 +1,174 @@
+"""What a joint energy model is for besides its energy: images of given classes, and refined classification.
+
+x ~ p(x | y) ∝ exp f(x)[y],      p(y | x) = softmax f(x)
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gibbsian.errors import ArgumentError, CapabilityError, DataError
+from gibbsian.kernels.base import Kernel
+from gibbsian.models.joint import JointEnergy
+from gibbsian.objectives.persistent import Chains
+from gibbsian.objectives.starts import like_classes
+from gibbsian.random import require_generator
+from gibbsian.sampling.sample import sample
+
+__all__ = ["buffer_of", "classify", "generate", "like_classes", "refine"]
+
+_BLOCK = 2048  # rows classified at a time
+
+
+def _joint(model: Any) -> JointEnergy:
+    if not isinstance(model, JointEnergy):
+        raise CapabilityError(f"{type(model).__name__} is not a joint energy; make one with models.JointEnergy")
+    return model
+
+
+def buffer_of(state: Any) -> Tensor:
+    """The persistent chains `(slots, *event)` inside a training state, such as `run.state`.
+
+    >>> import gibbsian as gb
+    >>> joint = gb.models.JointEnergy(gb.energies.MLP(2, (8,), outputs=3), gb.domains.Real(2))
+    >>> chains = gb.objectives.PersistentContrastiveDivergence(gb.kernels.ShortRunLangevin(1.0, 0.01), chains=16)
+    >>> objective = gb.objectives.Weighted([gb.objectives.CrossEntropy(), chains])
+    >>> run = gb.fit(joint, objective, (torch.zeros(8, 2), torch.arange(8) % 3), steps=2)
+    >>> buffer_of(run.state).shape
+    torch.Size([16, 2])
+    """
+    found = _first_chains(state)
+    if found is None:
+        raise ArgumentError(
+            "this state holds no persistent chains; train with objectives.PersistentContrastiveDivergence, alone or "
+            "as a part of objectives.Weighted"
+        )
+    return found.x
+
+
+def _first_chains(state: Any) -> Chains | None:
+    if isinstance(state, Chains):
+        return state
+    parts = state if isinstance(state, tuple) else ()
+    return next((found for part in parts if (found := _first_chains(part)) is not None), None)
+
+
+def generate(
+    model: JointEnergy,
+    labels: Tensor,
+    kernel: Kernel,
+    steps: int,
+    *,
+    pool: Tensor | None = None,
+    generator: torch.Generator,
+) -> Tensor:
+    """Draws of given classes `(len(labels), *event)`: `steps` steps of a kernel on E(·, y).
+
+    Chains begin at reference draws of the domain, or in a `pool` such as the replay buffer of a training run: at
+    rows drawn with weights p(y|x), no row twice for one class, which makes draws of p(x) draws of p(x|y). Short-run
+    chains from noise need many more steps, and find what the model holds for probable from afar; those of the
+    buffer were there in training.
+
+    Reference: Grathwohl et al. 2020.
+
+    Args:
+        model: the joint energy, best the averaged one (`run.ema`).
+        labels: one class a draw.
+        kernel: the one of the training, or a gentler one.
+        steps: how many; 0 with a pool returns its rows.
+        pool: chains `(slots, *event)` to begin from, as `buffer_of(run.state)`.
+        generator: the source of randomness.
+
+    >>> import gibbsian as gb
+    >>> g = torch.Generator().manual_seed(0)
+    >>> joint = gb.models.JointEnergy(gb.energies.MLP(2, (8,), outputs=3), gb.domains.Real(2))
+    >>> y = torch.tensor([0, 1, 2, 2])
+    >>> generate(joint, y, gb.kernels.ShortRunLangevin(1.0, 0.01), steps=20, generator=g).shape
+    torch.Size([4, 2])
+    """
+    member = _joint(model).given(labels)
+    if labels.dim() != 1 or len(labels) == 0:
+        raise ArgumentError(f"labels have shape {tuple(labels.shape)}, expected (draws,): one class a draw")
+    like = next(model.parameters(), torch.zeros(()))
+    require_generator(generator, like.device)
+    if pool is None:
+        x = model.domain.sample(len(labels), generator=generator, dtype=like.dtype)
+    else:
+        x = pool[_rows_of(model, pool, labels.to(pool.device), generator)]
+    if steps == 0 and pool is not None:
+        return x
+    return sample(member, kernel, x, steps=steps, keep=False, generator=generator, progress=False).last
+
+
+def _rows_of(model: JointEnergy, pool: Tensor, labels: Tensor, generator: torch.Generator) -> Tensor:
+    """For every label a row of the pool, drawn with weights p(y|x), no row twice for one class."""
+    model.domain.check(pool, "pool")
+    wanted = int(labels.bincount().max())
+    if wanted > len(pool):
+        raise DataError(f"one class is wanted {wanted} times, but the pool has {len(pool)} rows; give a larger one")
+    with torch.no_grad():
+        log_p = torch.cat([model.class_log_prob(part) for part in pool.split(_BLOCK)])
+    u = torch.rand(log_p.shape, generator=generator, device=log_p.device, dtype=log_p.dtype)
+    best = (log_p - torch.log(-torch.log(u))).topk(wanted, dim=0).indices  # Gumbel: draws without replacement
+    earlier = (labels[:, None] == labels[None, :]).tril(-1).sum(1)  # how often a label came before
+    return best[earlier, labels]
+
+
+def refine(energy: Any, x: Tensor, kernel: Kernel, steps: int, *, generator: torch.Generator) -> Tensor:
+    """x after `steps` steps towards lower energy E(x): what was added to fool a classifier is washed away.
+
+    Reference: Grathwohl et al. 2020, section 5.4.
+
+    >>> import gibbsian as gb
+    >>> g = torch.Generator().manual_seed(0)
+    >>> joint = gb.models.JointEnergy(gb.energies.MLP(2, (8,), outputs=3), gb.domains.Real(2))
+    >>> refine(joint, torch.zeros(5, 2), gb.kernels.ShortRunLangevin(1.0, 0.01), steps=5, generator=g).shape
+    torch.Size([5, 2])
+    """
+    if steps == 0:
+        return x
+    return sample(energy, kernel, x, steps=steps, keep=False, generator=generator, progress=False).last
+
+
+def classify(
+    model: JointEnergy,
+    x: Tensor,
+    *,
+    kernel: Kernel | None = None,
+    steps: int = 0,
+    draws: int = 1,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """p(y|x), `(batch, classes)`, optionally after refining x by a few steps of a kernel on E(x).
+
+    With several `draws` the probabilities of that many refinements of each row are averaged.
+
+    Args:
+        model: the joint energy.
+        x: `(batch, *event)`.
+        kernel, steps: how x is refined before; none by default.
+        draws: refinements a row.
+        generator: needed where x is refined.
+
+    >>> import gibbsian as gb
+    >>> joint = gb.models.JointEnergy(gb.energies.MLP(2, (8,), outputs=3), gb.domains.Real(2))
+    >>> classify(joint, torch.zeros(5, 2)).shape
+    torch.Size([5, 3])
+    """
+    _joint(model).domain.check(x, "x")
+    if draws < 1 or steps < 0:
+        raise ArgumentError(f"classify(steps={steps}, draws={draws}): steps from 0 on, draws from 1 on")
+    if steps and kernel is None:
+        raise ArgumentError(f"classify(steps={steps}) needs a kernel, such as kernels.ShortRunLangevin(1.0, 0.01)")
+    total = []
+    for part in x.split(_BLOCK):
+        each = []
+        for _ in range(draws if steps else 1):
+            refined = part
+            if steps and kernel is not None:
+                refined = refine(model, part, kernel, steps, generator=require_generator(generator, x.device))
+            with torch.no_grad():
+                each.append(model.class_log_prob(refined).exp())
+        total.append(torch.stack(each).mean(0))
+    return torch.cat(total)

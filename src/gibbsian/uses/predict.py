@@ -1,0 +1,159 @@
+"""Predictions of conditional energies: outputs of lowest energy, and samples with intervals."""
+
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from gibbsian.capabilities import Family
+from gibbsian.domains import Discrete, Domain
+from gibbsian.errors import ArgumentError, CapabilityError
+from gibbsian.kernels.base import Kernel
+from gibbsian.random import require_generator
+from gibbsian.sampling.sample import sample
+from gibbsian.uses.minimize import minimize
+
+__all__ = ["Interval", "predict", "predict_interval"]
+
+
+@runtime_checkable
+class ExactMode(Protocol):
+    """Knows its best output exactly."""
+
+    def mode(self, x: Tensor) -> Tensor:
+        """argmin_y E(x, y) for every input."""
+
+
+class Interval(NamedTuple):
+    """Per entry of the outputs `(n, *event)`: mean, median, and the ends of the central interval of the samples."""
+
+    mean: Tensor
+    median: Tensor
+    lower: Tensor
+    upper: Tensor
+
+
+def _family(model: Any) -> Any:
+    if not isinstance(model, Family) or not isinstance(getattr(model, "domain", None), Domain):
+        raise CapabilityError(
+            f"{type(model).__name__} has no given(x), so it predicts nothing from an input; use "
+            "energies.ConditionalEnergy, or gibbsian.minimize on a plain energy"
+        )
+    return model
+
+
+def predict(
+    model: Any,
+    x: Tensor,
+    *,
+    method: str | None = None,
+    start: Tensor | None = None,
+    starts: int = 8,
+    steps: int = 500,
+    width: int = 16,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """The output of lowest energy for every input: ŷ(x) = argmin_y E(x, y), `(n, *event)`.
+
+    Exact where the model knows its mode (`ChainField`), or where y is enumerated; otherwise the best of several
+    searches.
+
+    Args:
+        model: a family with `given(x)`, such as `energies.ConditionalEnergy`.
+        x: inputs, first axis n.
+        method: as in `gibbsian.minimize`: "lbfgs", "gradient" for continuous y; "icm", "beam", "enumerate" for
+            discrete y; "exact" for the model's own. By default exact or enumerated where that is within reach.
+        start: outputs to start from, `(n, *event)`; several random ones when left out.
+        starts: how many searches for every input, where `start` is left out.
+        steps, width: as in `gibbsian.minimize`.
+        generator: for random starts.
+
+    >>> import gibbsian as gb
+    >>> line = gb.energies.ConditionalEnergy(lambda x, y: (y - 2 * x).square().sum(1), gb.domains.Real(1))
+    >>> predict(line, torch.tensor([[1.0], [3.0]]), start=torch.zeros(2, 1)).round(decimals=3)
+    tensor([[2.],
+            [6.]])
+    """
+    member = _family(model).given(x)
+    domain: Domain = model.domain
+    if method == "exact" or (method is None and isinstance(model, ExactMode)):
+        if not isinstance(model, ExactMode):
+            raise CapabilityError(f"{type(model).__name__} does not know its mode; leave method out")
+        return model.mode(x)
+    n = len(x)
+    dtype = _precision(model, x)
+    if isinstance(domain, Discrete) and (method == "enumerate" or (method is None and domain.size <= 1 << 12)):
+        any_state = domain.decode(torch.zeros(n, dtype=torch.long, device=x.device), dtype)
+        return minimize(member, any_state, method="enumerate").x
+    if start is None and method == "beam":
+        start = torch.zeros(n, *domain.shape, dtype=dtype, device=x.device)  # undecided
+    if start is not None:
+        return minimize(member, start, method=method, steps=steps, width=width).x
+    generator = require_generator(generator, x.device)
+    if starts < 1:
+        raise ArgumentError(f"starts={starts}: at least one search is needed")
+    y0 = domain.sample(starts * n, generator=generator, dtype=dtype)
+    found = minimize(member, y0, method=method, steps=steps, width=width)
+    best = found.energy.reshape(starts, n).argmin(0)
+    return found.x.reshape(starts, n, *domain.shape)[best, torch.arange(n, device=x.device)]
+
+
+def predict_interval(
+    model: Any,
+    x: Tensor,
+    kernel: Kernel,
+    *,
+    level: float = 0.9,
+    steps: int = 200,
+    burn_in: int = 100,
+    chains: int = 16,
+    start: Tensor | None = None,
+    generator: torch.Generator,
+) -> Interval:
+    """Samples of p(y | x) for every input: mean, median and a central interval for each entry of y.
+
+    If the model is right, the interval covers the true output in a share `level` of the cases; on held-out data
+    that share tells whether it is.
+
+    Args:
+        model: a family with `given(x)`.
+        x: inputs, first axis n.
+        kernel: one of `gibbsian.kernels` that fits y.
+        level: probability inside the interval.
+        steps, burn_in: of each chain.
+        chains: for every input.
+        start: outputs to start from, `(n, *event)`; reference draws of the domain when left out.
+        generator: required.
+
+    >>> import gibbsian as gb
+    >>> g = torch.Generator().manual_seed(0)
+    >>> line = gb.energies.ConditionalEnergy(lambda x, y: 0.5 * (y - x).square().sum(1), gb.domains.Real(1))
+    >>> found = predict_interval(line, torch.tensor([[5.0]]), gb.kernels.HMC(0.5, 3), generator=g)
+    >>> bool(found.lower < 5.0) and bool(found.upper > 5.0)
+    True
+    """
+    if not 0 < level < 1:
+        raise ArgumentError(f"level={level}: a probability strictly between 0 and 1")
+    if chains < 1:
+        raise ArgumentError(f"chains={chains}: at least one chain for every input is needed")
+    member, n = _family(model).given(x), len(x)
+    if start is None:
+        y0 = model.domain.sample(chains * n, generator=generator, dtype=_precision(model, x))
+    else:
+        y0 = start.repeat(chains, *[1] * (start.dim() - 1))
+    trace = sample(member, kernel, y0, steps=steps, burn_in=burn_in, generator=generator, progress=False)
+    draws = trace.samples
+    if draws is None:  # for the type checker: they were kept
+        raise CapabilityError("the draws were not kept")
+    pooled = draws.reshape(-1, n, *model.domain.shape)
+    ends = torch.tensor([(1 - level) / 2, 0.5, (1 + level) / 2], dtype=pooled.dtype, device=pooled.device)
+    lower, median, upper = torch.quantile(pooled, ends, dim=0)
+    return Interval(pooled.mean(0), median, lower, upper)
+
+
+def _precision(model: Any, x: Tensor) -> torch.dtype:
+    """That of the model's parameters, else of the inputs."""
+    for p in model.parameters():
+        if p.is_floating_point():
+            return p.dtype
+    return x.dtype if x.is_floating_point() else torch.get_default_dtype()
