@@ -29,6 +29,7 @@ _PACKAGES = (
     "safetensors",
     "arviz-stats",
     "matplotlib",
+    "pillow",
     "scikit-learn",
     "jsonargparse",
     "jinja2",
@@ -37,7 +38,6 @@ _PACKAGES = (
 _EXTRAS = {
     "zuko": "flows",
     "arviz-base": "arviz",
-    "accelerate": "distributed",
     "tensorboard": "tensorboard",
     "pyarrow": "parquet",
 }
