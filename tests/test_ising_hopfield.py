@@ -7,7 +7,7 @@ import torch
 
 import gibbsian as gb
 from gibbsian import kernels
-from gibbsian.errors import ArgumentError, DomainError, ShapeError
+from gibbsian.errors import ArgumentError, DomainError, PrecisionError, ShapeError
 from gibbsian.models import Hopfield, Ising
 
 F64 = torch.float64
@@ -169,7 +169,7 @@ def test_a_lattice_learns_its_coupling():
     (lambda: Hopfield(4).store(torch.ones(2, 4), rule="pseudo-inverse"), ArgumentError),
     (lambda: Hopfield(4).recall(torch.ones(1, 4), update="now"), ArgumentError),
     (lambda: Hopfield(4).recall(torch.ones(1, 4), sweeps=0), ArgumentError),
-    (lambda: Hopfield(4).recall(torch.ones(1, 4).double()), ShapeError),
+    (lambda: Hopfield(4).recall(torch.ones(1, 4).double()), PrecisionError),
 ])  # fmt: skip
 def test_bad_input_is_refused(bad, error):
     with pytest.raises(error) as caught:

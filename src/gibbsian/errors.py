@@ -18,6 +18,7 @@ __all__ = [
     "GibbsianError",
     "GibbsianWarning",
     "InfeasibleError",
+    "PrecisionError",
     "ProcessError",
     "RandomnessError",
     "ShapeError",
@@ -31,6 +32,10 @@ class GibbsianError(Exception):
 
 class ArgumentError(GibbsianError, ValueError):
     """An argument has a value that makes no sense (a negative step size, an empty list)."""
+
+
+class PrecisionError(ArgumentError):
+    """Tensors that meet have different precisions, or are on different devices."""
 
 
 class ShapeError(GibbsianError, ValueError):

@@ -19,9 +19,10 @@ from gibbsian.domains import Binary, Discrete, Real
 from gibbsian.energy import Energy
 from gibbsian.errors import CapabilityError, DomainError, GibbsianError
 from gibbsian.models.boltzmann import BoltzmannMachine
-from gibbsian.partition.base import LogZ, placement
+from gibbsian.partition.base import LogZ
 from gibbsian.partition.clamped import clamped_log_likelihood
 from gibbsian.partition.likelihood import LogLikelihood, log_likelihood
+from gibbsian.placement import placement
 from gibbsian.random import stream
 
 __all__ = ["evaluate", "log_z_of_model"]

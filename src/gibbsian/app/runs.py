@@ -35,7 +35,7 @@ from gibbsian.kernels import Kernel
 from gibbsian.models.dbm.machine import DBM
 from gibbsian.objectives import Objective
 from gibbsian.objectives.starts import check_starts, start_points
-from gibbsian.partition.base import placement
+from gibbsian.placement import placement
 from gibbsian.random import stream
 from gibbsian.sampling.sample import sample
 from gibbsian.sampling.trace import Trace

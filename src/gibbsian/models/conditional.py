@@ -20,6 +20,7 @@ from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DataError, DomainError, ShapeError
 from gibbsian.models.conditional_contrast import End, coins, has_quick_contrast, quick_contrast
 from gibbsian.models.rbm.path import RBMPath, TemperedRBM
+from gibbsian.placement import check_together
 from gibbsian.random import require_generator
 from gibbsian.units import Count, Natural, Unit, as_unit, layer_noise
 
@@ -107,10 +108,9 @@ class ConditionalMachine(Energy):
             self.visible_bias.copy_(self.visible.fit_bias(data.to(self.visible_bias)))
 
     def _check_floating(self, condition: Tensor, width: int, what: str) -> None:
-        bias = self.visible_bias
-        if not isinstance(condition, Tensor) or condition.dtype != bias.dtype or condition.device != bias.device:
-            got = f"{condition.dtype} on {condition.device}" if isinstance(condition, Tensor) else type(condition)
-            raise ArgumentError(f"{what} is {got}, expected a tensor of {bias.dtype} on {bias.device}: {what}.to(...)")
+        if not isinstance(condition, Tensor):
+            raise ArgumentError(f"{what} is a {type(condition).__name__}, expected a tensor")
+        check_together(condition, self.visible_bias, what, "the visible bias", "machine")
         if condition.shape[-1] != width:
             raise ShapeError(f"{what} has shape {tuple(condition.shape)}, expected {width} numbers a row")
 

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from gibbsian.domains import Spin
-from gibbsian.errors import ArgumentError, ShapeError
+from gibbsian.errors import ArgumentError
 from gibbsian.models.boltzmann import BoltzmannMachine
+from gibbsian.placement import check_together
 from gibbsian.random import require_generator
 
 __all__ = ["Hopfield", "Recall"]
@@ -90,8 +91,7 @@ class Hopfield(BoltzmannMachine):
             raise ArgumentError(f"update={update!r}: expected 'asynchronous' or 'synchronous'")
         if sweeps < 1:
             raise ArgumentError(f"sweeps={sweeps}: at least one sweep is needed")
-        if cue.dtype != self.weight.dtype:
-            raise ShapeError(f"cue is {cue.dtype}, the weights are {self.weight.dtype}; convert one of them")
+        check_together(cue, self.weight, "cue", "the weight", "machine")
         if generator is not None:
             require_generator(generator, cue.device)
         with torch.no_grad():

@@ -14,8 +14,9 @@ from torch import Tensor
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, DivergenceError, EstimateWarning
 from gibbsian.kernels import Kernel
-from gibbsian.partition.base import LogZ, placement, require_energy
+from gibbsian.partition.base import LogZ, require_energy
 from gibbsian.partition.paths import GeometricPath, Moves, Path, path_of, single
+from gibbsian.placement import placement
 from gibbsian.progress import progress_bar
 from gibbsian.random import require_generator
 

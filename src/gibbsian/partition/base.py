@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gibbsian.energy import Energy
 from gibbsian.errors import CapabilityError, DivergenceError
 
-__all__ = ["LogZ", "exactly", "placement"]
+__all__ = ["LogZ", "exactly"]
 
 
 @dataclass(frozen=True)
@@ -52,19 +52,6 @@ def require_energy(energy: Any) -> Energy:
             "gibbsian.as_energy(function, domain)"
         )
     return energy
-
-
-def placement(energy: nn.Module) -> tuple[torch.dtype, torch.device]:
-    """Precision and device of an energy, float64 on the CPU where it has no tensors.
-
-    Its parameters decide, else its buffers; the narrowest floating ones where they differ.
-    """
-    for tensors in (list(energy.parameters()), list(energy.buffers())):
-        floating = [t for t in tensors if t.is_floating_point()]
-        if floating:
-            narrowest = min(floating, key=lambda t: torch.finfo(t.dtype).bits)
-            return narrowest.dtype, narrowest.device
-    return torch.float64, torch.device("cpu")
 
 
 def refuse_nan(value: Tensor, what: str) -> None:

@@ -15,8 +15,9 @@ from gibbsian.domains import Discrete
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, DomainError
 from gibbsian.models.conditional import ConditionedMachine
-from gibbsian.partition.base import LogZ, exactly, placement, refuse_nan, require_energy
+from gibbsian.partition.base import LogZ, exactly, refuse_nan, require_energy
 from gibbsian.partition.sides import summed_side
+from gibbsian.placement import placement
 from gibbsian.progress import progress_bar
 
 __all__ = ["exact", "exact_log_z"]

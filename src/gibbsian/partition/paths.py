@@ -27,7 +27,7 @@ from gibbsian.models.ising import Ising
 from gibbsian.models.rbm.machine import RBM
 from gibbsian.models.rbm.path import RBMPath
 from gibbsian.models.subspace import SubspaceRBM
-from gibbsian.partition.base import placement, require_energy
+from gibbsian.partition.base import require_energy
 from gibbsian.partition.bases import (
     Exponential,
     Factorized,
@@ -37,6 +37,7 @@ from gibbsian.partition.bases import (
 )
 from gibbsian.partition.bernoulli_path import BernoulliPath
 from gibbsian.partition.machine_paths import MachinePath, TemperedPath
+from gibbsian.placement import placement
 
 __all__ = ["GeometricPath", "Moves", "Path", "path_of", "single"]
 

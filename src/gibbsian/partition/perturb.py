@@ -14,9 +14,10 @@ from gibbsian.errors import ArgumentError, CapabilityError
 from gibbsian.models.boltzmann import BoltzmannMachine
 from gibbsian.models.ising import Ising
 from gibbsian.models.rbm.machine import RBM
-from gibbsian.partition.base import LogZ, placement, refuse_nan, require_energy
+from gibbsian.partition.base import LogZ, refuse_nan, require_energy
 from gibbsian.partition.maximize import attractive_flips, max_flow
 from gibbsian.partition.pairwise import pairwise
+from gibbsian.placement import placement
 from gibbsian.random import require_generator
 
 __all__ = ["gumbels", "perturb_and_map"]

@@ -17,7 +17,8 @@ from torch import Tensor
 from gibbsian.domains import Bounded, Box, Discrete, Real
 from gibbsian.energy import Energy, FunctionEnergy, Unconstrained
 from gibbsian.errors import ArgumentError, DivergenceError, DomainError, EstimateWarning
-from gibbsian.partition.base import LogZ, placement, refuse_nan, require_energy
+from gibbsian.partition.base import LogZ, refuse_nan, require_energy
+from gibbsian.placement import placement
 
 __all__ = ["quadrature"]
 

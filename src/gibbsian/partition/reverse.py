@@ -13,9 +13,10 @@ from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, EstimateWarning
 from gibbsian.kernels import Kernel
 from gibbsian.partition.annealed import from_weights, ladder_of, marks, path_from, run_path
-from gibbsian.partition.base import LogZ, placement, require_energy
+from gibbsian.partition.base import LogZ, require_energy
 from gibbsian.partition.likelihood import LogLikelihood, likelihood_of
 from gibbsian.partition.paths import GeometricPath, Path, path_of, single
+from gibbsian.placement import placement
 from gibbsian.progress import progress_bar
 from gibbsian.random import require_generator
 

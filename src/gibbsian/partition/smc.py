@@ -14,8 +14,9 @@ from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError
 from gibbsian.kernels import Kernel
 from gibbsian.partition.annealed import from_weights, ladder_of, marks, run_path
-from gibbsian.partition.base import LogZ, placement, require_energy
+from gibbsian.partition.base import LogZ, require_energy
 from gibbsian.partition.paths import GeometricPath, path_of
+from gibbsian.placement import placement
 from gibbsian.progress import progress_bar
 from gibbsian.random import require_generator
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from gibbsian.domains import Discrete
 from gibbsian.energy import Energy, ScoreField
 from gibbsian.errors import ArgumentError, CapabilityError, ShapeError
-from gibbsian.partition.base import placement
+from gibbsian.placement import placement
 from gibbsian.plots.style import color, tidy
 from gibbsian.sampling.trace import Trace
 

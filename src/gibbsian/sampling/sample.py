@@ -26,6 +26,7 @@ from gibbsian.errors import (
 )
 from gibbsian.fast.compiled import compiled_chunk
 from gibbsian.kernels.base import Info, Kernel, MetropolisInfo, judge
+from gibbsian.placement import check_placement, check_together
 from gibbsian.progress import progress_bar
 from gibbsian.random import require_generator
 from gibbsian.sampling.diagnostics import StreamingMoments
@@ -103,12 +104,7 @@ def check_start(energy: Any, x: Tensor, name: str = "x0") -> None:
     """Refuse starting points of the wrong shape, precision, device or domain."""
     domain: Domain = energy.domain
     domain.check(x, name)
-    for key, p in energy.named_parameters():
-        if p.is_floating_point() and (p.dtype != x.dtype or p.device.type != x.device.type):
-            raise ArgumentError(
-                f"{name} is {x.dtype} on {x.device.type} but the energy's {key} is {p.dtype} on {p.device.type}; "
-                f"move one of them, for example {name}.to({key.split('.')[-1]}) or energy.to({name}.device, {name}.dtype)"
-            )
+    check_placement(x, energy, name)
 
 
 def free_mask(clamp: Tensor | None, x: Tensor, domain: Domain) -> Tensor | None:
@@ -225,7 +221,7 @@ def sample(
                     state, positions, infos = run_steps(target, kernel, state, inputs)
                     record.add_steps(positions, infos)
                 if at == 0:
-                    _check_precision(kernel.position(state), x, "position")
+                    check_together(x, kernel.position(state), "x0", "the position after a step")
                 at += k
                 tick(k)
         record.flush()
@@ -353,28 +349,15 @@ def _explained(energy: Any, x0: Any) -> Iterator[None]:
         x = x0.last if isinstance(x0, Trace) else x0
         if isinstance(error, GibbsianError) or not isinstance(x, Tensor) or not isinstance(energy, nn.Module):
             raise
-        for name, t in (*energy.named_parameters(), *energy.named_buffers()):
-            if t.is_floating_point() and (t.dtype != x.dtype or t.device != x.device):
-                raise ArgumentError(
-                    f"the chains are {x.dtype} on {x.device} but {name} of the energy is {t.dtype} on {t.device}; "
-                    f"bring both together, for example with energy.to({x.device.type!r}, {x.dtype})"
-                ) from error
+        check_placement(x, energy, "x0", buffers=True)
         raise
-
-
-def _check_precision(t: Tensor, x: Tensor, what: str) -> None:
-    if t.dtype != x.dtype:
-        raise ArgumentError(
-            f"x0 is {x.dtype} but the {what} came out as {t.dtype}; bring both to one precision, for example with "
-            f"x0.to({t.dtype}) or energy.to({x.dtype})"
-        )
 
 
 def _check_energies(state: Any, x: Tensor) -> None:
     energy = getattr(state, "energy", None)
     for what, t in (("energy", energy), ("score", getattr(state, "score", None))):
         if t is not None:
-            _check_precision(t, x, what)
+            check_together(x, t, "x0", f"the {what} there")
     if energy is None:
         return
     bad = ~torch.isfinite(energy.flatten())

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gibbsian.errors import DataError, DomainError, ShapeError
+from gibbsian.errors import DataError, DomainError, PrecisionError, ShapeError
 from gibbsian.random import stream
 
 __all__ = ["Feed", "place", "rows_of"]
@@ -103,5 +103,5 @@ class Feed(ABC):
             raise DataError(f"{where} holds {form}, but the first batch held {self.form}; make all batches alike")
         try:
             self.check(batch)
-        except (DomainError, ShapeError, DataError) as error:
+        except (DomainError, ShapeError, DataError, PrecisionError) as error:
             raise DataError(f"{where}: {error}") from error

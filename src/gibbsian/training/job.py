@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from gibbsian.derivatives.known import differentiate
-from gibbsian.errors import ArgumentError, DataError, DivergenceError, TrainingWarning
+from gibbsian.errors import ArgumentError, DivergenceError, TrainingWarning
 from gibbsian.fast.compiled import stepping
 from gibbsian.objectives.base import Loss, Objective, observed, state_modules
+from gibbsian.placement import check_placement
 from gibbsian.random import stream
 from gibbsian.training.captured import CapturedStep
 from gibbsian.training.distributed import join
@@ -80,7 +81,7 @@ class Job:
 
         def check(batch: Any) -> None:
             objective.check(energy, batch)
-            _check_precision(energy, observed(batch))
+            check_placement(observed(batch), energy, "data")
 
         return make_feed(
             data,
@@ -236,13 +237,3 @@ def _steps_in(epochs: int, feed: Feed) -> int:
     if not feed.per_epoch:
         raise ArgumentError("this data does not say how many batches it has; give steps instead of epochs")
     return epochs * feed.per_epoch
-
-
-def _check_precision(energy: nn.Module, x: Tensor) -> None:
-    """Refuse data in another precision than the parameters: nothing is cast silently."""
-    for name, p in energy.named_parameters():
-        if p.is_floating_point() and p.dtype != x.dtype:
-            raise DataError(
-                f"the data is {x.dtype} but the energy's {name} is {p.dtype}; convert one of them, "
-                f"for example data.to({p.dtype}) or energy.to({x.dtype})"
-            )

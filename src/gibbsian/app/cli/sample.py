@@ -12,7 +12,7 @@ from gibbsian.app.cli.show import Output
 from gibbsian.app.runs import draw, open_run, start_of, trained
 from gibbsian.data import Prepared
 from gibbsian.errors import ArgumentError, DataError
-from gibbsian.partition.base import placement
+from gibbsian.placement import placement
 from gibbsian.random import stream
 
 __all__ = ["run"]

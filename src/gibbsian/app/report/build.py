@@ -15,7 +15,7 @@ from gibbsian.app.runs import Drawn, draw, open_run, start_of, trained
 from gibbsian.data import Prepared
 from gibbsian.domains import Discrete
 from gibbsian.errors import GibbsianError
-from gibbsian.partition.base import placement
+from gibbsian.placement import placement
 from gibbsian.random import stream
 from gibbsian.training import checkpoint
 from gibbsian.training.log import read_log

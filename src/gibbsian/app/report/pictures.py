@@ -12,7 +12,7 @@ from gibbsian.app.report import figures
 from gibbsian.app.runs import Drawn, snapshots_of
 from gibbsian.data import Prepared
 from gibbsian.domains import Discrete
-from gibbsian.partition.base import placement
+from gibbsian.placement import placement
 from gibbsian.plots.style import color
 
 __all__ = ["filter_pictures", "image_shape", "sample_pictures", "some_rows"]

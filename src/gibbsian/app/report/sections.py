@@ -18,7 +18,7 @@ from gibbsian.capabilities import BoundedModel
 from gibbsian.data import Prepared
 from gibbsian.energy import Energy
 from gibbsian.errors import GibbsianError
-from gibbsian.partition.base import placement
+from gibbsian.placement import placement
 from gibbsian.random import stream
 from gibbsian.sampling.diagnostics import summarize
 

@@ -1,0 +1,51 @@
+"""Where a model's numbers are: their precision and their device, and what to say where two do not fit.
+
+Nothing is cast and nothing is moved silently: whoever lets a tensor meet a model calls `check_placement` first.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from gibbsian.errors import PrecisionError
+
+__all__ = ["check_placement", "check_together", "placement"]
+
+
+def placement(model: nn.Module) -> tuple[torch.dtype, torch.device]:
+    """Precision and device of a model, float64 on the CPU where it has no tensors.
+
+    Its parameters decide, else its buffers; the narrowest floating ones where they differ.
+
+    >>> placement(nn.Linear(2, 2))
+    (torch.float32, device(type='cpu'))
+    """
+    for tensors in (list(model.parameters()), list(model.buffers())):
+        floating = [t for t in tensors if t.is_floating_point()]
+        if floating:
+            narrowest = min(floating, key=lambda t: torch.finfo(t.dtype).bits)
+            return narrowest.dtype, narrowest.device
+    return torch.float64, torch.device("cpu")
+
+
+def check_together(x: Tensor, other: Tensor, name: str, what: str, model: str = "energy") -> None:
+    """Raise unless x and a floating tensor of a model, called `what`, have one precision and one kind of device.
+
+    >>> check_together(torch.zeros(1), torch.zeros(1).double(), "x0", "the energy's weight")
+    Traceback (most recent call last):
+        ...
+    gibbsian.errors.PrecisionError: x0 is torch.float32 on cpu, but the energy's weight is torch.float64 on cpu; bring \
+them together: x0.to('cpu', torch.float64) or energy.to('cpu', torch.float32)
+    """
+    if other.is_floating_point() and (x.dtype != other.dtype or x.device.type != other.device.type):
+        raise PrecisionError(
+            f"{name} is {x.dtype} on {x.device.type}, but {what} is {other.dtype} on {other.device.type}; bring them "
+            f"together: {name}.to({other.device.type!r}, {other.dtype}) or {model}.to({x.device.type!r}, {x.dtype})"
+        )
+
+
+def check_placement(x: Tensor, model: nn.Module, name: str = "x", *, buffers: bool = False) -> None:
+    """Raise unless x has the precision and the kind of device of all parameters of a model; of its buffers too where
+    that is asked for (energies without parameters may follow the precision of x).
+    """
+    for key, tensor in (*model.named_parameters(), *(model.named_buffers() if buffers else ())):
+        check_together(x, tensor, name, f"the energy's {key}")
