@@ -4,8 +4,9 @@ Whoever needs one asks for it (`isinstance(model, Sampleable)`, or `require`), a
 has a capability by having its methods; nothing has to be registered or inherited.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -15,17 +16,22 @@ from gibbsian.errors import CapabilityError
 __all__ = [
     "Annealable",
     "BoundedModel",
+    "ClampedModel",
     "Classifier",
+    "ConditionedModel",
     "ContrastiveModel",
+    "DocumentModel",
+    "DrawableModel",
+    "Estimate",
     "Family",
     "GibbsModel",
-    "Moves",
     "NoiseLevels",
     "Normalized",
     "Pairwise",
     "PairwiseModel",
     "Path",
     "Sampleable",
+    "Scaled",
     "SiteModel",
     "SummableModel",
     "require",
@@ -85,8 +91,8 @@ class BoundedModel(Protocol):
     def sums_exactly(self) -> bool:
         """Whether `forward` is within reach."""
 
-    def log_mass_bound(self, x: Tensor) -> Tensor:
-        """A lower bound on log Σ_h exp(-E(x, h)), `(batch,)`."""
+    def log_mass_bound(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """A lower bound on log Σ_h exp(-E(x, h)), `(batch,)`; the generator is for bounds that draw."""
 
 
 @runtime_checkable
@@ -116,39 +122,119 @@ class NoiseLevels(Protocol):
 
 
 @runtime_checkable
+class ConditionedModel(Protocol):
+    """A law under several inputs at once, row i of x under input i and further rows through the inputs again: one log Z
+    for every input."""
+
+    condition: Tensor  # (inputs, ...)
+
+    def repeated(self, times: int) -> Self:
+        """The law for `times` rows of every input: rows 0, n, 2n, ... belong to the first of n inputs."""
+
+
+@runtime_checkable
+class DocumentModel(Protocol):
+    """A law of word counts, whose log Z may depend on the length of the document."""
+
+    def of_length(self, total: int) -> Any:
+        """An energy whose log Z normalizes documents of `total` words; the model itself where one log Z serves all."""
+
+
+@runtime_checkable
+class DrawableModel(Protocol):
+    """Knows how its own chains are best run."""
+
+    def draw(
+        self,
+        n: int,
+        *,
+        steps: int = 1000,
+        start: Tensor | None = None,
+        clamp: Tensor | None = None,
+        label: int | Tensor | None = None,
+        generator: torch.Generator,
+    ) -> Tensor:
+        """n draws `(n, *event)` after `steps` sweeps of a chain each, from `start`, entries of it where `clamp` is True
+        held, of a class where the model knows classes. Refuses with a `CapabilityError` what it cannot do."""
+
+
+# --- partition functions ----------------------------------------------------------------------------
+
+
+@runtime_checkable
+class Estimate(Protocol):
+    """An estimate of log Z."""
+
+    value: Tensor
+
+    def check(self, model: Any) -> None:
+        """Raise where the model's parameters have changed since the estimate was made for it."""
+
+
+@runtime_checkable
 class SummableModel(Protocol):
-    """A machine whose log Z is a sum over another, smaller set of variables as well."""
+    """Can sum out some of its variables in closed form, so that log Z is a sum over the others."""
 
-    def sides(self) -> Sequence[Any]:
-        """Energies with the same log Z as this one, each over other variables: one layer with the others summed out."""
-
-
-class Moves(Protocol):
-    """What the runner of annealing needs of a path."""
-
-    def noise(self, x: Tensor, steps: int, generator: torch.Generator) -> Any:
-        """The random numbers of `steps` calls of `anneal`, a tuple of tensors with that leading axis."""
-
-    def anneal(self, x: Tensor, beta: Tensor, next_beta: Tensor, noise: Any) -> tuple[Tensor, Tensor]:
-        """Weight, then move: (x' after a transition that leaves p_next invariant, log p*_next(x) - log p*_β(x))."""
+    def marginals(self) -> Sequence[Any]:
+        """Energies with the log Z of this model, each over some of its variables with all others summed out; the model
+        itself among them where it is one to be summed."""
 
 
-class Path(Moves, Protocol):
-    """A path of laws from a base whose log Z is known, at β = 0, to a model, at β = 1."""
+@runtime_checkable
+class Scaled(Protocol):
+    """Knows its scale, so that chains can be started with steps that fit."""
 
+    def masses(self) -> Tensor:
+        """One over the variances `(numel,)`, or the precision `(numel, numel)`: what Hamiltonian moves take as masses."""
+
+
+class Path(ABC):
+    """A path of laws p_β from a base whose log Z is known, at β = 0, to a model, at β = 1, with a move at every β.
+
+    Its states may hold more, or other variables than the model's events: hidden units that are annealed too.
+    """
+
+    @abstractmethod
     def log_z0(self) -> Tensor:
         """log Z of the base."""
 
+    @abstractmethod
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """n exact draws of the base."""
+
+    @abstractmethod
+    def noise(self, x: Tensor, steps: int, generator: torch.Generator) -> Any:
+        """The random numbers of `steps` calls of `anneal`, a tuple of tensors with that leading axis."""
+
+    @abstractmethod
+    def anneal(self, x: Tensor, beta: Tensor, next_beta: Tensor, noise: Any) -> tuple[Tensor, Tensor]:
+        """Weight, then move: (x' after a transition that leaves p_next invariant, log p*_next(x) - log p*_β(x))."""
+
+    def complete(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """States of the path from events of the model: hidden variables that the path anneals are drawn given them."""
+        return x.clone()
+
+    def tune(self, betas: Tensor, generator: torch.Generator) -> None:  # noqa: B027
+        """Fit the moves to a ladder, with chains of their own; nothing where moves have nothing to fit."""
 
 
 @runtime_checkable
 class Annealable(Protocol):
     """Knows its own path to a base, along which its moves are exact."""
 
-    def path(self, base_bias: Tensor | None = None, *, data: Tensor | None = None) -> Path:
-        """The path from a base with this bias, or fitted to data."""
+    def path(self, base_bias: Tensor | None = None, *, data: Tensor | None = None) -> Path | None:
+        """The path from independent units with this bias, or fitted to data; None where it has none for its units."""
+
+
+@runtime_checkable
+class ClampedModel(Protocol):
+    """Can be annealed over its hidden units alone, where these are too many to be summed."""
+
+    def sums_exactly(self) -> bool:
+        """Whether `forward` is within reach."""
+
+    def hidden_path(self, x: Tensor) -> Path:
+        """The path from uniform hidden units to p(h | x) with the rows of x held; `sample(n)` takes the first n rows."""
 
 
 class Pairwise(NamedTuple):
@@ -159,6 +245,21 @@ class Pairwise(NamedTuple):
     edges: Tensor
     weight: Tensor
     constant: Tensor
+
+    @property
+    def units(self) -> int:
+        """n."""
+        return len(self.bias)
+
+    def log_density(self, x: Tensor) -> Tensor:
+        """log p*(x) of {0, 1} states `(batch, n)`."""
+        return self.constant + x @ self.bias + (x[:, self.edges[0]] * x[:, self.edges[1]]) @ self.weight
+
+    def directed(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Every edge in both directions: source, target, weight, and the position of the opposite direction."""
+        (i, j), m = self.edges, len(self.weight)
+        opposite = torch.arange(2 * m, device=i.device).roll(m)
+        return torch.cat([i, j]), torch.cat([j, i]), self.weight.repeat(2), opposite
 
 
 @runtime_checkable
