@@ -15,6 +15,7 @@ from gibbsian.errors import ArgumentError
 from gibbsian.kernels.base import ChainState, Info, Kernel, metropolis_test, where_chain
 from gibbsian.kernels.metropolis import WalkState
 from gibbsian.random import uniforms
+from gibbsian.trees import field_names, like_tuple
 
 __all__ = ["ParallelTempering"]
 
@@ -70,15 +71,13 @@ class Replicas(nn.Module):
 def _inputs_type(inner: Any, size: int) -> Any:
     """A named tuple of the inner kernel's inputs and the thresholds of swaps: flat, as runners take it."""
     make: Any = namedtuple
-    names = getattr(inner, "_fields", [f"part{i}" for i in range(size)])
-    flat = make("TemperingInputs", [*names, "swap_threshold"])
+    flat = make("TemperingInputs", [*field_names(inner, size), "swap_threshold"])
     flat.inner = inner
     return flat
 
 
 def _inner_inputs(inputs: Any) -> Any:
-    inner, parts = type(inputs).inner, inputs[:-1]
-    return inner(*parts) if hasattr(inner, "_fields") else tuple(parts)
+    return like_tuple(type(inputs).inner, inputs[:-1])
 
 
 @dataclass(frozen=True)

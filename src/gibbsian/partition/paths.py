@@ -38,14 +38,14 @@ from gibbsian.partition.bases import (
 from gibbsian.partition.bernoulli_path import BernoulliPath
 from gibbsian.partition.machine_paths import MachinePath, TemperedPath
 from gibbsian.placement import placement
+from gibbsian.trees import like_tuple
 
 __all__ = ["GeometricPath", "Moves", "Path", "path_of", "single"]
 
 
 def single(noise: Any) -> Any:
     """The random numbers of the first of some steps."""
-    parts = [part[0] for part in noise]
-    return type(noise)(*parts) if hasattr(noise, "_fields") else tuple(parts)
+    return like_tuple(type(noise), [part[0] for part in noise])
 
 
 class Moves(Protocol):

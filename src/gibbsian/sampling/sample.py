@@ -31,6 +31,7 @@ from gibbsian.progress import progress_bar
 from gibbsian.random import require_generator
 from gibbsian.sampling.diagnostics import StreamingMoments
 from gibbsian.sampling.trace import Trace
+from gibbsian.trees import is_named
 
 __all__ = ["Trace", "advance", "run_chunk", "run_steps", "sample"]
 
@@ -38,8 +39,8 @@ __all__ = ["Trace", "advance", "run_chunk", "run_steps", "sample"]
 def _per_step(inputs: Any) -> Iterator[Any]:
     """Cut inputs with a leading step axis into the inputs of single steps."""
     parts = [t.unbind(0) if isinstance(t, Tensor) else t for t in inputs]
-    for one in zip(*parts, strict=True):
-        yield type(inputs)(*one) if hasattr(inputs, "_fields") else one
+    make = type(inputs)._make if is_named(type(inputs)) else tuple
+    yield from map(make, zip(*parts, strict=True))
 
 
 Steps = tuple[list[Tensor], list[Info]]

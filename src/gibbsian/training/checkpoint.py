@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from gibbsian.errors import CheckpointError, TrainingWarning
 from gibbsian.training.renames import renamed_keys
 from gibbsian.training.serialize import describe, load_module, rebuild
+from gibbsian.trees import like_tuple
 
 __all__ = [
     "freeze",
@@ -59,7 +60,7 @@ def freeze(tree: Any, *, modules: bool = True) -> Any:
         return {key: freeze(value, modules=modules) for key, value in tree.items()}
     if isinstance(tree, tuple | list):
         parts = [freeze(value, modules=modules) for value in tree]
-        return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
+        return like_tuple(type(tree), parts)
     return tree
 
 
@@ -78,7 +79,7 @@ def thaw(frozen: Any, live: Any, device: torch.device) -> Any:
     if isinstance(frozen, tuple | list):
         fits = isinstance(live, tuple | list) and len(live) == len(frozen)
         parts = [thaw(part, live[i] if fits else None, device) for i, part in enumerate(frozen)]
-        return type(frozen)(*parts) if hasattr(frozen, "_fields") else type(frozen)(parts)
+        return like_tuple(type(frozen), parts)
     if isinstance(frozen, dict):
         known = live if isinstance(live, dict) else {}
         return {key: thaw(part, known.get(key), device) for key, part in frozen.items()}

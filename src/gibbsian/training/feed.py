@@ -14,6 +14,7 @@ from torch import Tensor
 
 from gibbsian.errors import DataError, DomainError, PrecisionError, ShapeError
 from gibbsian.random import stream
+from gibbsian.trees import is_named
 
 __all__ = ["Feed", "place", "rows_of"]
 
@@ -24,7 +25,7 @@ def place(batch: Any, device: torch.device) -> Any:
     """A batch on a device; lists (as loaders make them) become tuples, tuples of one their only part."""
     if isinstance(batch, Tensor):
         return batch.to(device, non_blocking=True)
-    if isinstance(batch, tuple | list) and not hasattr(batch, "_fields"):
+    if isinstance(batch, tuple | list) and not is_named(type(batch)):
         parts = tuple(place(part, device) for part in batch)
         return parts[0] if len(parts) == 1 else parts
     if isinstance(batch, dict):

@@ -24,6 +24,7 @@ from gibbsian.errors import CapabilityError, CheckpointError
 from gibbsian.random import isolated, stream
 from gibbsian.recorded import Recorded
 from gibbsian.training.renames import current_name, renamed_keys
+from gibbsian.trees import is_named
 
 __all__ = ["describe", "load_module", "rebuild"]
 
@@ -64,7 +65,7 @@ def _import(name: str) -> Any:
 
 def _import_class(name: str) -> type:
     thing = _import(name)
-    named_tuple = isinstance(thing, type) and issubclass(thing, tuple) and hasattr(thing, "_fields")
+    named_tuple = isinstance(thing, type) and is_named(thing)
     if not isinstance(thing, type) or not (named_tuple or is_dataclass(thing) or issubclass(thing, nn.Module)):
         raise CheckpointError(
             f"the run folder asks to construct {name}, which is neither a module, a dataclass nor a named "
@@ -119,7 +120,7 @@ class _Describer:
             return {"$array": path}
         if isinstance(value, torch.dtype | torch.device):
             return {f"${type(value).__name__}": str(value).removeprefix("torch.")}
-        if isinstance(value, tuple) and hasattr(value, "_fields"):
+        if is_named(type(value)):
             return {"$named": _dotted(type(value)), "items": self.each(value, path)}
         if isinstance(value, tuple):
             return {"$tuple": self.each(value, path)}
