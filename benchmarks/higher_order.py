@@ -74,9 +74,9 @@ def training(model, batch, conditional: bool):
     def run(steps: int) -> None:
         for _ in range(steps):
             if conditional:
-                value, _ = model.given(batch[0]).contrast(batch[1], None, 1, g)
+                value, _, _ = model.given(batch[0]).contrast(batch[1], None, 1, g)
             else:
-                value, _ = model.contrast(batch, None, 1, g)
+                value, _, _ = model.contrast(batch, None, 1, g)
             differentiate(value, parameters)
             with torch.no_grad():
                 for p in parameters:

@@ -90,7 +90,7 @@ def ours(persistent: bool, products: str):
 
     def run(steps: int) -> None:
         for x in batches(steps):
-            value, samples = rbm.contrast(x, chains[0] if persistent else None, 1, g)
+            value, samples, _ = rbm.contrast(x, chains[0] if persistent else None, 1, g)
             assert take_gradients(value, parameters)
             with torch.no_grad():
                 for p in parameters:

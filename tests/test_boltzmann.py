@@ -115,7 +115,7 @@ def test_training_keeps_the_weights_symmetric_without_a_diagonal():
     optimizer = torch.optim.Adam(machine.parameters(), lr=0.05)
     for _ in range(20):
         optimizer.zero_grad()
-        loss, _ = machine.contrast(data, None, 1, gen(1))
+        loss, _, _ = machine.contrast(data, None, 1, gen(1))
         loss.backward()
         optimizer.step()
     assert torch.equal(machine.weight, machine.weight.T)
@@ -154,7 +154,7 @@ def test_contrast_of_many_hidden_units_tends_to_the_likelihood_gradient():
     limit = module._MOST_HIDDEN
     try:
         module._MOST_HIDDEN = 1
-        loss, samples = machine.contrast(data, None, 30, gen())
+        loss, samples, _ = machine.contrast(data, None, 30, gen())
         loss.backward()
     finally:
         module._MOST_HIDDEN = limit
@@ -167,11 +167,11 @@ def test_big_hidden_layers_are_refused_where_they_cannot_be_summed():
     machine = BoltzmannMachine(3, hidden=20)
     with pytest.raises(CapabilityError, match="complete"):
         machine(torch.zeros(2, 3))
-    loss, samples = machine.contrast(torch.ones(4, 3), None, 2, gen())
+    loss, samples, _ = machine.contrast(torch.ones(4, 3), None, 2, gen())
     loss.backward()
     assert samples.shape == (4, 3)
     assert machine.weight.grad.abs().sum() > 0
-    _, again = machine.contrast(torch.ones(4, 3), samples, 2, gen())
+    _, again, _ = machine.contrast(torch.ones(4, 3), samples, 2, gen())
     assert again.shape == (4, 3)
     trace = gb.sample(machine.complete(), kernels.Gibbs(), torch.zeros(5, 23), steps=3, generator=gen())
     assert trace.last.shape == (5, 23)

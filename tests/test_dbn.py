@@ -464,7 +464,7 @@ def test_labeled_contrast_is_the_one_of_any_units():
     seen = rbm.domain.states(dtype=F64)
     law = torch.softmax(-rbm(seen), 0).detach()
     batch = seen[torch.multinomial(law, 40000, replacement=True, generator=g)]
-    value, chain = rbm.contrast(batch, None, 2, g)
+    value, chain, _ = rbm.contrast(batch, None, 2, g)
     torch.testing.assert_close(value, rbm(batch).mean() - rbm(chain).mean())
     gradient = torch.autograd.grad(value, list(rbm.parameters()))
     plain = torch.autograd.grad(rbm(batch).mean() - rbm(chain).mean(), list(rbm.parameters()))
@@ -484,7 +484,7 @@ def test_labeled_contrast_for_the_compiler_is_the_plain_one():
     coins = [torch.rand(8 * (7 + 5), generator=g, dtype=F64) for _ in range(2)]
     weights = [p.detach() for p in (rbm.weight, rbm.visible_bias, rbm.hidden_bias)]
     value, chain, gradients = _whole_contrast(*weights, batch, None, coins, 3)
-    plain, samples = rbm.contrast(batch, None, 2, gen(7))
+    plain, samples, _ = rbm.contrast(batch, None, 2, gen(7))
     assert torch.equal(chain, samples)
     torch.testing.assert_close(value, plain.detach())
     expected = torch.autograd.grad(plain, [rbm.weight, rbm.visible_bias, rbm.hidden_bias])

@@ -484,7 +484,7 @@ def test_spike_slab_gradient_of_the_likelihood():
     sigma = each.std(0) / math.sqrt(len(each))
     assert float(((found - goal).abs() / (sigma + 1e-3)).max()) < 6
     for chains in (None, data):
-        value, v = model.contrast(data[:50], None if chains is None else chains[:50], 3, gen(2))
+        value, v, _ = model.contrast(data[:50], None if chains is None else chains[:50], 3, gen(2))
         torch.testing.assert_close(value, model(data[:50]).mean() - model(v).mean())
         again = gradient(model, model(data[:50]).mean() - model(v).mean())
         torch.testing.assert_close(gradient(model, value), again)
@@ -514,7 +514,7 @@ def test_shared_products_give_the_plain_gradient(name):
         y = binary(4)[[1, 6, 9, 14]]
         member = model.given(x)
         for chains in (None, binary(4)[:4]):
-            value, v = member.contrast(y, chains, 2, gen(3))
+            value, v, _ = member.contrast(y, chains, 2, gen(3))
             plain = member(y).mean() - member(v).mean()
             torch.testing.assert_close(value, plain)
             torch.testing.assert_close(gradient(model, value), gradient(model, plain))

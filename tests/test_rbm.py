@@ -360,7 +360,7 @@ def test_contrast_has_the_value_and_gradient_of_its_samples(steps, chains, dtype
     rbm = randomize(RBM(9, 5), scale=1.0).to(dtype)
     batch = (torch.rand(10, 9, generator=gen()) < 0.4).to(dtype)
     start = None if chains is None else (torch.rand(chains, 9, generator=gen(3)) < 0.6).to(dtype)
-    value, samples = rbm.contrast(batch, start, steps, gen(1))
+    value, samples, _ = rbm.contrast(batch, start, steps, gen(1))
     assert samples.shape == (chains or 10, 9)
     assert rbm.domain.contains(samples).all()
     exact, gradients = plain_gradient(rbm, batch, samples)
@@ -378,26 +378,25 @@ def test_gradients_are_taken_where_backward_would_put_them_or_left_to_it():
     plain, taken = (randomize(RBM(9, 5), scale=1.0).double() for _ in range(2))
     plain.contrast(batch, None, 1, gen(1))[0].backward()
     taken.visible_bias.requires_grad_(False)
-    value, _ = taken.contrast(batch, None, 1, gen(1))
+    value, _, _ = taken.contrast(batch, None, 1, gen(1))
     assert not take_gradients(value, [taken.weight])  # another parameter is wanted by somebody else
     assert take_gradients(value, [taken.weight, taken.hidden_bias])
     assert torch.equal(taken.weight.grad, plain.weight.grad)
     assert taken.visible_bias.grad is None
-    with pytest.raises(gb.errors.CapabilityError, match="once"):
+    with pytest.raises(gb.errors.CapabilityError, match="taken already"):
         value.backward()
-    value, _ = taken.contrast(batch, None, 1, gen(1))
+    value, _, _ = taken.contrast(batch, None, 1, gen(1))
     assert not take_gradients(value, list(taken.parameters()))  # would have to be added to what is there
     assert not take_gradients(2 * value, list(taken.parameters()))
 
 
 @pytest.mark.parametrize("chains", [None, 5])
 def test_contrast_for_the_compiler_is_the_plain_one_to_rounding(chains):
-    from gibbsian.fast.compiled import fused, stepping
     from gibbsian.models.rbm.contrast import _whole_contrast
 
     rbm, x = randomize(RBM(4, 3), scale=1.0).double(), (torch.rand(7, 4, generator=gen(1)) < 0.5).double()
     start = None if chains is None else (torch.rand(chains, 4, generator=gen(2)) < 0.5).double()
-    plain, v = rbm.contrast(x, start, 2, gen(3))
+    plain, v, _ = rbm.contrast(x, start, 2, gen(3))
     g, m = gen(3), chains or 7
     coins = [torch.rand(m * 7, generator=g, dtype=torch.float64) for _ in range(2)]
     b, c = rbm.visible_bias.detach(), rbm.hidden_bias.detach()
@@ -406,9 +405,9 @@ def test_contrast_for_the_compiler_is_the_plain_one_to_rounding(chains):
     assert torch.allclose(value, plain)
     for a, p in zip(gradient, torch.autograd.grad(plain, list(rbm.parameters())), strict=True):
         assert torch.allclose(a, p)
-    assert fused(_whole_contrast) is None  # compiling is asked for
-    with stepping(fusing=True, watched=True):
-        compiled, w = rbm.contrast(x, start, 2, gen(3))
+    compiled, w, known = rbm.contrast(x, start, 2, gen(3), fused=True)
+    for p, a in zip(rbm.parameters(), gradient, strict=True):
+        assert torch.allclose(known[p], a)
     assert torch.equal(w, v)
     for a, p in zip(torch.autograd.grad(compiled, list(rbm.parameters())), gradient, strict=True):
         assert torch.allclose(a, p)
@@ -426,7 +425,7 @@ def test_contrast_draws_from_the_transition_law():
     weights = 2.0 ** torch.arange(3, -1, -1)
     for chains in (None, v[start].float()):
         batch = v[start].float() if chains is None else torch.zeros(5, 4)
-        _, samples = rbm.contrast(batch, chains, 1, gen(1))
+        _, samples, _ = rbm.contrast(batch, chains, 1, gen(1))
         counts = torch.bincount(start * 16 + (samples @ weights).long(), minlength=256).double()
         expected = n * (pi[:, None] * p).flatten()
         keep = expected > 5
@@ -439,7 +438,7 @@ def test_contrast_is_right_when_activations_saturate():
     with torch.no_grad():
         rbm.weight.mul_(100)  # logits of hundreds: probabilities underflow to 0
     batch = (torch.rand(12, 6, generator=gen()) < 0.5).float()
-    value, samples = rbm.contrast(batch, None, 1, gen(1))
+    value, samples, _ = rbm.contrast(batch, None, 1, gen(1))
     exact, _ = plain_gradient(rbm, batch, samples)
     torch.testing.assert_close(value.detach(), exact, rtol=1e-5, atol=1e-3)
 
@@ -450,7 +449,7 @@ def test_half_precision_products_stay_close():
     half.load_state_dict(full.state_dict())
     batch = (torch.rand(64, 40, generator=gen()) < 0.5).float()
     chains = (torch.rand(32, 40, generator=gen(2)) < 0.5).float()
-    value, samples = half.contrast(batch, chains, 1, gen(1))
+    value, samples, _ = half.contrast(batch, chains, 1, gen(1))
     assert half.weight.dtype == torch.float32
     assert samples.dtype == torch.float32
     exact, gradients = plain_gradient(full, batch, samples)
@@ -463,15 +462,17 @@ def test_half_precision_products_stay_close():
 def test_contrast_of_other_units_and_refusals():
     rbm = randomize(RBM(units.Gaussian(3), 2), scale=0.3)
     batch = torch.randn(6, 3, generator=gen(), dtype=F64)
-    value, samples = rbm.contrast(batch, None, 2, gen(1))
+    value, samples, _ = rbm.contrast(batch, None, 2, gen(1))
     value.backward()
     assert samples.shape == (6, 3)
     assert torch.isfinite(rbm.visible.log_sigma.grad).all()
     plain = RBM(3, 2)
-    value, _ = plain.contrast(torch.ones(2, 3), None, 1, gen())
+    value, _, _ = plain.contrast(torch.ones(2, 3), None, 1, gen())
     value.backward(retain_graph=True)
-    with pytest.raises(GibbsianError, match="once"):
-        value.backward()
+    value.backward()
+    again = RBM(3, 2)
+    again.contrast(torch.ones(2, 3), None, 1, gen()).value.backward()
+    assert torch.equal(plain.weight.grad, 2 * again.weight.grad)
     with pytest.raises(ArgumentError):
         plain.contrast(torch.ones(2, 3), None, 0, gen())
     with pytest.raises(ArgumentError):

@@ -19,6 +19,7 @@ __all__ = [
     "ClampedModel",
     "Classifier",
     "ConditionedModel",
+    "Contrast",
     "ContrastiveModel",
     "DocumentModel",
     "DrawableModel",
@@ -73,15 +74,27 @@ class SiteModel(Protocol):
         """log p(xᵢ = 1 | rest) - log p(xᵢ = other | rest), `(chains,)`, at one flat site, or at one per row."""
 
 
+class Contrast(NamedTuple):
+    """E(batch).mean() - E(samples).mean(), differentiable in the parameters, and the samples.
+
+    `gradients` maps every parameter that is trained to its gradient, where those are known already; they belong to
+    nobody else. None means that `value` is to be differentiated.
+    """
+
+    value: Tensor
+    samples: Tensor
+    gradients: dict[Tensor, Tensor] | None = None
+
+
 @runtime_checkable
 class ContrastiveModel(Protocol):
     """Shares products between its Gibbs sweeps and its energy gradient: the fast path of contrastive divergence."""
 
     def contrast(
-        self, batch: Tensor, chains: Tensor | None, steps: int, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
-        """E(batch).mean() - E(samples).mean(), differentiable in the parameters, and the samples: `steps` Gibbs
-        sweeps from `chains`, or from the batch itself where that is None."""
+        self, batch: Tensor, chains: Tensor | None, steps: int, generator: torch.Generator, *, fused: bool = False
+    ) -> Contrast:
+        """The contrast of a batch and of `steps` Gibbs sweeps from `chains`, or from the batch itself where that is
+        None; with `fused` by compiled kernels where the machine has them."""
 
 
 @runtime_checkable

@@ -1,7 +1,8 @@
 """Losses whose gradient is known before `backward`: closed forms that come out of the pass that makes the value.
 
-The gradient belongs to nobody else, so it becomes the parameters' own without a copy, and a training loop can take it
-without the autograd engine.
+Gradients are data, a dictionary from parameters to tensors that belong to nobody else: whoever trains takes them as they
+are, without the autograd engine, and whoever combines losses combines them. The value is attached to one autograd
+Function all the same, so that `backward` works for loops of one's own.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,26 @@ from torch import Tensor
 
 from gibbsian.errors import CapabilityError
 
-__all__ = ["differentiate", "hand_out", "sum_of", "take_gradients"]
+__all__ = ["Gradients", "differentiate", "hand_out", "sum_of", "take_gradients", "with_gradients"]
+
+Gradients = dict[Tensor, Tensor]  # from a parameter to its gradient
+
+
+def with_gradients(
+    value: Tensor, parameters: Sequence[Tensor], gradients: Sequence[Tensor]
+) -> tuple[Tensor, Gradients | None]:
+    """A value attached to its gradients, and those of the parameters that are trained as data.
+
+    Where a parameter is itself a function of others (a parametrization) only autograd can go on from here: None.
+    """
+    attached = _HandOut.apply(value, list(gradients), *parameters)
+    trained = [(p, g) for p, g in zip(parameters, gradients, strict=True) if p.requires_grad]
+    if not all(p.is_leaf for p, _ in trained):
+        return attached, None
+    known: Gradients = {}
+    for p, gradient in trained:
+        known[p] = known[p] + gradient if p in known else gradient  # one that stands twice gets the sum
+    return attached, known
 
 
 def hand_out(value: Tensor, parameters: Sequence[Tensor], gradients: list[Tensor]) -> Tensor:
@@ -72,10 +92,5 @@ class _HandOut(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
         if not ctx.gradients:
-            raise CapabilityError("the gradient of a contrast can be taken once; call contrast again for another")
-        gradients, (grad,) = ctx.gradients, outer
-        ctx.gradients = ()  # nobody else holds them: they become the parameters' gradients without a copy
-        if grad.is_cuda or float(grad) != 1:
-            for gradient in gradients:  # torch._foreach_mul_ cuts a large tensor into too few pieces for a GPU
-                gradient.mul_(grad)
-        return None, None, *gradients
+            raise CapabilityError("the gradients of this loss were taken already; make another")
+        return None, None, *(outer[0] * gradient for gradient in ctx.gradients)

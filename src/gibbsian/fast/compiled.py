@@ -6,6 +6,7 @@ Parameters are read where they live, step sizes and schedules are inputs, so cha
 triggers a recompilation. Only the chunk is compiled, never the module: checkpoints keep clean names.
 """
 
+import functools
 import time
 import types
 import warnings
@@ -20,7 +21,7 @@ from torch.utils import _pytree as pytree
 
 from gibbsian.errors import CompileWarning
 
-__all__ = ["Chunk", "compiled_chunk", "fused", "stepping", "watched"]
+__all__ = ["Chunk", "compiled_chunk", "compiled_copy", "fusing", "stepping", "watched"]
 
 Runner = Callable[[Any, Any, Any, Any], tuple[Any, Tensor, Tensor, Tensor]]
 
@@ -87,14 +88,20 @@ def _fresh(function: Any) -> Any:
     return torch.compile(copy, fullgraph=True, dynamic=False, backend=_backend)
 
 
+@functools.cache
+def compiled_copy(function: Any, *key: Any) -> Any:
+    """A compiled copy of a function of tensors, one for each key (what it compiles for). Compiling takes seconds, so
+    only steps that are repeated very often ask for it."""
+    return _fresh(function)
+
+
 _fusing, _watched = False, True
-_fused: dict[Any, Any] = {}
 
 
 @contextmanager
 def stepping(*, fusing: bool, watched: bool) -> Iterator[None]:
     """Inside is one training step. With `fusing`, algorithms that offer it run their element-wise parts as compiled
-    kernels (see `fused`); without `watched` they leave out what is only looked at (see `watched`)."""
+    kernels (see `compiled_copy`); without `watched` they leave out what is only looked at (see `watched`)."""
     global _fusing, _watched
     before = _fusing, _watched
     _fusing, _watched = fusing, watched
@@ -109,14 +116,9 @@ def watched() -> bool:
     return _watched
 
 
-def fused(function: Any, *key: Any) -> Any | None:
-    """A compiled copy of a function of tensors, one for each key (what it compiles for); None where plain
-    PyTorch is to run it: compiling takes seconds, so only captured training asks for it."""
-    if not _fusing:
-        return None
-    if (function, *key) not in _fused:
-        _fused[(function, *key)] = _fresh(function)
-    return _fused[(function, *key)]
+def fusing() -> bool:
+    """May this step be compiled?"""
+    return _fusing
 
 
 def _compile_errors() -> tuple[type[BaseException], ...]:

@@ -6,6 +6,7 @@ E(z) = -½ zᵀWz - b·z,   W symmetric with zero diagonal,   z = (v, h)
 import torch
 from torch import Tensor, nn
 
+from gibbsian.capabilities import Contrast
 from gibbsian.domains import Binary, Spin
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, ShapeError
@@ -187,8 +188,8 @@ class BoltzmannMachine(Energy):
             return x
 
     def contrast(
-        self, batch: Tensor, chains: Tensor | None, steps: int, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
+        self, batch: Tensor, chains: Tensor | None, steps: int, generator: torch.Generator, *, fused: bool = False
+    ) -> Contrast:
         """E(batch).mean() - E(samples).mean() and the samples, `steps` sweeps from `chains` or from the batch.
 
         With more hidden units than can be enumerated both energies are joint ones, with hidden units drawn by
@@ -199,7 +200,7 @@ class BoltzmannMachine(Energy):
         if self.hidden <= _MOST_HIDDEN:
             for _ in range(steps):
                 x = self.gibbs_sweep(x, tuple(part[0] for part in self.gibbs_noise(x, 1, generator)))
-            return self(batch).mean() - self(x).mean(), x
+            return Contrast(self(batch).mean() - self(x).mean(), x)
         whole = self.complete()
         clamp = torch.cat([batch.new_zeros(self.n), batch.new_ones(self.hidden)])
 
@@ -214,7 +215,7 @@ class BoltzmannMachine(Energy):
 
         positive = sweep(started(batch), clamp)
         negative = sweep(positive if chains is None else sweep(started(chains), clamp), None)
-        return whole(positive).mean() - whole(negative).mean(), negative[:, : self.n]
+        return Contrast(whole(positive).mean() - whole(negative).mean(), negative[:, : self.n])
 
     def extra_repr(self) -> str:
         return f"{self.n}, spin={self.spin}, hidden={self.hidden}"

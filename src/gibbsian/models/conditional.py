@@ -15,6 +15,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
+from gibbsian.capabilities import Contrast
 from gibbsian.domains import Discrete
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DataError, DomainError, ShapeError
@@ -306,12 +307,12 @@ class ConditionedMachine(Energy):
     # --- learning -----------------------------------------------------------------------------------
 
     def contrast(
-        self, batch: Tensor, chains: Tensor | None, steps: int, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
+        self, batch: Tensor, chains: Tensor | None, steps: int, generator: torch.Generator, *, fused: bool = False
+    ) -> Contrast:
         """F(batch | x).mean() - F(samples | x).mean() and the samples, every product done once.
 
-        With Bernoulli hidden units, Bernoulli or Gaussian visible ones and one input a row the gradient is ready
-        before `backward`, which can be called once.
+        With Bernoulli hidden units, Bernoulli or Gaussian visible ones and one input a row the gradients
+        are known.
         """
         require_generator(generator, batch.device)
         if steps < 1:
@@ -336,7 +337,7 @@ class ConditionedMachine(Energy):
                 if step + 1 < steps:
                     hidden = self.hidden_natural(v, fixed)
         high = self._free_energy(v, self.hidden_natural(v, terms), terms).mean()
-        return low - high, v
+        return Contrast(low - high, v)
 
     def extra_repr(self) -> str:
         return f"inputs={len(self.condition)}"

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gibbsian.derivatives.known import hand_out
+from gibbsian.capabilities import Contrast
+from gibbsian.derivatives.known import with_gradients
 from gibbsian.random import quick_uniforms
 from gibbsian.units import Bernoulli, Gaussian, Unit
 
@@ -75,7 +76,7 @@ def has_quick_contrast(member: "ConditionedMachine", rows: int) -> bool:
 
 def quick_contrast(
     member: "ConditionedMachine", batch: Tensor, chains: Tensor | None, steps: int, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
+) -> Contrast:
     """F(batch | x).mean() - F(samples | x).mean(), differentiable in the parameters, and the samples."""
     machine, n = member.machine, len(batch)
     with torch.no_grad():
@@ -106,7 +107,8 @@ def quick_contrast(
         if sigma is not None and sigma.requires_grad:
             pairs.append((sigma, _sigma_end(member, data, terms) - _sigma_end(member, here, terms)))
         pairs = [pair for pair in pairs if pair[0].requires_grad]
-    return hand_out(value, [p for p, _ in pairs], [g for _, g in pairs]), here.v
+    value, known = with_gradients(value, [p for p, _ in pairs], [g for _, g in pairs])
+    return Contrast(value, here.v, known)
 
 
 def _sigma_end(member: "ConditionedMachine", end: End, terms: "Terms") -> Tensor:

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gibbsian.derivatives.known import hand_out
+from gibbsian.capabilities import Contrast
+from gibbsian.derivatives.known import with_gradients
 from gibbsian.domains import Domain, Real
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, ShapeError
@@ -240,19 +241,18 @@ class SpikeSlabRBM(Energy):
             self.log_precision.copy_(precision.log())
 
     def contrast(
-        self, batch: Tensor, chains: Tensor | None, steps: int, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
-        """F(batch).mean() - F(samples).mean() and the samples, with five products (six with persistent chains).
-
-        The gradient is ready before `backward`, which can be called once.
-        """
+        self, batch: Tensor, chains: Tensor | None, steps: int, generator: torch.Generator, *, fused: bool = False
+    ) -> Contrast:
+        """F(batch).mean() - F(samples).mean() and the samples, with five products (six with persistent chains); the
+        gradients are known."""
         require_generator(generator, batch.device)
         if steps < 1:
             raise ArgumentError(f"contrast(steps={steps}): at least one sweep is needed")
         with torch.no_grad():
             value, v, gradients = self._contrast(batch, chains, steps, generator)
         pairs = [(p, gradients[name]) for name, p in self.named_parameters() if p.requires_grad]
-        return hand_out(value, [p for p, _ in pairs], [g for _, g in pairs]), v
+        value, known = with_gradients(value, [p for p, _ in pairs], [g for _, g in pairs])
+        return Contrast(value, v, known)
 
     def _contrast(
         self, batch: Tensor, chains: Tensor | None, steps: int, generator: torch.Generator

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from gibbsian.errors import ArgumentError
-from gibbsian.objectives.base import Batch, Loss, Objective, observed
+from gibbsian.objectives.base import Batch, Loss, Step, SteppedObjective, observed
 from gibbsian.objectives.chains import energy_gap
 from gibbsian.objectives.common import WHOLE_SPACE, finish, frozen, need_domain, need_energy, number
 from gibbsian.objectives.samplers import FlowSampler, ImplicitSampler, SamplerKind
@@ -25,7 +25,7 @@ class AdversarialState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Adversarial(Objective):
+class Adversarial(SteppedObjective):
     """θ minimizes E_data[E] - E_q[E] while φ minimizes E_q[E] - H(q): q stands in for the model's samples.
 
     For a fixed energy the second is KL(q‖p) but for log Z, so q follows p, and for q = p the first has the
@@ -75,11 +75,11 @@ class Adversarial(Objective):
         kind = NAMED[self.sampler] if isinstance(self.sampler, str) else self.sampler
         return AdversarialState(kind.build(energy.domain, x, generator))
 
-    def __call__(self, energy: Any, batch: Batch, state: AdversarialState, generator: torch.Generator) -> Loss:
+    def loss(self, energy: Any, batch: Batch, state: AdversarialState, generator: torch.Generator, step: Step) -> Loss:
         x = observed(batch)
         require_generator(generator, x.device)
         samples, negative_entropy, sampler_metrics = state.sampler.draw(len(x), generator)  # type: ignore[operator]
-        value, metrics = energy_gap(energy, x, samples.detach(), self.penalty)
+        value, metrics = energy_gap(energy, x, samples.detach(), self.penalty, watched=step.watched)
         if self.gradient_penalty:
             score = energy.score(x, create_graph=True)
             value = value + 0.5 * self.gradient_penalty * score.square().flatten(1).sum(1).mean()

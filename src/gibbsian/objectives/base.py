@@ -23,8 +23,19 @@ from torch import Tensor, nn
 
 from gibbsian.energy import Energy, ScoreField
 from gibbsian.errors import CapabilityError, DataError, DivergenceError, ShapeError
+from gibbsian.fast.compiled import fusing, watched
 
-__all__ = ["Batch", "Loss", "Objective", "check_finite", "labels", "observed", "state_modules"]
+__all__ = [
+    "Batch",
+    "Loss",
+    "Objective",
+    "Step",
+    "SteppedObjective",
+    "check_finite",
+    "labels",
+    "observed",
+    "state_modules",
+]
 
 Batch = Tensor | Sequence[Tensor]
 
@@ -35,12 +46,28 @@ class Loss(NamedTuple):
     `value` is minimized over the parameters of the energy and of the modules in the state. A two-player
     objective also returns `other`, a second loss minimized over the parameters of the state's modules alone;
     `value` is then minimized over the energy's parameters alone. The two may share a graph.
+
+    `gradients` maps parameters to their gradients where those are known without `value.backward()`, which works all
+    the same: of every parameter that `value` depends on and that requires one, owned by nobody else. Where there is
+    `other`, or where a part must be differentiated, it is None.
     """
 
     value: Tensor
     state: Any
     metrics: dict[str, Tensor]
     other: Tensor | None = None
+    gradients: dict[Tensor, Tensor] | None = None
+
+
+class Step(NamedTuple):
+    """What an objective may want to know about the training step that it is called in.
+
+    `watched`: somebody will look at the metrics; those that cost time are left out otherwise. `fused`: the step will
+    be repeated so often that compiling its element-wise parts pays.
+    """
+
+    watched: bool = True
+    fused: bool = False
 
 
 def state_modules(state: Any) -> Iterator[nn.Module]:
@@ -101,6 +128,10 @@ class Objective(ABC):
     def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
         """The loss on a batch."""
 
+    def loss(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator, step: Step) -> Loss:
+        """The loss on a batch in a training step of this kind; what `gibbsian.fit` calls."""
+        return self(energy, batch, state, generator)
+
     def check(self, energy: Any, batch: Batch) -> None:
         """Refuse an energy or a batch that this objective cannot use."""
         if not isinstance(energy, Energy | ScoreField):
@@ -112,6 +143,27 @@ class Objective(ABC):
     def log_z(self, state: Any) -> Tensor | None:
         """The log Z that this objective learns along with the energy; None where it learns none."""
         return None
+
+
+@dataclass(frozen=True)
+class SteppedObjective(Objective):
+    """An objective that uses or passes on what it is told about the step: it implements `loss`, not `__call__`."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "__call__" in vars(cls):  # fit would never call it
+            raise CapabilityError(
+                f"{cls.__name__} is a kind of {cls.__base__.__name__}, which is told what step it is in: override "  # type: ignore[union-attr]
+                "loss(energy, batch, state, generator, step) and not __call__"
+            )
+
+    def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
+        """The loss on a batch."""
+        return self.loss(energy, batch, state, generator, Step(watched(), fusing()))
+
+    @abstractmethod
+    def loss(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator, step: Step) -> Loss:
+        """The loss on a batch in a training step of this kind."""
 
 
 def check_finite(value: Tensor, what: str) -> None:

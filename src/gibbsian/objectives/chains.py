@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from gibbsian.capabilities import ContrastiveModel, Sampleable
 from gibbsian.errors import ArgumentError, CapabilityError
-from gibbsian.fast.compiled import watched
 from gibbsian.kernels.base import Kernel
 from gibbsian.kernels.tempering import ParallelTempering
 from gibbsian.objectives.base import Objective
@@ -62,7 +61,7 @@ def cast_once(energy: nn.Module, device: torch.device) -> Iterator[None]:
 
 
 def walk(
-    energy: Any, kernel: Kernel, x: Tensor, steps: int, generator: torch.Generator
+    energy: Any, kernel: Kernel, x: Tensor, steps: int, generator: torch.Generator, *, watched: bool = True
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Positions after `steps` steps from x, and metrics of the chains.
 
@@ -73,7 +72,7 @@ def walk(
         state = kernel.init(target, x.detach())
         state, acceptance, diverged = advance(target, kernel, state, steps, generator)
         y = kernel.position(state)
-    metrics = chain_metrics(x, y)
+    metrics = chain_metrics(x, y, watched)
     metrics["divergent"] = diverged.to(y.dtype).mean()
     if kernel.adjusted:
         metrics["acceptance"] = acceptance.mean()
@@ -88,6 +87,8 @@ def walk_tempered(
     turn: Tensor,
     steps: int,
     generator: torch.Generator,
+    *,
+    watched: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
     """The same for chains with their hotter replicas `(chains, replicas - 1, *event)`: cold, hot, turn, metrics."""
     with torch.no_grad(), cast_once(energy, cold.device):
@@ -96,7 +97,7 @@ def walk_tempered(
         state = kernel.init_replicas(target, rows, turn)
         state, acceptance, diverged = advance(target, kernel, state, steps, generator)
         replicas = kernel.replicas(state).transpose(0, 1)
-    metrics = chain_metrics(cold, replicas[:, 0])
+    metrics = chain_metrics(cold, replicas[:, 0], watched)
     metrics["divergent"] = diverged.to(cold.dtype).mean()
     metrics["swap_acceptance"] = state.swaps.sum() / state.tries.sum()
     if kernel.adjusted:
@@ -104,9 +105,9 @@ def walk_tempered(
     return replicas[:, 0], replicas[:, 1:], state.turn, metrics
 
 
-def chain_metrics(start: Tensor, end: Tensor) -> dict[str, Tensor]:
+def chain_metrics(start: Tensor, end: Tensor, watched: bool) -> dict[str, Tensor]:
     """How far the chains went: 0 means frozen. Root mean square over entries and chains."""
-    if not watched():
+    if not watched:
         return {}
     return {"movement": (end - start).detach().square().mean().sqrt()}
 
@@ -119,13 +120,15 @@ def exact_samples(energy: Any, n: int, generator: torch.Generator, objective: st
         return energy.sample(n, generator=generator)
 
 
-def energy_gap(energy: Any, data: Tensor, samples: Tensor, penalty: float = 0.0) -> tuple[Tensor, dict[str, Tensor]]:
+def energy_gap(
+    energy: Any, data: Tensor, samples: Tensor, penalty: float = 0.0, *, watched: bool = True
+) -> tuple[Tensor, dict[str, Tensor]]:
     """E(data).mean() - E(samples).mean() plus `penalty` times the mean squares of both; and its metrics."""
     at_data, at_samples = energy(data), energy(samples)
     low, high = at_data.mean(), at_samples.mean()
     value = low - high
     metrics = {"energy_data": low, "energy_samples": high, "gap": value}
-    if watched() and min(len(data), len(samples)) > 1:
+    if watched and min(len(data), len(samples)) > 1:
         spread = 0.5 * (at_data.detach().var() + at_samples.detach().var())
         metrics["separation"] = value.detach().abs() / spread.sqrt()
     if penalty:

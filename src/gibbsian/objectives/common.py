@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gibbsian.derivatives.known import Gradients
 from gibbsian.domains import Domain, Real
 from gibbsian.energy import ScoreField
 from gibbsian.errors import ArgumentError, CapabilityError, DomainError
@@ -21,12 +22,17 @@ ADVICE = (
 
 
 def finish(
-    objective: Objective, value: Tensor, state: Any, metrics: dict[str, Tensor], other: Tensor | None = None
+    objective: Objective,
+    value: Tensor,
+    state: Any,
+    metrics: dict[str, Tensor],
+    other: Tensor | None = None,
+    gradients: Gradients | None = None,
 ) -> Loss:
     """The loss, once it is known to be finite."""
     both = value if other is None else value + other.detach()
     check_finite(both, f"the loss of {type(objective).__name__}")
-    return Loss(value, state, {name: metric.detach() for name, metric in metrics.items()}, other)
+    return Loss(value, state, {name: metric.detach() for name, metric in metrics.items()}, other, gradients)
 
 
 # --- options --------------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ from gibbsian.capabilities import Family
 from gibbsian.errors import ArgumentError, CapabilityError, DataError
 from gibbsian.kernels.base import where_chain
 from gibbsian.kernels.tempering import ParallelTempering
-from gibbsian.objectives.base import Batch, Loss, Objective
-from gibbsian.objectives.chains import chain_metrics, walk
+from gibbsian.objectives.base import Batch, Loss, Objective, Step, SteppedObjective
+from gibbsian.objectives.chains import walk
 from gibbsian.objectives.common import finish
 from gibbsian.objectives.persistent import PersistentContrastiveDivergence
 from gibbsian.objectives.starts import start_points
@@ -36,7 +36,7 @@ class BoundChains(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Conditional(Objective):
+class Conditional(SteppedObjective):
     """An objective for p(y | x): the energy is `model.given(x)`, one input a row, in every part of the objective.
 
         E_(x,y)~data [ -log p(y | x) ],   ∇ = E_data[∇E(y | x)] - E_{x~data} E_{y~p(·|x)}[∇E(y | x)]
@@ -104,11 +104,11 @@ class Conditional(Objective):
         start = start_points(inner.start, slots, energy, y, generator, rows=rows)
         return BoundChains(start, condition[rows])
 
-    def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
+    def loss(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator, step: Step) -> Loss:
         condition, y = self.split(energy, batch)
         if isinstance(self.objective, PersistentContrastiveDivergence):
-            return self._persistent(self.objective, energy, condition, y, state, generator)
-        return self.objective(energy.given(condition), y, state, generator)
+            return self._persistent(self.objective, energy, condition, y, state, generator, step)
+        return self.objective.loss(energy.given(condition), y, state, generator, step)
 
     def log_z(self, state: Any) -> Tensor | None:
         return self.objective.log_z(state)
@@ -121,6 +121,7 @@ class Conditional(Objective):
         y: Tensor,
         state: BoundChains,
         generator: torch.Generator,
+        step: Step,
     ) -> Loss:
         require_generator(generator, y.device)
         index = None
@@ -133,9 +134,9 @@ class Conditional(Objective):
             anew = torch.rand(len(before), generator=generator, device=y.device) < inner.reinit
             before, bound = where_chain(anew, fresh, before), where_chain(anew, condition[rows], bound)
         member = energy.given(bound)
-        samples, metrics = walk(member, inner.kernel, before, inner.steps, generator)
+        samples, metrics = walk(member, inner.kernel, before, inner.steps, generator, watched=step.watched)
         low, high = energy.given(condition)(y).mean(), member(samples).mean()
-        metrics |= {"energy_data": low, "energy_samples": high, "gap": low - high, **chain_metrics(before, samples)}
+        metrics |= {"energy_data": low, "energy_samples": high, "gap": low - high}
         if index is None:
             state = BoundChains(samples, bound)
         else:

@@ -10,7 +10,7 @@ from gibbsian.domains import Discrete
 from gibbsian.energy import ScoreField
 from gibbsian.errors import ArgumentError, CapabilityError, ShapeError
 from gibbsian.kernels.base import Kernel
-from gibbsian.objectives.base import Batch, Loss, Objective, observed
+from gibbsian.objectives.base import Batch, Loss, Step, SteppedObjective, observed
 from gibbsian.objectives.chains import (
     chain_metrics,
     check_chains,
@@ -39,7 +39,7 @@ class ReparametrizedScore(ScoreField):
 
 
 @dataclass(frozen=True)
-class ContrastiveDivergence(Objective):
+class ContrastiveDivergence(SteppedObjective):
     """CD-k: E_data[E] - E_q[E], q the law of chains that ran k steps of a kernel from the data.
 
         ∇ ≈ E_data[∇E] - E_q[∇E]            the usual rule; biased for finite k, exact as k → ∞
@@ -107,19 +107,20 @@ class ContrastiveDivergence(Objective):
         if self.entropy and isinstance(energy.domain, Discrete):
             raise CapabilityError(f"the entropy term needs continuous states, and this energy lives on {energy.domain}")
 
-    def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
+    def loss(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator, step: Step) -> Loss:
         x = observed(batch)
         require_generator(generator, x.device)
         if self.entropy:
-            return self._with_entropy(energy, x, state, generator)
+            return self._with_entropy(energy, x, state, generator, step)
         if plain_gibbs(self.kernel, energy) and not self.penalty:
-            value, samples = energy.contrast(x, None, self.steps, generator)
-            return finish(self, value, state, {"gap": value, **chain_metrics(x, samples)})
-        samples, chain = walk(energy, self.kernel, x, self.steps, generator)
-        value, metrics = energy_gap(energy, x, samples, self.penalty)
+            value, samples, gradients = energy.contrast(x, None, self.steps, generator, fused=step.fused)
+            metrics = {"gap": value, **chain_metrics(x, samples, step.watched)}
+            return finish(self, value, state, metrics, gradients=gradients)
+        samples, chain = walk(energy, self.kernel, x, self.steps, generator, watched=step.watched)
+        value, metrics = energy_gap(energy, x, samples, self.penalty, watched=step.watched)
         return finish(self, value, state, metrics | chain)
 
-    def _with_entropy(self, energy: Any, x: Tensor, state: Any, generator: torch.Generator) -> Loss:
+    def _with_entropy(self, energy: Any, x: Tensor, state: Any, generator: torch.Generator, step: Step) -> Loss:
         first = self.steps - self.entropy_steps
         start = walk(energy, self.kernel, x, first, generator)[0] if first else x
         # E(samples) with its graph carries both E_q[∇E] and the gradient through q, so that the value is
@@ -129,7 +130,7 @@ class ContrastiveDivergence(Objective):
         inputs = self.kernel.draw(field, start, self.entropy_steps, generator, first)
         chain, _, _ = run_steps(field, self.kernel, chain, inputs)
         samples = self.kernel.position(chain)
-        value, metrics = energy_gap(energy, x, samples, self.penalty)
+        value, metrics = energy_gap(energy, x, samples, self.penalty, watched=step.watched)
         entropy = nearest_neighbor_entropy(samples, self.neighbor)
-        metrics |= {"entropy": entropy, **chain_metrics(x, samples)}
+        metrics |= {"entropy": entropy, **chain_metrics(x, samples, step.watched)}
         return finish(self, value + entropy, state, metrics)

@@ -8,7 +8,7 @@ import torch
 from gibbsian.energies.latent import LatentEnergy
 from gibbsian.errors import CapabilityError
 from gibbsian.kernels.base import Kernel
-from gibbsian.objectives.base import Batch, Loss, Objective, observed
+from gibbsian.objectives.base import Batch, Loss, Step, SteppedObjective, observed
 from gibbsian.objectives.chains import check_kernel, walk
 from gibbsian.objectives.common import finish, whole
 from gibbsian.random import require_generator
@@ -17,7 +17,7 @@ __all__ = ["LatentLikelihood"]
 
 
 @dataclass(frozen=True)
-class LatentLikelihood(Objective):
+class LatentLikelihood(SteppedObjective):
     """-log p(x) of a `LatentEnergy`, by samples of its posterior and of its prior:
 
         ∇ = E_{z~p(z|x)}[∇E(z) - ∇log p(x | z)] - E_{z~p(z)}[∇E(z)]
@@ -62,12 +62,13 @@ class LatentLikelihood(Objective):
         self.prior.check(energy)
         self.posterior.check(energy)
 
-    def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
+    def loss(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator, step: Step) -> Loss:
         x = observed(batch)
         require_generator(generator, x.device)
         start = energy.start(2 * len(x), generator=generator)
-        high, chain = walk(energy, self.prior, start[: len(x)], self.prior_steps, generator)
-        low, seen = walk(energy.given(x), self.posterior, start[len(x) :], self.posterior_steps, generator)
+        look, at_x = step.watched, energy.given(x)
+        high, chain = walk(energy, self.prior, start[: len(x)], self.prior_steps, generator, watched=look)
+        low, seen = walk(at_x, self.posterior, start[len(x) :], self.posterior_steps, generator, watched=look)
         gap = energy(low).mean() - energy(high).mean()
         fit = energy.log_prob_given(low, x).mean()
         metrics = {"gap": gap, "log_p_given": fit, "divergent": chain["divergent"] + seen["divergent"]}

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gibbsian.kernels.base import Kernel
-from gibbsian.objectives.base import Batch, Loss, Objective, observed
+from gibbsian.objectives.base import Batch, Loss, Objective, Step, SteppedObjective, observed
 from gibbsian.objectives.chains import (
     check_chains,
     check_kernel,
@@ -51,7 +51,7 @@ class ExactLikelihood(Objective):
 
 
 @dataclass(frozen=True)
-class MonteCarloLikelihood(Objective):
+class MonteCarloLikelihood(SteppedObjective):
     """E_data[E] - E_model[E] with fresh chains at every step: the likelihood's gradient, but for burn-in.
 
     Chains start at reference draws of the domain and run `steps` steps, so the bias falls with the mixing of
@@ -91,7 +91,7 @@ class MonteCarloLikelihood(Objective):
         if self.kernel is not None:
             check_chains(self, energy, self.kernel, observed(batch))
 
-    def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
+    def loss(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator, step: Step) -> Loss:
         x = observed(batch)
         require_generator(generator, x.device)
         n = self.chains or len(x)
@@ -100,6 +100,6 @@ class MonteCarloLikelihood(Objective):
             samples, chain = exact_samples(energy, n, generator, "MonteCarloLikelihood"), {}
         else:
             start = energy.domain.sample(n, generator=generator, dtype=x.dtype)
-            samples, chain = walk(energy, self.kernel, start, self.steps, generator)
-        value, metrics = energy_gap(energy, x, samples, self.penalty)
+            samples, chain = walk(energy, self.kernel, start, self.steps, generator, watched=step.watched)
+        value, metrics = energy_gap(energy, x, samples, self.penalty, watched=step.watched)
         return finish(self, value, state, metrics | chain)

@@ -13,7 +13,7 @@ from gibbsian.capabilities import Family
 from gibbsian.errors import ArgumentError, CapabilityError, DataError
 from gibbsian.kernels.base import Kernel, where_chain
 from gibbsian.kernels.tempering import ParallelTempering
-from gibbsian.objectives.base import Batch, Loss, Objective, classes_of, labels, observed
+from gibbsian.objectives.base import Batch, Loss, Step, SteppedObjective, classes_of, labels, observed
 from gibbsian.objectives.chains import (
     chain_metrics,
     check_chains,
@@ -65,7 +65,7 @@ def _written(slots: Tensor, index: Tensor | None, moved: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class PersistentContrastiveDivergence(Objective):
+class PersistentContrastiveDivergence(SteppedObjective):
     """E_data[E] - E_chains[E], the chains continued from step to step (stochastic maximum likelihood).
 
     Chains follow the model while it changes slowly, so a few steps each are enough and the gradient tends to
@@ -175,7 +175,7 @@ class PersistentContrastiveDivergence(Objective):
         hot = slots[:, None].repeat(1, len(self.kernel.betas) - 1, *[1] * (slots.dim() - 1))
         return Chains(slots, fast, hot, torch.zeros(1, dtype=torch.long, device=slots.device))
 
-    def __call__(self, energy: Any, batch: Batch, state: Chains, generator: torch.Generator) -> Loss:
+    def loss(self, energy: Any, batch: Batch, state: Chains, generator: torch.Generator, step: Step) -> Loss:
         data = observed(batch)
         require_generator(generator, data.device)
         member, index, y = energy, None, None
@@ -195,18 +195,20 @@ class PersistentContrastiveDivergence(Objective):
 
         parameters = trainable(energy)
         if plain_gibbs(self.kernel, member) and not self.penalty and self.fast_weights is None:
-            value, samples = member.contrast(data, before, self.steps, generator)
-            metrics = {"gap": value, **chain_metrics(before, samples)}
+            value, samples, known = member.contrast(data, before, self.steps, generator, fused=step.fused)
+            metrics = {"gap": value, **chain_metrics(before, samples, step.watched)}
         else:
-            turn = state.turn
+            turn, known = state.turn, None
             with overlaid(parameters, state.fast):
                 if isinstance(self.kernel, ParallelTempering) and hot is not None and turn is not None:
-                    moved = walk_tempered(member, self.kernel, before, hot, turn, self.steps, generator)
+                    moved = walk_tempered(
+                        member, self.kernel, before, hot, turn, self.steps, generator, watched=step.watched
+                    )
                     samples, hot, turn, chain = moved
                 else:
-                    samples, chain = walk(member, self.kernel, before, self.steps, generator)
+                    samples, chain = walk(member, self.kernel, before, self.steps, generator, watched=step.watched)
             state = state._replace(turn=turn)
-            value, metrics = energy_gap(member, data, samples, self.penalty)
+            value, metrics = energy_gap(member, data, samples, self.penalty, watched=step.watched)
             metrics |= chain
         fast = state.fast
         if fast is not None:
@@ -215,7 +217,7 @@ class PersistentContrastiveDivergence(Objective):
             value = linear_loss(value, parameters, gradients)
         slots = _written(state.x, index, samples.detach())
         heat = None if state.hot is None or hot is None else _written(state.hot, index, hot)
-        return finish(self, value, Chains(slots, fast, heat, state.turn), metrics)
+        return finish(self, value, Chains(slots, fast, heat, state.turn), metrics, gradients=known)
 
     def _slots_of(self, y: Tensor, slots: Tensor, generator: torch.Generator) -> Tensor:
         """For every row a slot of its class, no slot twice."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gibbsian.domains import Box, Discrete
 from gibbsian.errors import ArgumentError, CapabilityError
-from gibbsian.objectives.base import Batch, Loss, Objective, observed
+from gibbsian.objectives.base import Batch, Loss, Objective, Step, SteppedObjective, observed
 from gibbsian.objectives.common import number
 from gibbsian.random import quick_uniforms, require_generator
 
@@ -18,7 +18,7 @@ __all__ = ["Binarized", "Blurred", "Redrawn"]
 
 
 @dataclass(frozen=True)
-class Redrawn(Objective):
+class Redrawn(SteppedObjective):
     """An objective on a random function of the batch; subclasses say which."""
 
     objective: Objective
@@ -43,8 +43,8 @@ class Redrawn(Objective):
         self.check(energy, batch)
         return self.objective.init(energy, self.drawn(energy, batch, generator), generator)
 
-    def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
-        return self.objective(energy, self.drawn(energy, batch, generator), state, generator)
+    def loss(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator, step: Step) -> Loss:
+        return self.objective.loss(energy, self.drawn(energy, batch, generator), state, generator, step)
 
     def log_z(self, state: Any) -> Tensor | None:
         return self.objective.log_z(state)

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from gibbsian import units
 from gibbsian.errors import ArgumentError, CapabilityError
-from gibbsian.fast.compiled import fused
-from gibbsian.objectives.base import Batch, Loss, Objective, observed
+from gibbsian.fast.compiled import compiled_copy
+from gibbsian.objectives.base import Batch, Loss, Objective, Step, SteppedObjective, observed
 from gibbsian.objectives.common import finish, linear_loss, number, one_of, trainable
 
 __all__ = ["Centered", "Sparsity", "WeightDecay"]
@@ -139,7 +139,7 @@ class Offsets(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Centered(Objective):
+class Centered(SteppedObjective):
     """The centered gradient of an RBM: that of E(v - μ, h - λ), mapped back to the plain parameters.
 
         ΔW = g_W - μg_cᵀ - g_bλᵀ,   Δb = g_b - ΔWλ,   Δc = g_c - ΔWᵀμ
@@ -190,15 +190,15 @@ class Centered(Objective):
     def log_z(self, state: Offsets) -> Tensor | None:
         return self.objective.log_z(state.inner)
 
-    def __call__(self, energy: Any, batch: Batch, state: Offsets, generator: torch.Generator) -> Loss:
-        loss = self.objective(energy, batch, state.inner, generator)
+    def loss(self, energy: Any, batch: Batch, state: Offsets, generator: torch.Generator, step: Step) -> Loss:
+        loss = self.objective.loss(energy, batch, state.inner, generator, step)
         parameters = trainable(energy)
         if not parameters or not loss.value.requires_grad:  # only judged, as in validation: the value is the same
             return loss._replace(state=Offsets(loss.state, state.visible, state.hidden))
         plain = torch.autograd.grad(loss.value, parameters, allow_unused=True, materialize_grads=True)
         gradient = {id(p): g for p, g in zip(parameters, plain, strict=True)}
         w, b, c = (gradient[id(p)] for p in (energy.weight, energy.visible_bias, energy.hidden_bias))
-        direction = fused(_center, *w.shape, len(observed(batch)), self) or _center
+        direction = compiled_copy(_center, *w.shape, len(observed(batch)), self) if step.fused else _center
         old = state.visible, state.hidden
         (dw, db, dc), mu, nu = direction(w, b, c, *_statistics(energy, observed(batch)), *old, self.rate, self.offsets)
         for p, g in zip((energy.weight, energy.visible_bias, energy.hidden_bias), (dw, db, dc), strict=True):

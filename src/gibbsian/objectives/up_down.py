@@ -10,7 +10,7 @@ from gibbsian.derivatives.known import sum_of
 from gibbsian.errors import CapabilityError, DataError
 from gibbsian.models.dbn.machine import DBN
 from gibbsian.models.dbn.phases import sleep_phase, wake_phase
-from gibbsian.objectives.base import Batch, Loss, Objective, labels, observed
+from gibbsian.objectives.base import Batch, Loss, Step, SteppedObjective, labels, observed
 from gibbsian.objectives.common import finish, frozen, whole
 from gibbsian.random import require_generator
 from gibbsian.units import Bernoulli
@@ -19,7 +19,7 @@ __all__ = ["UpDown"]
 
 
 @dataclass(frozen=True)
-class UpDown(Objective):
+class UpDown(SteppedObjective):
     """Contrastive wake-sleep: fine-tunes all layers of a `models.DBN` at once, recognition apart from generation.
 
         up    x^l ~ q(x^l | x^{l-1}),   -log p(x^{l-1} | x^l) for the generative weights
@@ -62,21 +62,21 @@ class UpDown(Objective):
         elif not isinstance(batch, Tensor) and len(batch) > 2:
             raise DataError(f"UpDown takes x or pairs (x, y), got {len(batch)} parts")
 
-    def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
+    def loss(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator, step: Step) -> Loss:
         x = observed(batch)
         require_generator(generator, x.device)
         layers = energy.layers
         plain = all(type(unit) is Bernoulli for layer in layers for unit in (layer.lower, layer.upper))
         if plain:
-            wake, h = wake_phase(layers, x, generator)
+            wake, h = wake_phase(layers, x, generator, fused=step.fused)
         else:
             states = energy.up(x, generator=generator)
             pairs = zip(layers, states[:-1], states[1:], strict=True)
             wake, h = -sum(layer.log_p(low, high).mean() for layer, low, high in pairs), states[-1]
         seen = h if energy.classes is None else torch.cat([energy.one_hot(batch[1], h), h.flatten(1)], 1)
-        gap, chain = energy.top.contrast(seen, None, self.steps, generator)
+        gap, chain, _ = energy.top.contrast(seen, None, self.steps, generator, fused=step.fused)
         y = energy.features_of(chain)
-        sleep = sleep_phase(layers, y, generator) if plain else _sleep(energy, y, x, generator)
+        sleep = sleep_phase(layers, y, generator, fused=step.fused) if plain else _sleep(energy, y, x, generator)
         return finish(self, sum_of(wake, gap, sleep), state, {"wake": wake, "gap": gap, "sleep": sleep})
 
 

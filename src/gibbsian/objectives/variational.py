@@ -8,11 +8,11 @@ from torch import Tensor
 
 from gibbsian.derivatives.known import hand_out
 from gibbsian.errors import ArgumentError, CapabilityError
-from gibbsian.fast.compiled import fused
+from gibbsian.fast.compiled import compiled_copy
 from gibbsian.models.dbm.fused import Learned, fused_phases
 from gibbsian.models.dbm.machine import DBM
 from gibbsian.models.dbm.phases import linear_layers, negative_phase, phase_contrast, positive_phase
-from gibbsian.objectives.base import Batch, Loss, Objective, observed
+from gibbsian.objectives.base import Batch, Loss, Step, SteppedObjective, observed
 from gibbsian.objectives.chains import chain_metrics
 from gibbsian.objectives.common import finish, number, one_of, trainable, whole
 from gibbsian.objectives.starts import start_points
@@ -30,7 +30,7 @@ class LayerChains(NamedTuple):
 
 
 @dataclass(frozen=True)
-class VariationalLikelihood(Objective):
+class VariationalLikelihood(SteppedObjective):
     """-(variational bound on log p(v)) for a `DBM`: mean field over the data, persistent chains for log Z.
 
         ∇ = -⟨φ(μ^{l-1})φ(μˡ)ᵀ⟩_data + ⟨φ(h^{l-1})φ(hˡ)ᵀ⟩_chains
@@ -108,13 +108,13 @@ class VariationalLikelihood(Objective):
                 offsets = tuple(s.mean(0) for s in positive_phase(energy, x, self.iterations)[0].seen)
         return LayerChains(tuple(layers), offsets)
 
-    def __call__(self, energy: Any, batch: Batch, state: LayerChains, generator: torch.Generator) -> Loss:
+    def loss(self, energy: Any, batch: Batch, state: LayerChains, generator: torch.Generator, step: Step) -> Loss:
         x = observed(batch)
         require_generator(generator, x.device)
         if not linear_layers(energy):
-            return self._through_energies(energy, x, state, generator)
+            return self._through_energies(energy, x, state, generator, step)
         with torch.no_grad():
-            learned = self._fused(energy, x, state, generator)
+            learned = self._fused(energy, x, state, generator) if step.fused else None
             if learned is None:
                 positive, residual = positive_phase(energy, x, self.iterations)
                 negative, layers = negative_phase(energy, state.layers, self.steps, generator)
@@ -133,7 +133,7 @@ class VariationalLikelihood(Objective):
         value = hand_out(learned.gap, parameters, [gradient[id(p)] for p in parameters])
         layers = tuple(learned.layers)
         return finish(
-            self, value, LayerChains(layers, offsets), _metrics(value, learned.residual, state.layers, layers)
+            self, value, LayerChains(layers, offsets), _metrics(value, learned.residual, state.layers, layers, step)
         )
 
     def _fused(self, energy: DBM, x: Tensor, state: LayerChains, generator: torch.Generator) -> Learned | None:
@@ -142,15 +142,15 @@ class VariationalLikelihood(Objective):
         if self.steps >= self.iterations or not all(type(unit) is Bernoulli for unit in units):
             return None
         sizes = tuple(unit.size for unit in units)
-        whole = fused(fused_phases, len(x), self.chains, self.iterations, self.steps, *sizes)
-        if whole is None:
-            return None
+        whole = compiled_copy(fused_phases, len(x), self.chains, self.iterations, self.steps, *sizes)
         count = self.chains * sum(sizes)
         coins = [quick_uniforms(count, generator, dtype=x.dtype, device=x.device) for _ in range(self.steps)]
         weights, biases = ([p.detach() for p in part] for part in (energy.weights, energy.biases))
         return whole(weights, biases, x, list(state.layers), coins, self.iterations)
 
-    def _through_energies(self, energy: DBM, x: Tensor, state: LayerChains, generator: torch.Generator) -> Loss:
+    def _through_energies(
+        self, energy: DBM, x: Tensor, state: LayerChains, generator: torch.Generator, step: Step
+    ) -> Loss:
         """The same for visible units whose parameters enter in other ways, by differentiation of the energies."""
         with torch.no_grad():
             positive, residual = positive_phase(energy, x, self.iterations)
@@ -160,11 +160,13 @@ class VariationalLikelihood(Objective):
         even = [None if i % 2 else layer for i, layer in enumerate(layers)]
         value = energy.joint(x, *means).mean() + energy.mass(even).mean()
         value = value + (gap - value.detach())  # the entropy of the posterior is held fixed, but counted
-        return finish(self, value, LayerChains(layers), _metrics(gap, residual, state.layers, layers))
+        return finish(self, value, LayerChains(layers), _metrics(gap, residual, state.layers, layers, step))
 
 
-def _metrics(gap: Tensor, residual: Tensor, before: tuple[Tensor, ...], after: tuple[Tensor, ...]) -> dict[str, Tensor]:
-    return {"gap": gap, "residual": residual, **chain_metrics(before[0], after[0])}
+def _metrics(
+    gap: Tensor, residual: Tensor, before: tuple[Tensor, ...], after: tuple[Tensor, ...], step: Step
+) -> dict[str, Tensor]:
+    return {"gap": gap, "residual": residual, **chain_metrics(before[0], after[0], step.watched)}
 
 
 def _center(weights: list[Tensor], biases: list[Tensor], offsets: tuple[Tensor, ...]) -> None:

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from gibbsian.errors import ArgumentError
-from gibbsian.objectives.base import Batch, Loss, Objective, state_modules
+from gibbsian.objectives.base import Batch, Loss, Objective, Step, SteppedObjective, state_modules
 from gibbsian.objectives.common import finish, number
 
 __all__ = ["Weighted"]
 
 
 @dataclass(frozen=True)
-class Weighted(Objective):
+class Weighted(SteppedObjective):
     """Σ wᵢ·Lᵢ: several principles, or a principle and its regularizers, on one energy.
 
     Each part keeps its own state and draws its own random numbers; metrics are prefixed with the part's
@@ -59,9 +59,9 @@ class Weighted(Objective):
         known = [part.log_z(own) for part, own in zip(self.objectives, state, strict=True)]
         return next((z for z in known if z is not None), None)
 
-    def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
+    def loss(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator, step: Step) -> Loss:
         parts = zip(self.objectives, state, strict=True)
-        losses = [part(energy, batch, own, generator) for part, own in parts]
+        losses = [part.loss(energy, batch, own, generator, step) for part, own in parts]
         weights: Sequence[float] = self.weights  # type: ignore[assignment]
         value = sum(w * loss.value for w, loss in zip(weights, losses, strict=True))
         other: Tensor | None = None

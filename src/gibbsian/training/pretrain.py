@@ -25,7 +25,7 @@ from torch import Tensor
 from gibbsian.domains import Domain
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError
-from gibbsian.objectives.base import Batch, Loss, Objective
+from gibbsian.objectives.base import Batch, Loss, Objective, Step, SteppedObjective
 from gibbsian.objectives.redrawn import Binarized
 from gibbsian.random import stream
 from gibbsian.training.fit import fit
@@ -58,7 +58,7 @@ class Layered(Protocol):
 
 
 @dataclass(frozen=True)
-class Encoded(Objective):
+class Encoded(SteppedObjective):
     """An objective on what the layers below make of a batch: `pretrain` gives it to `fit`.
 
     Args:
@@ -87,8 +87,8 @@ class Encoded(Objective):
             seen = self.model.encode(self.stage, batch, generator)
         return self.objective.init(energy, seen, generator)
 
-    def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
-        return self.objective(energy, self.encode(batch, generator), state, generator)
+    def loss(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator, step: Step) -> Loss:
+        return self.objective.loss(energy, self.encode(batch, generator), state, generator, step)
 
     def log_z(self, state: Any) -> Tensor | None:
         return self.objective.log_z(state)

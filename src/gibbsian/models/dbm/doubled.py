@@ -6,6 +6,7 @@ bottom:  h|v = σ(c + 2vW),  v|h = σ(b + Wh);   top:  h|v = σ(c + vW),  v|h = 
 import torch
 from torch import Tensor
 
+from gibbsian.capabilities import Contrast
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError
 from gibbsian.models.rbm.machine import RBM
@@ -56,14 +57,14 @@ class DoubledRBM(RBM):
         return self.visible.natural(self.visible_bias, self.down * (self.hidden.statistic(h) @ self.weight.T))
 
     def contrast(
-        self, batch: Tensor, chains: Tensor | None, steps: int, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
+        self, batch: Tensor, chains: Tensor | None, steps: int, generator: torch.Generator, *, fused: bool = False
+    ) -> Contrast:
         """⟨E(v, E[h|v])⟩ of the batch less that of the samples, E[h|v] held fixed, and the samples."""
         require_generator(generator, batch.device)
         x = batch if chains is None else chains
         for _ in range(steps):
             x = self.gibbs_sweep(x, tuple(part[0] for part in self.gibbs_noise(x, 1, generator)))
-        return self._held(batch) - self._held(x), x
+        return Contrast(self._held(batch) - self._held(x), x)
 
     def _held(self, v: Tensor) -> Tensor:
         field = self.visible.statistic(v) @ self.weight

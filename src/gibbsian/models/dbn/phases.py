@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gibbsian.derivatives.known import hand_out
-from gibbsian.fast.compiled import fused
+from gibbsian.fast.compiled import compiled_copy
 from gibbsian.models.dbn.directed import below
 from gibbsian.models.rbm.contrast import Way
 from gibbsian.random import quick_uniforms
@@ -27,21 +27,23 @@ if TYPE_CHECKING:
 __all__ = ["sleep_phase", "wake_phase"]
 
 
-def wake_phase(layers: Sequence["Directed"], x: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def wake_phase(
+    layers: Sequence["Directed"], x: Tensor, generator: torch.Generator, *, fused: bool = False
+) -> tuple[Tensor, Tensor]:
     """Σ_l -log p(x^{l-1} | x^l) averaged over the batch, differentiable in G and g, and the states x^{L-1}."""
     ways = _ways(layers)
     noise = [_uniforms(x, layer.upper.size, generator) for layer in layers]
     with torch.no_grad():
-        value, top, gradients = _runner(_wake, x, layers)(ways, x, noise)
+        value, top, gradients = _runner(_wake, x, layers, fused)(ways, x, noise)
     return hand_out(value, [p for layer in layers for p in (layer.weight, layer.bias)], gradients), top
 
 
-def sleep_phase(layers: Sequence["Directed"], y: Tensor, generator: torch.Generator) -> Tensor:
+def sleep_phase(layers: Sequence["Directed"], y: Tensor, generator: torch.Generator, *, fused: bool = False) -> Tensor:
     """Σ_l -log q(y^l | y^{l-1}) averaged over the batch, differentiable in R and r; y are states of layer L-1."""
     ways = _ways(layers)
     noise = [_uniforms(y, layer.lower.size, generator) for layer in layers]
     with torch.no_grad():
-        value, gradients = _runner(_sleep, y, layers)(ways, y, noise)
+        value, gradients = _runner(_sleep, y, layers, fused)(ways, y, noise)
     parameters = [p for layer in layers for p in (layer.recognition_weight, layer.recognition_bias)]
     return hand_out(value, parameters, gradients)
 
@@ -63,11 +65,11 @@ def _uniforms(x: Tensor, size: int, generator: torch.Generator) -> Tensor:
     return quick_uniforms(len(x) * size, generator, dtype=x.dtype, device=x.device).view(len(x), size)
 
 
-def _runner(phase: Any, x: Tensor, layers: Sequence["Directed"]) -> Any:
+def _runner(phase: Any, x: Tensor, layers: Sequence["Directed"], fused: bool) -> Any:
     """The phase, compiled where a training step is captured on CUDA."""
-    if not x.is_cuda:
+    if not (fused and x.is_cuda):
         return phase
-    return fused(phase, len(x), *(layer.weight.shape for layer in layers)) or phase
+    return compiled_copy(phase, len(x), *(layer.weight.shape for layer in layers))
 
 
 def _wake(ways: Ways, x: Tensor, noise: list[Tensor]) -> tuple[Tensor, Tensor, list[Tensor]]:

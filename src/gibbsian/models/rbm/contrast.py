@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gibbsian.derivatives.known import hand_out
-from gibbsian.fast.compiled import fused
+from gibbsian.capabilities import Contrast
+from gibbsian.derivatives.known import with_gradients
+from gibbsian.fast.compiled import compiled_copy
 from gibbsian.random import quick_uniforms
 
 if TYPE_CHECKING:
@@ -70,8 +71,14 @@ def _one_of(logits: Tensor, u: Tensor) -> Tensor:
 
 
 def bernoulli_contrast(
-    rbm: "RBM", batch: Tensor, chains: Tensor | None, steps: int, generator: torch.Generator, labels: int = 0
-) -> tuple[Tensor, Tensor]:
+    rbm: "RBM",
+    batch: Tensor,
+    chains: Tensor | None,
+    steps: int,
+    generator: torch.Generator,
+    labels: int = 0,
+    fused: bool = False,
+) -> Contrast:
     """F(batch).mean() - F(samples).mean(), differentiable in the parameters, and the samples.
 
     The first `labels` visible units are the classes of one softmax unit.
@@ -81,8 +88,8 @@ def bernoulli_contrast(
         half = rbm.products == "bf16"
         weight = master.bfloat16() if half else master
         m = len(batch if chains is None else chains)
-        whole = fused(_whole_contrast, len(batch), m, steps, *master.shape, half, labels)
-        if whole is not None:
+        if fused:
+            whole = compiled_copy(_whole_contrast, len(batch), m, steps, *master.shape, half, labels)
             count = m * (len(b) + len(c))
             coins = [quick_uniforms(count, generator, dtype=b.dtype, device=b.device) for _ in range(steps)]
             value, v, gradient = whole(weight, b, c, batch, chains, coins, labels)
@@ -90,7 +97,8 @@ def bernoulli_contrast(
             value, v, gradient = _contrast(
                 Way.of(c, weight), Way.of(b, weight.T), batch, chains, steps, generator, labels
             )
-    return hand_out(value, [rbm.weight, rbm.visible_bias, rbm.hidden_bias], gradient), v
+    value, known = with_gradients(value, [rbm.weight, rbm.visible_bias, rbm.hidden_bias], gradient)
+    return Contrast(value, v, known)
 
 
 def _contrast(

@@ -8,6 +8,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
+from gibbsian.capabilities import Contrast
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, DivergenceError, ShapeError
 from gibbsian.models.rbm.contrast import bernoulli_contrast
@@ -206,23 +207,23 @@ class RBM(Energy):
             self.visible_bias.copy_(self.visible.fit_bias(data.to(self.visible_bias)))
 
     def contrast(
-        self, batch: Tensor, chains: Tensor | None, steps: int, generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
+        self, batch: Tensor, chains: Tensor | None, steps: int, generator: torch.Generator, *, fused: bool = False
+    ) -> Contrast:
         """F(batch).mean() - F(samples).mean() and the samples, `steps` sweeps from `chains` or from the batch.
 
-        With Bernoulli layers every product is done once: five for CD-1, six with persistent chains. The
-        gradient is ready before `backward`, which can be called once.
+        With Bernoulli layers every product is done once: five for CD-1, six with persistent chains. Their
+        gradients are known then.
         """
         require_generator(generator, batch.device)
         if steps < 1:
             raise ArgumentError(f"contrast(steps={steps}): at least one sweep is needed")
         labels = self._labels() if isinstance(self.hidden, Bernoulli) else None
         if labels is not None:
-            return bernoulli_contrast(self, batch, chains, steps, generator, labels)
+            return bernoulli_contrast(self, batch, chains, steps, generator, labels, fused)
         x = batch if chains is None else chains
         for _ in range(steps):
             x = self.gibbs_sweep(x, tuple(part[0] for part in self.gibbs_noise(x, 1, generator)))
-        return self(batch).mean() - self(x).mean(), x
+        return Contrast(self(batch).mean() - self(x).mean(), x)
 
     @property
     def bernoulli(self) -> bool:
