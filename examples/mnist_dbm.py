@@ -203,10 +203,10 @@ def draw(dbm: models.DBM, test: torch.Tensor, options, clock: Clock, out: Path) 
     layers = even.hidden_of(last, generator=g)
     mosaic(dbm.layers[0].mean(dbm.natural(0, dbm.statistics(layers))), out / "fantasies.png")
     mosaic(dbm.weights[0].T[:100], out / "filters.png")
-    known = (torch.arange(784, device=test.device) % 28) < 14
+    held = (torch.arange(784, device=test.device) % 28) < 14
     given = test[:30]
-    filled = dbm.fill_in(given, known, steps=options.burn_in // 5, generator=g)
-    hidden = torch.where(known, given, torch.full_like(given, 0.5))
+    filled = dbm.fill_in(given, held, steps=options.burn_in // 5, generator=g)
+    hidden = torch.where(held, given, torch.full_like(given, 0.5))
     rows = torch.stack([given.view(3, 10, -1), hidden.view(3, 10, -1), filled.view(3, 10, -1)], 1)
     mosaic(rows.reshape(-1, 784), out / "completed.png")
     clock.lap("pictures")

@@ -282,7 +282,7 @@ def test_doctor_finds_everything_in_order(capsys):
 def test_doctor_sees_a_wrong_sampler(monkeypatch, capsys):
     from gibbsian.models import RBM
 
-    monkeypatch.setattr(RBM, "gibbs_sweep", lambda self, x, noise, free=None: torch.ones_like(x))
+    monkeypatch.setattr(RBM, "gibbs_sweep", lambda self, x, noise, clamp=None: torch.ones_like(x))
     assert main(["doctor", "--fast", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert next(c["check"] for c in found["checks"] if not c["good"]) == "Gibbs on a Boltzmann machine"

@@ -135,7 +135,7 @@ def test_mean_field_rises_to_a_fixed_point_and_reports_it():
 # --- sampling ---------------------------------------------------------------------------------------
 
 
-def transition(side, states, free=None):
+def transition(side, states):
     """The exact matrix of a sweep: both half-sweeps are products of independent conditionals."""
     dbm = side.dbm
     other = dbm.side(1 - side.parity)
@@ -202,23 +202,23 @@ def test_exact_draws_stay_in_their_law(name):
 
 def test_clamped_chains_complete_partial_examples():
     dbm, n = machine(), 20000
-    known = torch.tensor([True, True, False, False])
+    held = torch.tensor([True, True, False, False])
     given = torch.tensor([1.0, 0.0, 0.0, 0.0], dtype=F64)
     states = dbm.domain.states(dtype=F64)
     fits = (states[:, :2] == given[:2]).all(1)
     truth = torch.softmax(-dbm(states[fits]), 0).detach() @ states[fits]
     even = dbm.side(0)
     start = even.join([given.expand(n, -1), even.domain.sample(n, generator=gen(), dtype=F64)[:, 4:]])
-    clamp = torch.cat([known, torch.zeros(3, dtype=torch.bool)])
+    clamp = torch.cat([held, torch.zeros(3, dtype=torch.bool)])
     last = gb.sample(even, kernels.Gibbs(), start, steps=30, keep=False, clamp=clamp, generator=gen(1)).last
     v = even.split(last)[0]
     assert (v[:, :2] == given[:2]).all()
     assert ((v.mean(0) - truth)[2:].abs() < 5 * 0.5 / math.sqrt(n)).all()
-    filled = dbm.fill_in(given.expand(n, -1), known, steps=30, generator=gen(2))
+    filled = dbm.fill_in(given.expand(n, -1), held, steps=30, generator=gen(2))
     assert (filled[:, :2] == given[:2]).all()
     assert ((filled.mean(0) - truth)[2:].abs() < 5 * 0.5 / math.sqrt(n)).all()
     with pytest.raises(ArgumentError, match="bool tensor"):
-        dbm.fill_in(given[None], known.double(), generator=gen())
+        dbm.fill_in(given[None], held.double(), generator=gen())
 
 
 def test_hidden_units_of_large_machines_are_drawn_by_clamped_sweeps():

@@ -50,30 +50,30 @@ def find(rows, states):
 
 def clamps(domain):
     """No clamp, and one unit held."""
-    mask = torch.ones(domain.shape, dtype=F64)
+    mask = torch.zeros(domain.shape, dtype=torch.bool)
     if isinstance(domain, domains.Categorical):
-        mask.reshape(-1, domain.classes)[0] = 0
+        mask.reshape(-1, domain.classes)[0] = True
     else:
-        mask.flatten()[0] = 0
+        mask.flatten()[0] = True
     return [None, mask]
 
 
-def check_matrix(p, pi, x, free, reversible=True):
+def check_matrix(p, pi, x, clamp, reversible=True):
     """Rows add up to one, πP = π (within each class of clamped values) and detailed balance."""
     torch.testing.assert_close(p.sum(1), torch.ones_like(pi))
     torch.testing.assert_close(pi @ p, pi)
     if reversible:
         flow = pi[:, None] * p
         torch.testing.assert_close(flow, flow.T)
-    if free is not None:
-        held = (free == 0).flatten()
+    if clamp is not None:
+        held = clamp.flatten()
         same = (x.flatten(1)[:, None, held] == x.flatten(1)[None, :, held]).all(2)
         assert (p[~same] == 0).all()
 
 
-def gwg_matrix(kernel, energy, x, free):
+def gwg_matrix(kernel, energy, x, clamp):
     """From the kernel's own move probabilities and acceptances: every move is forced through its uniform."""
-    state = kernel.init(energy, x, free)
+    state = kernel.init(energy, x, clamp)
     log_q, _ = kernel.log_moves(energy.domain, state)
     q = log_q.exp()
     ends = q.cumsum(1)
@@ -83,7 +83,7 @@ def gwg_matrix(kernel, energy, x, free):
         some = q[:, move] > 0
         if not some.any():
             continue
-        part = ChainState(*(None if t is None else (t if t is free else t[some]) for t in state))
+        part = ChainState(*(None if t is None else (t if t is clamp else t[some]) for t in state))
         u = (ends[:, move] - q[:, move] / 2)[some]
         new, info = kernel.step(energy, part, PickInputs(u, torch.full_like(u, -torch.inf)))
         p[rows[some], find(new.x, x)] += q[some, move] * info.acceptance
@@ -94,10 +94,10 @@ def gwg_matrix(kernel, energy, x, free):
 @pytest.mark.parametrize("held", [0, 1])
 @pytest.mark.parametrize("domain", DOMAINS, ids=str)
 def test_gibbs_with_gradients_leaves_the_law_invariant(domain, held):
-    energy, x, free = Rugged(domain), domain.states(dtype=F64), clamps(domain)[held]
-    p = gwg_matrix(kernels.GibbsWithGradients(), energy, x, free)
+    energy, x, clamp = Rugged(domain), domain.states(dtype=F64), clamps(domain)[held]
+    p = gwg_matrix(kernels.GibbsWithGradients(), energy, x, clamp)
     assert float(p.diagonal().min()) < 0.9
-    check_matrix(p, law(energy, x), x, free)
+    check_matrix(p, law(energy, x), x, clamp)
 
 
 @pytest.mark.parametrize("domain", DOMAINS, ids=str)
@@ -114,9 +114,9 @@ def test_gibbs_with_gradients_proposes_from_the_formula(domain):
     torch.testing.assert_close(log_q, torch.log_softmax(d / 2, 1))
 
 
-def langevin_matrix(kernel, energy, x, free):
+def langevin_matrix(kernel, energy, x, clamp):
     """Every proposal is forced through its uniforms; its probability is computed here from the formula."""
-    state, domain = kernel.init(energy, x, free), energy.domain
+    state, domain = kernel.init(energy, x, clamp), energy.domain
     alpha = kernel.step_size
     s, flat = energy.score(x).flatten(1), x.flatten(1)
     if isinstance(domain, domains.Categorical):
@@ -134,8 +134,8 @@ def langevin_matrix(kernel, energy, x, free):
     middles = ends - q / 2
     sites = torch.arange(q.shape[1])
     allowed = torch.ones(q.shape[1], dtype=torch.bool)
-    if free is not None:
-        allowed = free.flatten().unflatten(0, (q.shape[1], -1))[:, 0] != 0
+    if clamp is not None:
+        allowed = ~clamp.flatten().unflatten(0, (q.shape[1], -1))[:, 0]
     p = torch.zeros(len(x), len(x), dtype=F64)
     rows = torch.arange(len(x))
     threshold = torch.full((len(x),), -torch.inf, dtype=F64)
@@ -155,9 +155,9 @@ def langevin_matrix(kernel, energy, x, free):
 @pytest.mark.parametrize("alpha", [0.4, 3.0])
 @pytest.mark.parametrize("domain", DOMAINS, ids=str)
 def test_discrete_langevin_leaves_the_law_invariant(domain, alpha, held):
-    energy, x, free = Rugged(domain), domain.states(dtype=F64), clamps(domain)[held]
-    p = langevin_matrix(kernels.DiscreteLangevin(step_size=alpha), energy, x, free)
-    check_matrix(p, law(energy, x), x, free)
+    energy, x, clamp = Rugged(domain), domain.states(dtype=F64), clamps(domain)[held]
+    p = langevin_matrix(kernels.DiscreteLangevin(step_size=alpha), energy, x, clamp)
+    check_matrix(p, law(energy, x), x, clamp)
 
 
 def test_without_its_correction_discrete_langevin_is_biased():
@@ -191,7 +191,7 @@ def test_the_matrix_test_catches_a_missing_hastings_term():
     assert float((pi @ p - pi).abs().max()) > 1e-3
 
 
-def conditional_path(energy, x0, target, free):
+def conditional_path(energy, x0, target):
     """p(xᵢ = target | rest) along a systematic sweep that ends in `target`, by enumeration of each unit."""
     domain = energy.domain
     k = domain.classes if isinstance(domain, domains.Categorical) else 1
@@ -226,7 +226,7 @@ def test_site_gibbs_thresholds_are_the_enumerated_conditionals(domain, machine):
     p = torch.zeros(len(x), len(x), dtype=F64)
     for i, start in enumerate(x):
         for j, target in enumerate(x):
-            path = conditional_path(energy, start, target, None)
+            path = conditional_path(energy, start, target)
             p[i, j] = math.prod(float(q[which]) for q, which in path)
             for edge in (1e-9, 1 - 1e-9):
                 u = []

@@ -275,7 +275,7 @@ class MalaWithoutHastings(kernels.MALA):
     """MALA's proposal judged by the energies alone."""
 
     def step(self, energy, state, inputs):
-        x, e, s, free = state
+        x, e, s, clamp = state
         eps = event_view(inputs.step_size, x)
         new = x + eps**2 / 2 * s + eps * inputs.z
         e_new, s_new = energy.energy_and_score(new)
@@ -284,7 +284,7 @@ class MalaWithoutHastings(kernels.MALA):
             where_chain(accepted, new, x),
             torch.where(accepted, e_new, e),
             where_chain(accepted, s_new, s),
-            free,
+            clamp,
         )
         return state, Info((e - e_new).clamp(max=0).exp(), torch.zeros_like(accepted))
 
@@ -302,14 +302,14 @@ class HmcWithoutKinetic(kernels.HMC):
     """The kinetic energy is left out of the test."""
 
     def step(self, energy, state, inputs):
-        x, e, s, free = state
-        end = leapfrog(energy, Point(x, inputs.z, e, s), inputs.step_size, self.metric, free, self.leapfrog_steps)
+        x, e, s, clamp = state
+        end = leapfrog(energy, Point(x, inputs.z, e, s), inputs.step_size, self.metric, clamp, self.leapfrog_steps)
         accepted = inputs.threshold < e - end.energy
         state = ChainState(
             where_chain(accepted, end.x, x),
             torch.where(accepted, end.energy, e),
             where_chain(accepted, end.score, s),
-            free,
+            clamp,
         )
         return state, Info((e - end.energy).clamp(max=0).exp(), torch.zeros_like(accepted))
 

@@ -259,8 +259,8 @@ def test_chains_start_from_the_data_where_asked():
 class Counting(Kernel):
     """x[:, 0] is a name and stays; x[:, 1] counts the steps."""
 
-    def init(self, energy: Any, x: torch.Tensor, free: Any = None) -> Any:
-        return kernels.langevin.Positions(x, free)
+    def init(self, energy: Any, x: torch.Tensor, clamp: Any = None) -> Any:
+        return kernels.langevin.Positions(x, clamp)
 
     def inputs(self, x: torch.Tensor, steps: int, generator: torch.Generator, start: int = 0) -> Any:
         return (torch.zeros(steps),)

@@ -46,11 +46,11 @@ def tempered_draws(energy, beta, n, rng):
     return torch.tensor(x[at, 0].numpy() + step * (rng.random(n) - 0.5), dtype=D)[:, None]
 
 
-def run(energy, kernel, replicas, steps, g, free=None):
+def run(energy, kernel, replicas, steps, g, clamp=None):
     """Run from given positions of every replica `(replicas, chains, *event)`; the state at the end."""
     target = kernel.target(energy)
-    state = kernel.init(target, replicas[0], free)
-    state = state._replace(inner=kernel.kernel.init(target.model, replicas.flatten(0, 1), state.inner.free))
+    state = kernel.init(target, replicas[0], clamp)
+    state = state._replace(inner=kernel.kernel.init(target.model, replicas.flatten(0, 1), state.inner.clamp))
     with torch.no_grad():
         for k in range(steps):
             state, _, _ = run_steps(target, kernel, state, kernel.draw(target, replicas[0], 1, g, k))

@@ -315,8 +315,8 @@ class CutDependent(WithDefect):
 
 class Unclamped(WithDefect):
     def step(self, energy, state, inputs):
-        new, info = super().step(energy, state._replace(free=None), inputs)
-        return new._replace(free=state.free), info
+        new, info = super().step(energy, state._replace(clamp=None), inputs)
+        return new._replace(clamp=state.clamp), info
 
 
 class Frozen(WithDefect):
@@ -350,13 +350,13 @@ class RatioAsAcceptance(WithDefect):
 class Box(NamedTuple):
     x: Tensor
     energy: Tensor
-    free: Tensor | None
+    clamp: Tensor | None
     note: Any
 
 
 class Noting(WithDefect):
-    def init(self, energy, x, free=None):
-        return Box(*super().init(energy, x, free), {1, 2})
+    def init(self, energy, x, clamp=None):
+        return Box(*super().init(energy, x, clamp), {1, 2})
 
     def step(self, energy, state, inputs):
         new, info = super().step(energy, kernels.metropolis.WalkState(*state[:3]), inputs)

@@ -134,8 +134,8 @@ def test_counts_sample_their_law_and_keep_clamped_words():
     counts = (unit.sample(natural, u)[:, None] == n).all(2).double().sum(0)
     chi_square(counts, p)
     start = torch.tensor([[1.0, 1.0, 1.0]], dtype=F64).expand(40000, 3)
-    free = torch.tensor([1.0, 0.0, 1.0], dtype=F64)
-    draws = unit.resample(natural, u, start, free)
+    clamp = torch.tensor([False, True, False])
+    draws = unit.resample(natural, u, start, clamp)
     assert (draws[:, 1] == 1).all()
     assert (draws.sum(1) == 3).all()
     kept = n[:, 1] == 1

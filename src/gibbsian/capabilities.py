@@ -62,8 +62,8 @@ class GibbsModel(Protocol):
     def gibbs_noise(self, x: Tensor, steps: int, generator: torch.Generator) -> Any:
         """The random numbers of `steps` sweeps, a tuple of tensors with leading axis `steps`."""
 
-    def gibbs_sweep(self, x: Tensor, noise: Any, free: Tensor | None) -> Tensor:
-        """Resample every block once in turn; entries where `free` is False keep their value."""
+    def gibbs_sweep(self, x: Tensor, noise: Any, clamp: Tensor | None) -> Tensor:
+        """Resample every block once in turn; entries where `clamp` is True keep their value."""
 
 
 @runtime_checkable

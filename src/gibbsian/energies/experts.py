@@ -50,8 +50,8 @@ class StudentExperts(Energy):
         """Wᵀz, the shape of x."""
 
     @abstractmethod
-    def solve(self, u: Tensor, own: Tensor, right: Tensor, free: Tensor | None) -> Tensor:
-        """The solution of (WᵀUW + diag(own)) x = right, over the `free` entries alone (0 elsewhere)."""
+    def solve(self, u: Tensor, own: Tensor, right: Tensor, clamp: Tensor | None) -> Tensor:
+        """The solution of (WᵀUW + diag(own)) x = right, over the entries that `clamp` does not hold (0 elsewhere)."""
 
     @property
     def alpha(self) -> Tensor:
@@ -120,10 +120,10 @@ class StudentExperts(Energy):
         self,
         x: Tensor,
         noise: tuple[Tensor, ...],
-        free: Tensor | None = None,
+        clamp: Tensor | None = None,
         observed: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
-        """Scales given x, then the free entries of x given scales; `observed` is a precision and a target of
+        """Scales given x, then what is not held of x given scales; `observed` is a precision and a target of
         Gaussian observations of every entry (see `energies.Observed`)."""
         gamma, at_experts, at_origin, at_data = noise
         with torch.no_grad():
@@ -134,11 +134,11 @@ class StudentExperts(Energy):
                 precision, target = observed
                 own = own + precision
                 right = right + precision * target + precision.sqrt() * at_data
-            if free is None:
+            if clamp is None:
                 return self.solve(u, own, right, None)
-            held = torch.where(free != 0, 0.0, x)
+            held = torch.where(clamp, x, 0.0)
             right = right - self.adjoint(u * self.responses(held))
-            return torch.where(free != 0, self.solve(u, own, right, free), x)
+            return torch.where(clamp, x, self.solve(u, own, right, clamp))
 
 
 class ProductOfExperts(StudentExperts):
@@ -193,10 +193,10 @@ class ProductOfExperts(StudentExperts):
     def adjoint(self, z: Tensor) -> Tensor:
         return z @ self.weight
 
-    def solve(self, u: Tensor, own: Tensor, right: Tensor, free: Tensor | None) -> Tensor:
+    def solve(self, u: Tensor, own: Tensor, right: Tensor, clamp: Tensor | None) -> Tensor:
         matrix = torch.einsum("ei,ne,ej->nij", self.weight, u, self.weight) + torch.diag_embed(own)
-        if free is not None:
-            f = (free != 0).to(right).expand_as(right)
+        if clamp is not None:
+            f = (~clamp).to(right).expand_as(right)
             matrix = matrix * f[:, :, None] * f[:, None, :] + torch.diag_embed(1 - f)
             right = right * f
         return torch.cholesky_solve(right[:, :, None], torch.linalg.cholesky(matrix))[:, :, 0]

@@ -107,17 +107,17 @@ class FieldOfExperts(StudentExperts):
         object.__setattr__(other, "_arguments", ((tuple(shape), *rest), {**named}))
         return other
 
-    def solve(self, u: Tensor, own: Tensor, right: Tensor, free: Tensor | None) -> Tensor:
+    def solve(self, u: Tensor, own: Tensor, right: Tensor, clamp: Tensor | None) -> Tensor:
         """Conjugate gradients with a diagonal preconditioner, to well below the noise that the solution carries."""
         weight = self.weight[:, None]
-        hold = None if free is None else (free != 0).to(right)
         diagonal = conv_transpose2d(u, weight.square())[:, 0] + own
-        if hold is not None:
-            right, diagonal = right * hold, torch.where(hold != 0, diagonal, 1.0)
+        move = None if clamp is None else (~clamp).to(right)
+        if clamp is not None and move is not None:
+            right, diagonal = right * move, torch.where(clamp, 1.0, diagonal)
 
         def product(v: Tensor) -> Tensor:
             out = conv_transpose2d(u * conv2d(v[:, None], weight), weight)[:, 0] + own * v
-            return out if hold is None else out * hold
+            return out if move is None else out * move
 
         x, r = torch.zeros_like(right), right
         p = s = r / diagonal

@@ -104,12 +104,12 @@ class Gaussian(Energy):
             z = torch.randn(n, len(self.mean), generator=generator, **like)  # type: ignore[call-overload]
             return self.mean + torch.linalg.solve_triangular(self.factor.T, z.T, upper=True).T
 
-    def sample_conditional(self, x: Tensor, free: Tensor, *, generator: torch.Generator) -> Tensor:
-        """Draw the entries where `free` is non-zero given the others:
+    def sample_conditional(self, x: Tensor, clamp: Tensor, *, generator: torch.Generator) -> Tensor:
+        """Draw the entries that `clamp` does not hold given those it does:
         N(μ_f - P_ff⁻¹P_fc(x_c - μ_c), P_ff⁻¹)."""
         require_generator(generator, x.device)
         with torch.no_grad():
-            f = free.to(x).expand_as(x)
+            f = (~clamp).to(x).expand_as(x)
             precision = self.precision.to(x)
             both = f[:, :, None] * f[:, None, :]
             block = precision * both + torch.diag_embed(1 - f)  # clamped entries decoupled
@@ -118,4 +118,4 @@ class Gaussian(Energy):
             shift = torch.cholesky_solve(pull[:, :, None], root)[:, :, 0]
             z = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
             noise = torch.linalg.solve_triangular(root.mT, z[:, :, None], upper=True)[:, :, 0]
-            return torch.where(f != 0, self.mean - shift + noise, x)
+            return torch.where(clamp, x, self.mean - shift + noise)

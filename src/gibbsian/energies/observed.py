@@ -87,8 +87,8 @@ class Observed(Energy):
             )
         return self.prior.gibbs_noise(x, steps, generator)
 
-    def gibbs_sweep(self, x: Tensor, noise: tuple[Tensor, ...], free: Tensor | None = None) -> Tensor:
+    def gibbs_sweep(self, x: Tensor, noise: tuple[Tensor, ...], clamp: Tensor | None = None) -> Tensor:
         """The scales given x, then x given scales and observation."""
         precision = self._rows(self.seen, x).expand_as(x) / self.sigma**2
         target = self._rows(self.observation, x).expand_as(x)
-        return self.prior.gibbs_sweep(x, noise, free, (precision, target))  # type: ignore[operator]
+        return self.prior.gibbs_sweep(x, noise, clamp, (precision, target))  # type: ignore[operator]

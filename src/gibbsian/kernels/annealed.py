@@ -90,8 +90,8 @@ class AnnealedLangevin(Kernel):
     def total_steps(self, energy: Any) -> int:
         return len(energy.sigmas) * self.steps_per_level + self.denoise
 
-    def init(self, energy: Any, x: Tensor, free: Tensor | None = None) -> Positions:
-        return Positions(x, free)
+    def init(self, energy: Any, x: Tensor, clamp: Tensor | None = None) -> Positions:
+        return Positions(x, clamp)
 
     def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> AnnealedInputs:
         raise CapabilityError("the noise levels belong to the model; call draw(energy, x, ...)")
@@ -108,8 +108,8 @@ class AnnealedLangevin(Kernel):
         return AnnealedInputs(normal_inputs(x, steps, generator), sigma, drift, scale)
 
     def step(self, energy: Any, state: Positions, inputs: AnnealedInputs) -> tuple[Positions, Info]:
-        x, free = state
-        seen = x if free is None else torch.addcmul(x, inputs.sigma * (1 - free), inputs.z)
+        x, clamp = state
+        seen = x if clamp is None else torch.addcmul(x, inputs.sigma * clamp, inputs.z)
         drift, scale = event_view(inputs.drift, x), event_view(inputs.scale, x)
         move = drift * energy.given(inputs.sigma).score(seen) + scale * inputs.z
-        return Positions(x + masked(move, free), free), Info()
+        return Positions(x + masked(move, clamp), clamp), Info()

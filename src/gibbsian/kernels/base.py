@@ -24,13 +24,13 @@ __all__ = ["ChainState", "Info", "Kernel", "MoveInputs", "event_view", "gaussian
 class ChainState(NamedTuple):
     """Where the chains are, with the energy and score already computed there.
 
-    `free` is a 0/1 mask of the entries that may move, or None when all may.
+    `clamp` is a bool mask, True for entries that are held, or None when all may move.
     """
 
     x: Tensor
     energy: Tensor
     score: Tensor
-    free: Tensor | None = None
+    clamp: Tensor | None = None
 
 
 class Info(NamedTuple):
@@ -153,13 +153,13 @@ class Kernel(ABC):
     fixed_chunk: ClassVar[int | None] = None  # steps drawn at a time; 1 where a step draws as it goes
 
     @abstractmethod
-    def init(self, energy: Any, x: Tensor, free: Tensor | None = None) -> Any:
-        """The state at positions x; entries where `free` is 0 will not move."""
+    def init(self, energy: Any, x: Tensor, clamp: Tensor | None = None) -> Any:
+        """The state at positions x; entries where `clamp` is True will not move."""
 
     def relocate(self, energy: Any, state: Any, x: Tensor) -> Any:
         """The state at other positions x with the same clamped entries. Kernels that carry more than positions
         and what follows from them (momenta) override it and keep that."""
-        return self.init(energy, x, state.free)
+        return self.init(energy, x, state.clamp)
 
     @abstractmethod
     def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> Any:
@@ -186,8 +186,8 @@ class Kernel(ABC):
         """The energy that is handed to `init` and `step` (tempered or annealed kernels change it)."""
         return energy
 
-    def clamped(self, free: Tensor) -> Self:
-        """The kernel for chains of which only the `free` entries move."""
+    def clamped(self, clamp: Tensor) -> Self:
+        """The kernel for chains of which the `clamp` entries do not move."""
         return self
 
     def why_not_compiled(self) -> str | None:
@@ -217,15 +217,15 @@ def _advice(domain: Domain) -> str:
     return "for continuous states use kernels.RandomWalk, MALA, HMC, NUTS or Langevin"
 
 
-def masked(t: Tensor, free: Tensor | None) -> Tensor:
+def masked(t: Tensor, clamp: Tensor | None) -> Tensor:
     """t where entries may move, 0 elsewhere, whatever t is there (a score may be infinite at a held entry)."""
-    return t if free is None else torch.where(free != 0, t, 0.0)
+    return t if clamp is None else torch.where(clamp, 0.0, t)
 
 
-def start_state(energy: Energy, x: Tensor, free: Tensor | None) -> ChainState:
+def start_state(energy: Energy, x: Tensor, clamp: Tensor | None) -> ChainState:
     """Energy and (masked) score at x."""
     e, s = energy.energy_and_score(x)
-    return ChainState(x, e, masked(s, free), free)
+    return ChainState(x, e, masked(s, clamp), clamp)
 
 
 def where_chain(condition: Tensor, a: Tensor, b: Tensor) -> Tensor:

@@ -41,9 +41,9 @@ def gains(domain: Domain, x: Tensor, score: Tensor) -> Tensor:
     return -2 * x * score if isinstance(domain, Spin) else (1 - 2 * x) * score
 
 
-def movable(domain: Domain, x: Tensor, free: Tensor | None) -> Tensor | None:
+def movable(domain: Domain, x: Tensor, clamp: Tensor | None) -> Tensor | None:
     """Which moves are allowed by the clamp, shaped as `gains`; None for all."""
-    return None if free is None else site_view((free != 0).expand(x.shape), domain)
+    return None if clamp is None else site_view((~clamp).expand(x.shape), domain)
 
 
 def accept(
@@ -54,12 +54,12 @@ def accept(
     accepted = metropolis_test(log_ratio, threshold)
     if allowed is not None:
         accepted = accepted & allowed
-    x, e, s, free = state
+    x, e, s, clamp = state
     chosen = ChainState(
         where_chain(accepted, new.x, x),
         torch.where(accepted, new.energy, e),
         where_chain(accepted, new.score, s),
-        free,
+        clamp,
     )
     return chosen, MetropolisInfo(log_ratio)
 
@@ -94,7 +94,7 @@ class GibbsWithGradients(Kernel):
     def log_moves(self, domain: Domain, state: ChainState) -> tuple[Tensor, Tensor | None]:
         """log q of every move, `(chains, moves)`, and which chains have any; the present class is no move."""
         d = gains(domain, state.x, state.score) / 2
-        allowed = movable(domain, state.x, state.free)
+        allowed = movable(domain, state.x, state.clamp)
         if isinstance(domain, Categorical):
             present = site_view(state.x, domain) == 1
             allowed = ~present if allowed is None else allowed & ~present
@@ -105,8 +105,8 @@ class GibbsWithGradients(Kernel):
         d = d.masked_fill(~allowed.flatten(1) & some[:, None], -torch.inf)
         return torch.log_softmax(d, 1), some
 
-    def init(self, energy: Energy, x: Tensor, free: Tensor | None = None) -> ChainState:
-        return start_state(energy, x, free)
+    def init(self, energy: Energy, x: Tensor, clamp: Tensor | None = None) -> ChainState:
+        return start_state(energy, x, clamp)
 
     def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> PickInputs:
         u = uniforms(steps, 2 * len(x), generator, dtype=x.dtype, device=x.device).unflatten(1, (2, -1))
@@ -127,7 +127,7 @@ class GibbsWithGradients(Kernel):
             old = units.gather(1, move)
             proposal = units.scatter(1, move, -old if isinstance(domain, Spin) else 1 - old)
             back = move
-        new_state = start_state(energy, proposal.reshape(x.shape), state.free)
+        new_state = start_state(energy, proposal.reshape(x.shape), state.clamp)
         log_back, _ = self.log_moves(domain, new_state)
         correction = (log_back.gather(1, back) - log_q.gather(1, move)).squeeze(1)
         return accept(state, new_state, correction, inputs.threshold, some)
@@ -179,20 +179,20 @@ class DiscreteLangevin(Kernel):
             return torch.log_softmax(d - (1 - site_view(state.x, domain)) / step, -1)
         return d - (2.0 if isinstance(domain, Spin) else 0.5) / step
 
-    def log_density(self, domain: Domain, logits: Tensor, origin: Tensor, to: Tensor, free: Tensor | None) -> Tensor:
+    def log_density(self, domain: Domain, logits: Tensor, origin: Tensor, to: Tensor, clamp: Tensor | None) -> Tensor:
         """log q(to | origin), `(chains,)`: clamped sites stay with probability one."""
         if isinstance(domain, Categorical):
             per_site = (logits * site_view(to, domain)).sum(-1)
         else:
             flipped = site_view(origin, domain) != site_view(to, domain)
             per_site = torch.where(flipped, F.logsigmoid(logits), F.logsigmoid(-logits))
-        allowed = movable(domain, origin, free)
+        allowed = movable(domain, origin, clamp)
         if allowed is None:
             return per_site.sum(1)
         allowed = allowed[..., 0] if isinstance(domain, Categorical) else allowed
         return torch.where(allowed, per_site, 0.0).sum(1)
 
-    def propose(self, domain: Domain, logits: Tensor, x: Tensor, u: Tensor, free: Tensor | None) -> Tensor:
+    def propose(self, domain: Domain, logits: Tensor, x: Tensor, u: Tensor, clamp: Tensor | None) -> Tensor:
         """The proposed state from one uniform a site."""
         units = site_view(x, domain)
         if isinstance(domain, Categorical):
@@ -201,10 +201,10 @@ class DiscreteLangevin(Kernel):
             changed = -units if isinstance(domain, Spin) else 1 - units
             new = torch.where(u < torch.sigmoid(logits), changed, units)
         new = new.reshape(x.shape)
-        return new if free is None else torch.where(free != 0, new, x)
+        return new if clamp is None else torch.where(clamp, x, new)
 
-    def init(self, energy: Energy, x: Tensor, free: Tensor | None = None) -> ChainState:
-        return start_state(energy, x, free)
+    def init(self, energy: Energy, x: Tensor, clamp: Tensor | None = None) -> ChainState:
+        return start_state(energy, x, clamp)
 
     def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> FlipInputs:
         return self._draw(x, x[0].numel(), steps, generator, start)
@@ -220,18 +220,18 @@ class DiscreteLangevin(Kernel):
         )
 
     def step(self, energy: Energy, state: ChainState, inputs: FlipInputs) -> tuple[ChainState, Any]:
-        domain, x, free = energy.domain, state.x, state.free
+        domain, x, clamp = energy.domain, state.x, state.clamp
         logits = self.logits(domain, state, inputs.step_size)
-        proposal = self.propose(domain, logits, x, inputs.u, free)
-        new = start_state(energy, proposal, free)
+        proposal = self.propose(domain, logits, x, inputs.u, clamp)
+        new = start_state(energy, proposal, clamp)
         if not self.adjusted:
             lost = ~torch.isfinite(new.energy)
             kept = ChainState(
                 where_chain(lost, x, new.x),
                 torch.where(lost, state.energy, new.energy),
                 where_chain(lost, state.score, new.score),
-                free,
+                clamp,
             )
             return kept, Info(torch.full_like(new.energy, torch.nan), lost)
-        back = self.log_density(domain, self.logits(domain, new, inputs.step_size), proposal, x, free)
-        return accept(state, new, back - self.log_density(domain, logits, x, proposal, free), inputs.threshold)
+        back = self.log_density(domain, self.logits(domain, new, inputs.step_size), proposal, x, clamp)
+        return accept(state, new, back - self.log_density(domain, logits, x, proposal, clamp), inputs.threshold)

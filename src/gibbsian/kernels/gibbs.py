@@ -49,8 +49,8 @@ class Gibbs(Kernel):
                 f"Gibbs needs exact conditionals, which {type(energy).__name__} does not know; use {other}"
             )
 
-    def init(self, energy: Any, x: Tensor, free: Tensor | None = None) -> Positions:
-        return Positions(x, free)
+    def init(self, energy: Any, x: Tensor, clamp: Tensor | None = None) -> Positions:
+        return Positions(x, clamp)
 
     def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> Any:
         raise CapabilityError("the random numbers of a Gibbs sweep depend on the model; call draw(energy, x, ...)")
@@ -59,9 +59,9 @@ class Gibbs(Kernel):
         return energy.gibbs_noise(x, steps, generator)
 
     def step(self, energy: Any, state: Positions, inputs: Any) -> tuple[Positions, Info]:
-        x = energy.gibbs_sweep(state.x, inputs, state.free)
+        x = energy.gibbs_sweep(state.x, inputs, state.clamp)
         finite = torch.isfinite(x).flatten(1).all(1)
-        return Positions(x, state.free), Info(torch.ones_like(finite, dtype=x.dtype), ~finite)
+        return Positions(x, state.clamp), Info(torch.ones_like(finite, dtype=x.dtype), ~finite)
 
 
 class SiteState(NamedTuple):
@@ -69,7 +69,7 @@ class SiteState(NamedTuple):
 
     x: Tensor
     energy: Tensor | None
-    free: Tensor | None = None
+    clamp: Tensor | None = None
 
 
 class SiteInputs(NamedTuple):
@@ -119,11 +119,11 @@ class SiteGibbs(Kernel):
         if self.scan not in {"systematic", "random"}:
             raise ArgumentError(f"SiteGibbs(scan={self.scan!r}): expected 'systematic' or 'random'")
 
-    def init(self, energy: Any, x: Tensor, free: Tensor | None = None) -> SiteState:
+    def init(self, energy: Any, x: Tensor, clamp: Tensor | None = None) -> SiteState:
         if isinstance(energy, SiteModel):
-            return SiteState(x, None, free)
+            return SiteState(x, None, clamp)
         with torch.no_grad():
-            return SiteState(x, energy(x), free)
+            return SiteState(x, energy(x), clamp)
 
     def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> SiteInputs:
         raise CapabilityError("how many random numbers a sweep needs depends on the domain; call draw(energy, x, ...)")
@@ -135,11 +135,11 @@ class SiteGibbs(Kernel):
         return SiteInputs(u[:, 0], u[:, -1])
 
     def step(self, energy: Any, state: SiteState, inputs: SiteInputs) -> tuple[SiteState, Info]:
-        x, e, free = state
+        x, e, clamp = state
         domain, rows = energy.domain, torch.arange(len(x), device=x.device)
         update = _categorical_update if isinstance(domain, Categorical) else _two_valued_update
         units = site_view(x, domain).clone(memory_format=torch.contiguous_format)
-        movable = None if free is None else site_view((free != 0).expand(x.shape), domain)
+        movable = None if clamp is None else site_view((~clamp).expand(x.shape), domain)
         if movable is not None and isinstance(domain, Categorical):
             movable = movable[..., 0]
         lost = torch.zeros(len(x), dtype=torch.bool, device=x.device)
@@ -153,7 +153,7 @@ class SiteGibbs(Kernel):
             may = None if movable is None else movable[at]
             e, bad = update(energy, units, e, site, at, inputs.value[:, k], may, x.shape)
             lost |= bad
-        return SiteState(units.reshape(x.shape), e, free), Info(torch.ones_like(rows, dtype=x.dtype), lost)
+        return SiteState(units.reshape(x.shape), e, clamp), Info(torch.ones_like(rows, dtype=x.dtype), lost)
 
 
 def _two_valued_update(

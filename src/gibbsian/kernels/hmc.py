@@ -79,10 +79,10 @@ class HMC(Massive):
         return gaussian_inputs(x, steps, generator, self.step_size, start, jitter=self.jitter)
 
     def step(self, energy: Energy, state: ChainState, inputs: MoveInputs) -> tuple[ChainState, MetropolisInfo]:
-        x, e, s, free = state
+        x, e, s, clamp = state
         metric = self.metric.to(x)
-        v = masked(metric.momentum(inputs.z), free)
-        end = leapfrog(energy, Point(x, v, e, s), event_view(inputs.step_size, x), metric, free, self.leapfrog_steps)
+        v = masked(metric.momentum(inputs.z), clamp)
+        end = leapfrog(energy, Point(x, v, e, s), event_view(inputs.step_size, x), metric, clamp, self.leapfrog_steps)
         log_ratio = e - end.energy + metric.kinetic_drop(v, end.v)
         return hamiltonian_test(state, end, log_ratio, inputs.threshold)
 
@@ -92,10 +92,10 @@ def hamiltonian_test(
 ) -> tuple[ChainState, MetropolisInfo]:
     """Accept the end of a trajectory or stay; a non-finite or huge energy error is a divergence."""
     accepted = metropolis_test(log_ratio, threshold)
-    x, e, s, free = state
+    x, e, s, clamp = state
     rows = event_view(accepted, x)
     new = ChainState(
-        torch.where(rows, end.x, x), torch.where(accepted, end.energy, e), torch.where(rows, end.score, s), free
+        torch.where(rows, end.x, x), torch.where(accepted, end.energy, e), torch.where(rows, end.score, s), clamp
     )
     return new, MetropolisInfo(log_ratio, DIVERGENCE)
 

@@ -99,26 +99,26 @@ class Metric(NamedTuple):
         squares = before * self.velocity(before)
         return 0.5 * torch.addcmul(squares, after, self.velocity(after), value=-1.0).flatten(1).sum(1)
 
-    def restrict(self, free: Tensor) -> "Metric":
-        """The metric of the free coordinates: the block of M⁻¹ that belongs to them.
+    def restrict(self, clamp: Tensor) -> "Metric":
+        """The metric of the coordinates that are not held: the block of M⁻¹ that belongs to them.
 
-        Diagonal metrics need nothing (masked momenta stay masked); for a dense one the free block of M⁻¹ is
+        Diagonal metrics need nothing (masked momenta stay masked); for a dense one that block of M⁻¹ is
         kept and the clamped coordinates are decoupled.
         """
         if not self.dense or self.inverse is None:
             return self
-        f = free.to(self.inverse).flatten(-self._event_dims(free))
+        f = (~clamp).to(self.inverse).flatten(-self._event_dims(clamp))
         both = f[..., :, None] * f[..., None, :]
         inverse = self.inverse * both + torch.diag_embed(1 - f)
         mass = torch.cholesky_inverse(torch.linalg.cholesky(inverse))
         return Metric(inverse, torch.linalg.cholesky(mass), True)
 
-    def _event_dims(self, free: Tensor) -> int:
+    def _event_dims(self, clamp: Tensor) -> int:
         n = self.inverse.shape[-1]  # type: ignore[union-attr]
         dims, size = 0, 1
         while size < n:
             dims += 1
-            size *= free.shape[-dims]
+            size *= clamp.shape[-dims]
         return max(dims, 1)
 
 
@@ -131,7 +131,7 @@ def _matvec(matrix: Tensor, v: Tensor) -> Tensor:
 
 
 class Massive(Kernel):
-    """What kernels with momenta share: a metric, checked against walls and positions, and restricted to free entries."""
+    """What kernels with momenta share: a metric, checked against walls and positions, and restricted to entries that move."""
 
     metric: Metric
 
@@ -139,14 +139,14 @@ class Massive(Kernel):
         super().check(energy)
         self.metric.check_walls(energy.domain)
 
-    def clamped(self, free: Tensor) -> Self:
+    def clamped(self, clamp: Tensor) -> Self:
         kernel = replace(self)
-        object.__setattr__(kernel, "metric", self.metric.restrict(free))
+        object.__setattr__(kernel, "metric", self.metric.restrict(clamp))
         return kernel
 
-    def init(self, energy: Any, x: Tensor, free: Tensor | None = None) -> Any:
+    def init(self, energy: Any, x: Tensor, clamp: Tensor | None = None) -> Any:
         self.metric.check(x)
-        return start_state(energy, x, free)
+        return start_state(energy, x, clamp)
 
 
 class Point(NamedTuple):
@@ -193,7 +193,9 @@ def bounce(x: Tensor, domain: Bounded) -> Tensor:
     return torch.lerp(folded, x, 0.0)  # what is not finite must not become a number
 
 
-def leapfrog(energy: Energy, p: Point, step_size: Tensor, metric: Metric, free: Tensor | None, steps: int = 1) -> Point:
+def leapfrog(
+    energy: Energy, p: Point, step_size: Tensor, metric: Metric, clamp: Tensor | None, steps: int = 1
+) -> Point:
     """`steps` leapfrog steps: half a kick, then drifts and kicks in turn, the last kick a half. One gradient each."""
     x, v, e, s = p
     v = torch.addcmul(v, step_size, s, value=0.5)
@@ -202,6 +204,6 @@ def leapfrog(energy: Energy, p: Point, step_size: Tensor, metric: Metric, free: 
         if isinstance(energy.domain, Bounded):
             x, v = reflect(x, v, energy.domain)
         e, s = energy.energy_and_score(x)
-        s = masked(s, free)
+        s = masked(s, clamp)
         v = torch.addcmul(v, step_size, s, value=1.0 if i + 1 < steps else 0.5)
     return Point(x, v, e, s)

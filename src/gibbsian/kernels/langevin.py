@@ -22,7 +22,7 @@ class Positions(NamedTuple):
     """Positions alone: an unadjusted kernel needs nothing else."""
 
     x: Tensor
-    free: Tensor | None = None
+    clamp: Tensor | None = None
 
 
 def normal_inputs(x: Tensor, steps: int, generator: torch.Generator) -> Tensor:
@@ -55,21 +55,21 @@ class Langevin(Kernel):
     def __post_init__(self) -> None:
         positive("step_size", self.step_size, "Langevin")
 
-    def init(self, energy: Any, x: Tensor, free: Tensor | None = None) -> Positions:
-        return Positions(x, free)
+    def init(self, energy: Any, x: Tensor, clamp: Tensor | None = None) -> Positions:
+        return Positions(x, clamp)
 
     def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> MoveInputs:
         z = normal_inputs(x, steps, generator)
         return MoveInputs(z, z.new_empty(steps, 0), schedule_values(self.step_size, steps, start, x, "step_size"))
 
     def step(self, energy: Any, state: Positions, inputs: MoveInputs) -> tuple[Positions, Info]:
-        x, free = state
+        x, clamp = state
         eps = event_view(inputs.step_size, x)
         drift = torch.addcmul(inputs.z, eps, energy.score(x), value=0.5)  # z + (ε/2)s
-        x = torch.addcmul(x, eps, masked(drift, free))
+        x = torch.addcmul(x, eps, masked(drift, clamp))
         if isinstance(energy.domain, Bounded):
             x, _ = reflect(x, x, energy.domain)
-        return Positions(x, free), Info()
+        return Positions(x, clamp), Info()
 
 
 class ShortRunInputs(NamedTuple):
@@ -146,8 +146,8 @@ class ShortRunLangevin(Kernel):
         k = torch.arange(start, start + steps, dtype=x.dtype, device=x.device).remainder(self.cycle)
         return self.step_size * (self.last / self.step_size) ** (k / (self.cycle - 1))
 
-    def init(self, energy: Any, x: Tensor, free: Tensor | None = None) -> Positions:
-        return Positions(x, free)
+    def init(self, energy: Any, x: Tensor, clamp: Tensor | None = None) -> Positions:
+        return Positions(x, clamp)
 
     def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> ShortRunInputs:
         return ShortRunInputs(
@@ -157,12 +157,12 @@ class ShortRunLangevin(Kernel):
         )
 
     def step(self, energy: Any, state: Positions, inputs: ShortRunInputs) -> tuple[Positions, Info]:
-        x, free = state
+        x, clamp = state
         score = energy.score(x)
         if self.clip is not None:
             score = score.clamp(-self.clip, self.clip)
         move = event_view(inputs.step_size, x) * score + event_view(inputs.noise, x) * inputs.z
-        x = x + masked(move, free)
+        x = x + masked(move, clamp)
         if isinstance(energy.domain, Bounded):
             x = bounce(x, energy.domain) if self.walls == "bounce" else stop(x, energy.domain)
-        return Positions(x, free), Info()
+        return Positions(x, clamp), Info()

@@ -35,7 +35,7 @@ class WalkState(NamedTuple):
 
     x: Tensor
     energy: Tensor
-    free: Tensor | None = None
+    clamp: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -63,22 +63,22 @@ class RandomWalk(Kernel):
     def __post_init__(self) -> None:
         positive("scale", self.scale, "RandomWalk")
 
-    def init(self, energy: Energy, x: Tensor, free: Tensor | None = None) -> WalkState:
+    def init(self, energy: Energy, x: Tensor, clamp: Tensor | None = None) -> WalkState:
         with torch.no_grad():
-            return WalkState(x, energy(x), free)
+            return WalkState(x, energy(x), clamp)
 
     def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> MoveInputs:
         return gaussian_inputs(x, steps, generator, self.scale, start, name="scale")
 
     def step(self, energy: Energy, state: WalkState, inputs: MoveInputs) -> tuple[WalkState, MetropolisInfo]:
-        x, e, free = state
-        proposal = torch.addcmul(x, event_view(inputs.step_size, x), masked(inputs.z, free))
+        x, e, clamp = state
+        proposal = torch.addcmul(x, event_view(inputs.step_size, x), masked(inputs.z, clamp))
         if isinstance(energy.domain, Bounded):
             proposal, _ = reflect(proposal, proposal, energy.domain)
         e_new = energy(proposal)
         log_ratio = e - e_new
         accepted = metropolis_test(log_ratio, inputs.threshold)
-        state = WalkState(where_chain(accepted, proposal, x), torch.where(accepted, e_new, e), free)
+        state = WalkState(where_chain(accepted, proposal, x), torch.where(accepted, e_new, e), clamp)
         return state, MetropolisInfo(log_ratio)
 
 
@@ -88,7 +88,7 @@ class IndependenceState(NamedTuple):
     x: Tensor
     energy: Tensor
     proposal_energy: Tensor
-    free: Tensor | None = None
+    clamp: Tensor | None = None
 
 
 class DrawInputs(NamedTuple):
@@ -101,8 +101,8 @@ class DrawInputs(NamedTuple):
 class Conditionable(Protocol):
     """A proposal that can be drawn from with some entries held fixed."""
 
-    def sample_conditional(self, x: Tensor, free: Tensor, *, generator: torch.Generator) -> Tensor:
-        """Draw the free entries of each row given the others."""
+    def sample_conditional(self, x: Tensor, clamp: Tensor, *, generator: torch.Generator) -> Tensor:
+        """Draw the entries of each row that are not held given those that are."""
 
 
 def _thresholds(x: Tensor, steps: int, generator: torch.Generator) -> Tensor:
@@ -142,14 +142,14 @@ class Independence(Kernel):
                 f"the proposal lives on {self.proposal.domain}, the target on {energy.domain}; shapes must agree"
             )
 
-    def init(self, energy: Energy, x: Tensor, free: Tensor | None = None) -> IndependenceState:
-        if free is not None and not hasattr(self.proposal, "sample_conditional"):
+    def init(self, energy: Energy, x: Tensor, clamp: Tensor | None = None) -> IndependenceState:
+        if clamp is not None and not hasattr(self.proposal, "sample_conditional"):
             raise CapabilityError(
                 f"clamping with Independence needs a proposal with exact conditionals, which {type(self.proposal).__name__} "
                 "has not; use energies.Gaussian as proposal, or RandomWalk, MALA or HMC"
             )
         with torch.no_grad():
-            return IndependenceState(x, energy(x), self.proposal(x), free)
+            return IndependenceState(x, energy(x), self.proposal(x), clamp)
 
     def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> DrawInputs:
         return DrawInputs([generator] * steps, _thresholds(x, steps, generator))
@@ -157,17 +157,17 @@ class Independence(Kernel):
     def step(
         self, energy: Energy, state: IndependenceState, inputs: DrawInputs
     ) -> tuple[IndependenceState, MetropolisInfo]:
-        x, e, q, free = state
-        if free is None:
+        x, e, q, clamp = state
+        if clamp is None:
             new = self.proposal.sample(len(x), generator=inputs.draw).to(x)  # type: ignore[operator]
         else:
-            new = self.proposal.sample_conditional(x, free, generator=inputs.draw)  # type: ignore[operator]
+            new = self.proposal.sample_conditional(x, clamp, generator=inputs.draw)  # type: ignore[operator]
         e_new, q_new = energy(new), self.proposal(new)
         e_new = torch.where(energy.domain.contains(new).flatten(1).all(1), e_new, torch.inf)
         log_ratio = e - e_new + q_new - q
         accepted = metropolis_test(log_ratio, inputs.threshold)
         state = IndependenceState(
-            where_chain(accepted, new, x), torch.where(accepted, e_new, e), torch.where(accepted, q_new, q), free
+            where_chain(accepted, new, x), torch.where(accepted, e_new, e), torch.where(accepted, q_new, q), clamp
         )
         return state, MetropolisInfo(log_ratio)
 
@@ -213,21 +213,21 @@ class Metropolis(Kernel):
                 "only if q(to|origin) = q(origin|to) leave it out and say symmetric=True"
             )
 
-    def init(self, energy: Energy, x: Tensor, free: Tensor | None = None) -> WalkState:
+    def init(self, energy: Energy, x: Tensor, clamp: Tensor | None = None) -> WalkState:
         with torch.no_grad():
-            return WalkState(x, energy(x), free)
+            return WalkState(x, energy(x), clamp)
 
     def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> DrawInputs:
         return DrawInputs([generator] * steps, _thresholds(x, steps, generator))
 
     def step(self, energy: Energy, state: WalkState, inputs: DrawInputs) -> tuple[WalkState, MetropolisInfo]:
-        x, e, free = state
+        x, e, clamp = state
         new = self.propose(x, inputs.draw)
         if new.shape != x.shape:
             raise ShapeError(
                 f"propose returned shape {tuple(new.shape)} for chains of shape {tuple(x.shape)}; they must agree"
             )
-        if free is not None and not bool(((new == x) | (free != 0)).all()):
+        if clamp is not None and not bool(((new == x) | ~clamp).all()):
             raise ArgumentError("propose moved a clamped entry; return x unchanged there")
         inside = energy.domain.contains(new).flatten(1).all(1)
         e_new = torch.where(inside, energy(where_chain(inside, new, x)), torch.inf)
@@ -240,7 +240,7 @@ class Metropolis(Kernel):
                 )
             log_ratio = torch.where(inside, log_ratio + correction, -torch.inf)
         accepted = metropolis_test(log_ratio, inputs.threshold)
-        state = WalkState(where_chain(accepted, new, x), torch.where(accepted, e_new, e), free)
+        state = WalkState(where_chain(accepted, new, x), torch.where(accepted, e_new, e), clamp)
         return state, MetropolisInfo(log_ratio)
 
     def why_not_compiled(self) -> str | None:

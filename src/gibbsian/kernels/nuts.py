@@ -142,7 +142,7 @@ class Ground(NamedTuple):
 
     energy: Energy
     metric: Metric
-    free: Tensor | None
+    clamp: Tensor | None
     start: Tensor  # H₀
     ones: Tensor  # (numel,): on short rows a product with ones is several times faster than a sum
     generator: torch.Generator
@@ -164,13 +164,13 @@ class Tree(NamedTuple):
 
 def grow(ground: Ground, level: int, p: Point, eps: Tensor, growing: Tensor, tally: Tally) -> tuple[Tree | None, Tally]:
     """2^level more leaves from p on; no tree when every chain stopped half-way."""
-    energy, metric, free, start, ones, _ = ground
+    energy, metric, clamp, start, ones, _ = ground
     stack: list[Branch] = []
     chosen: Choice | None = None
     for first in range(0, 1 << level, BLOCK):
         leaves, log_weights, ran = [], [], []
         for count in range(first, min(first + BLOCK, 1 << level)):
-            p = leapfrog(energy, p, eps, metric, free)
+            p = leapfrog(energy, p, eps, metric, clamp)
             v = p.v.flatten(1)
             w = metric.velocity(p.v).flatten(1)
             leaves.append(p)
@@ -261,11 +261,11 @@ class NUTS(Massive):
         return NutsInputs(z, sizes, [torch.Generator(x.device).manual_seed(seed) for seed in seeds])
 
     def step(self, energy: Energy, state: ChainState, inputs: NutsInputs) -> tuple[ChainState, NutsInfo]:
-        x, e, s, free = state
+        x, e, s, clamp = state
         metric = self.metric.to(x)
-        v = masked(metric.momentum(inputs.z), free)
+        v = masked(metric.momentum(inputs.z), clamp)
         start = e + metric.kinetic(v)
-        ground = Ground(energy, metric, free, start, x.new_ones(x[0].numel()), inputs.generator)
+        ground = Ground(energy, metric, clamp, start, x.new_ones(x[0].numel()), inputs.generator)
         near = far = Point(x, v, e, s)  # the two ends of the trajectory; the next doubling starts at `near`
         rho = v.flatten(1)
         chosen = Choice(x, e, s, torch.zeros_like(e))
@@ -299,7 +299,7 @@ class NUTS(Massive):
             if level + 1 < self.max_depth and not bool(alive.any()):
                 break
         info = NutsInfo(tally.acceptance / tally.leapfrogs, tally.diverged, depth, tally.leapfrogs)
-        return ChainState(chosen.x, chosen.energy, chosen.score, free), info
+        return ChainState(chosen.x, chosen.energy, chosen.score, clamp), info
 
     def why_not_compiled(self) -> str | None:
         return "NUTS grows trajectories whose length depends on the chains; HMC compiles"

@@ -154,8 +154,8 @@ class ParallelTempering(Kernel):
         super().check(energy)
         self.kernel.check(energy.tempered(torch.ones(())))
 
-    def clamped(self, free: Tensor) -> Self:
-        return replace(self, kernel=self.kernel.clamped(free))
+    def clamped(self, clamp: Tensor) -> Self:
+        return replace(self, kernel=self.kernel.clamped(clamp))
 
     # --- what a person asks -----------------------------------------------------------------------
 
@@ -179,13 +179,13 @@ class ParallelTempering(Kernel):
     def _rows(self, x: Tensor) -> Tensor:
         return x.repeat(len(self.betas), *[1] * (x.dim() - 1))
 
-    def init(self, energy: Replicas, x: Tensor, free: Tensor | None = None) -> TemperingState:
-        if free is not None and free.dim() == x.dim():
-            free = self._rows(free)
-        return self.init_replicas(energy, self._rows(x), free=free)
+    def init(self, energy: Replicas, x: Tensor, clamp: Tensor | None = None) -> TemperingState:
+        if clamp is not None and clamp.dim() == x.dim():
+            clamp = self._rows(clamp)
+        return self.init_replicas(energy, self._rows(x), clamp=clamp)
 
     def init_replicas(
-        self, energy: Replicas, x: Tensor, turn: Tensor | None = None, free: Tensor | None = None
+        self, energy: Replicas, x: Tensor, turn: Tensor | None = None, clamp: Tensor | None = None
     ) -> TemperingState:
         """The state with replicas at x `(replicas·chains, *event)`, replica by replica, coldest first.
 
@@ -195,7 +195,7 @@ class ParallelTempering(Kernel):
         energy.fit(x)
         turn = torch.zeros(1, dtype=torch.long, device=x.device) if turn is None else turn
         swaps, tries = (x.new_zeros(len(self.betas) - 1) for _ in range(2))
-        return TemperingState(self.kernel.init(energy.model, x, free), turn, swaps, tries)
+        return TemperingState(self.kernel.init(energy.model, x, clamp), turn, swaps, tries)
 
     def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> Any:
         return self._drawn(self.kernel.inputs, self._rows(x), steps, generator, start)

@@ -40,7 +40,7 @@ class KineticState(NamedTuple):
     energy: Tensor | None
     score: Tensor
     thermal: Tensor
-    free: Tensor | None = None
+    clamp: Tensor | None = None
 
 
 class KineticInputs(NamedTuple):
@@ -98,13 +98,13 @@ class UnderdampedLangevin(Massive):
         """Only the adjusted form does."""
         return self.adjusted
 
-    def init(self, energy: Any, x: Tensor, free: Tensor | None = None) -> KineticState:
+    def init(self, energy: Any, x: Tensor, clamp: Tensor | None = None) -> KineticState:
         self.metric.check(x)
         e, s = energy.energy_and_score(x) if self.adjusted else (None, energy.score(x))
-        return KineticState(x, torch.zeros_like(x), e, masked(s, free), x.new_zeros(()), free)
+        return KineticState(x, torch.zeros_like(x), e, masked(s, clamp), x.new_zeros(()), clamp)
 
     def relocate(self, energy: Any, state: KineticState, x: Tensor) -> KineticState:
-        return self.init(energy, x, state.free)._replace(v=state.v, thermal=state.thermal)
+        return self.init(energy, x, state.clamp)._replace(v=state.v, thermal=state.thermal)
 
     def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> KineticInputs:
         friction = schedule_values(self.friction, steps, start, x, "friction")
@@ -118,14 +118,14 @@ class UnderdampedLangevin(Massive):
         eps = event_view(inputs.step_size, state.x)
         friction = event_view(inputs.friction, state.x)
         c = torch.exp(-friction * eps) * state.thermal  # the first step draws the momenta afresh
-        noise = masked(self.metric.to(state.x).momentum(inputs.z), state.free)
+        noise = masked(self.metric.to(state.x).momentum(inputs.z), state.clamp)
         noise = noise * torch.sqrt(1 - c * c)
         if self.adjusted:
             return self._guided(energy, state, eps, c, noise, inputs.threshold)
         return self._baoab(energy, state, eps, c, noise), Info()
 
     def _baoab(self, energy: Any, state: KineticState, eps: Tensor, c: Tensor, noise: Tensor) -> KineticState:
-        x, v, _, s, thermal, free = state
+        x, v, _, s, thermal, clamp = state
         metric = self.metric.to(x)
         walls = isinstance(energy.domain, Bounded)
         v = torch.addcmul(v, eps, s, value=0.5)
@@ -136,14 +136,14 @@ class UnderdampedLangevin(Massive):
         x = torch.addcmul(x, eps, metric.velocity(v), value=0.5)
         if walls:
             x, v = reflect(x, v, energy.domain)
-        s = masked(energy.score(x), free)
+        s = masked(energy.score(x), clamp)
         v = torch.addcmul(v, eps, s, value=0.5)
-        return KineticState(x, v, None, s, torch.ones_like(thermal), free)
+        return KineticState(x, v, None, s, torch.ones_like(thermal), clamp)
 
     def _guided(
         self, energy: Any, state: KineticState, eps: Tensor, c: Tensor, noise: Tensor, threshold: Tensor
     ) -> tuple[KineticState, MetropolisInfo]:
-        x, v, e, s, thermal, free = state
+        x, v, e, s, thermal, clamp = state
         if e is None:
             raise CapabilityError(
                 "this state was made without energies, by the unadjusted form; start from its positions: "
@@ -151,7 +151,7 @@ class UnderdampedLangevin(Massive):
             )
         metric = self.metric.to(x)
         v = torch.addcmul(noise, c, v)
-        end = leapfrog(energy, Point(x, v, e, s), eps, metric, free)
+        end = leapfrog(energy, Point(x, v, e, s), eps, metric, clamp)
         log_ratio = e - end.energy + metric.kinetic_drop(v, end.v)
         accepted = metropolis_test(log_ratio, threshold)
         new = KineticState(
@@ -160,6 +160,6 @@ class UnderdampedLangevin(Massive):
             torch.where(accepted, end.energy, e),
             where_chain(accepted, end.score, s),
             torch.ones_like(thermal),
-            free,
+            clamp,
         )
         return new, MetropolisInfo(log_ratio, DIVERGENCE)

@@ -164,7 +164,7 @@ class BoltzmannMachine(Energy):
         return (u.reshape(steps, len(x), width),)
 
     def gibbs_sweep(
-        self, x: Tensor, noise: tuple[Tensor, ...], free: Tensor | None = None, beta: Tensor | None = None
+        self, x: Tensor, noise: tuple[Tensor, ...], clamp: Tensor | None = None, beta: Tensor | None = None
     ) -> Tensor:
         """h ~ p(h | v) where there are hidden units, then the visible units one after the other."""
         (u,) = noise
@@ -182,8 +182,8 @@ class BoltzmannMachine(Energy):
             for i in range(n):
                 p = torch.sigmoid(scale * (x @ weight[:n, i] + rest[:, i]))
                 new = low + (1 - low) * (u[:, i] < p).to(x.dtype)
-                if free is not None:
-                    new = torch.where(free[..., i] != 0, new, x[:, i])
+                if clamp is not None:
+                    new = torch.where(clamp[..., i], x[:, i], new)
                 x[:, i] = new
             return x
 
@@ -202,11 +202,11 @@ class BoltzmannMachine(Energy):
                 x = self.gibbs_sweep(x, tuple(part[0] for part in self.gibbs_noise(x, 1, generator)))
             return Contrast(self(batch).mean() - self(x).mean(), x)
         whole = self.complete()
-        clamp = torch.cat([batch.new_zeros(self.n), batch.new_ones(self.hidden)])
+        clamp = torch.arange(self.n + self.hidden, device=batch.device) < self.n
 
-        def sweep(z: Tensor, free: Tensor | None) -> Tensor:
+        def sweep(z: Tensor, held: Tensor | None) -> Tensor:
             for _ in range(steps):
-                z = whole.gibbs_sweep(z, tuple(part[0] for part in whole.gibbs_noise(z, 1, generator)), free)
+                z = whole.gibbs_sweep(z, tuple(part[0] for part in whole.gibbs_noise(z, 1, generator)), held)
             return z
 
         def started(v: Tensor) -> Tensor:

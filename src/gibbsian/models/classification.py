@@ -146,29 +146,29 @@ class ClassificationRBM(Energy):
         return layer_noise([self.label, self.hidden, self.visible], x, steps, generator, self.visible)
 
     def gibbs_sweep(
-        self, x: Tensor, noise: tuple[Tensor, ...], free: Tensor | None = None, beta: Tensor | None = None
+        self, x: Tensor, noise: tuple[Tensor, ...], clamp: Tensor | None = None, beta: Tensor | None = None
     ) -> Tensor:
-        """y ~ p(y | x), h ~ p(h | x, y), then x ~ p(x | h) where `free`."""
+        """y ~ p(y | x), h ~ p(h | x, y), then x ~ p(x | h) where not `clamp`."""
         with torch.no_grad():
             logits = self._class_logits(x, beta)
             y = self.label.sample(Natural(logits), noise[0]).flatten(1).argmax(1)
-            return self._resample(x, y, noise[1], noise[2], free, beta)[0]
+            return self._resample(x, y, noise[1], noise[2], clamp, beta)[0]
 
     def _resample(
-        self, x: Tensor, y: Tensor, up: Tensor, down: Tensor, free: Tensor | None, beta: Tensor | None
+        self, x: Tensor, y: Tensor, up: Tensor, down: Tensor, clamp: Tensor | None, beta: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         hidden = self.hidden_natural(x, y)
         h = self.hidden.sample(hidden if beta is None else hidden.scaled(beta), up)
         statistic = self.hidden.statistic(h)
         visible = self.visible.natural(self.visible_bias, statistic @ self.weight.T)
-        return self.visible.resample(visible if beta is None else visible.scaled(beta), down, x, free), statistic
+        return self.visible.resample(visible if beta is None else visible.scaled(beta), down, x, clamp), statistic
 
     def pair_sweep(
-        self, x: Tensor, y: Tensor, noise: tuple[Tensor, ...], free: Tensor | None = None
+        self, x: Tensor, y: Tensor, noise: tuple[Tensor, ...], clamp: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """h ~ p(h | x, y), then x and y given h: the chain over inputs with labels."""
         with torch.no_grad():
-            x, statistic = self._resample(x, y, noise[1], noise[2], free, None)
+            x, statistic = self._resample(x, y, noise[1], noise[2], clamp, None)
             logits = self.label_bias + statistic @ self.label_weight.T
             return x, self.label.sample(Natural(logits), noise[0]).flatten(1).argmax(1)
 
@@ -197,7 +197,7 @@ class LabeledRBM(Energy):
         """For the hidden and the visible layer."""
         return layer_noise([self.model.hidden, self.model.visible], x, steps, generator, self.model.visible)
 
-    def gibbs_sweep(self, x: Tensor, noise: tuple[Tensor, ...], free: Tensor | None = None) -> Tensor:
-        """h ~ p(h | x, y), then x ~ p(x | h) where `free`."""
+    def gibbs_sweep(self, x: Tensor, noise: tuple[Tensor, ...], clamp: Tensor | None = None) -> Tensor:
+        """h ~ p(h | x, y), then x ~ p(x | h) where not `clamp`."""
         with torch.no_grad():
-            return self.model._resample(x, self.y, noise[0], noise[1], free, None)[0]
+            return self.model._resample(x, self.y, noise[0], noise[1], clamp, None)[0]

@@ -261,11 +261,11 @@ class ConditionedMachine(Energy):
         with torch.no_grad():
             return (*noise, *(part.expand(steps, *part.shape) for part in self.terms(len(x))))
 
-    def gibbs_sweep(self, x: Tensor, noise: tuple[Tensor, ...], free: Tensor | None = None) -> Tensor:
-        """h ~ p(h | v, x), then v ~ p(v | h, x) where `free`."""
+    def gibbs_sweep(self, x: Tensor, noise: tuple[Tensor, ...], clamp: Tensor | None = None) -> Tensor:
+        """h ~ p(h | v, x), then v ~ p(v | h, x) where not `clamp`."""
         with torch.no_grad():
             h = self.hidden.sample(self.hidden_natural(x, noise[2:]), noise[0])
-            return self.visible.resample(self.visible_natural(h, noise[2:]), noise[1], x, free)
+            return self.visible.resample(self.visible_natural(h, noise[2:]), noise[1], x, clamp)
 
     def tempered(self, beta: Tensor) -> Energy:
         """The machine with joint energy βE(v, h | x), β a number or one per row."""

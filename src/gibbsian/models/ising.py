@@ -130,7 +130,7 @@ class Ising(Energy):
         return (u.reshape(steps, *x.shape),)
 
     def gibbs_sweep(
-        self, x: Tensor, noise: tuple[Tensor, ...], free: Tensor | None = None, beta: Tensor | None = None
+        self, x: Tensor, noise: tuple[Tensor, ...], clamp: Tensor | None = None, beta: Tensor | None = None
     ) -> Tensor:
         """Every color in turn: sites of one color are no neighbors, so they are drawn together."""
         (u,) = noise
@@ -139,8 +139,8 @@ class Ising(Energy):
             for color in range(self.colors):
                 p = torch.sigmoid(scale * self.local_field(x))
                 moves = self.color == color
-                if free is not None:
-                    moves = moves & (free != 0)
+                if clamp is not None:
+                    moves = moves & ~clamp
                 x = torch.where(moves, 2 * (u < p).to(x.dtype) - 1, x)
             return x
 

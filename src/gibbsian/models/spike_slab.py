@@ -190,15 +190,15 @@ class SpikeSlabRBM(Energy):
         return torch.cat(spikes).unflatten(1, (n, k)), torch.cat(rest).unflatten(1, (n, k + d))
 
     def gibbs_sweep(
-        self, x: Tensor, noise: tuple[Tensor, ...], free: Tensor | None = None, beta: Tensor | None = None
+        self, x: Tensor, noise: tuple[Tensor, ...], clamp: Tensor | None = None, beta: Tensor | None = None
     ) -> Tensor:
-        """h ~ p(h | v) with the slabs integrated out, s ~ p(s | v, h), then v ~ p(v | s, h) where `free`."""
+        """h ~ p(h | v) with the slabs integrated out, s ~ p(s | v, h), then v ~ p(v | s, h) where not `clamp`."""
         with torch.no_grad():
             law, u = self._law(beta), x @ self.weight
-            return self._resample(x, u, torch.sigmoid(self._logits(u, law)), law, noise, free)
+            return self._resample(x, u, torch.sigmoid(self._logits(u, law)), law, noise, clamp)
 
     def _resample(
-        self, v: Tensor, u: Tensor, p: Tensor, law: _Law, noise: tuple[Tensor, ...], free: Tensor | None = None
+        self, v: Tensor, u: Tensor, p: Tensor, law: _Law, noise: tuple[Tensor, ...], clamp: Tensor | None = None
     ) -> Tensor:
         spike, (slab, visible) = noise[0], noise[1].split(list(self.weight.T.shape), 1)
         active = torch.addcmul(self.slab_mean, u, 1 / self.slab_precision)
@@ -209,7 +209,7 @@ class SpikeSlabRBM(Energy):
         if law.beta is not None:
             inside = law.beta * inside
         new = torch.addcmul((law.linear + inside) / law.precision, visible, law.precision.rsqrt())
-        return new if free is None else torch.where(free != 0, new, v)
+        return new if clamp is None else torch.where(clamp, v, new)
 
     def tempered(self, beta: Tensor) -> Energy:
         """The machine with joint energy βE, β a number or one per row."""
@@ -373,12 +373,12 @@ class SpikeSlabPath:
         return self.machine.gibbs_noise(v, steps, generator)
 
     def anneal(
-        self, v: Tensor, beta: Tensor, next_beta: Tensor, noise: tuple[Tensor, ...], free: Tensor | None = None
+        self, v: Tensor, beta: Tensor, next_beta: Tensor, noise: tuple[Tensor, ...], clamp: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Weight from β to the next β, then one sweep there: (v', log p*_next(v) - log p*_β(v))."""
         with torch.no_grad():
             u, law = v @ self.machine.weight, self._law(next_beta)
             increment = self._energy(v, u, beta) - self._energy(v, u, next_beta)
             return self.machine._resample(
-                v, u, torch.sigmoid(self.machine._logits(u, law)), law, noise, free
+                v, u, torch.sigmoid(self.machine._logits(u, law)), law, noise, clamp
             ), increment

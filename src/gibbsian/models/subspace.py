@@ -103,9 +103,9 @@ class SubspaceRBM(Energy):
         return (u.reshape(steps, len(x), sum(sizes)),)
 
     def gibbs_sweep(
-        self, x: Tensor, noise: tuple[Tensor, ...], free: Tensor | None = None, beta: Tensor | None = None
+        self, x: Tensor, noise: tuple[Tensor, ...], clamp: Tensor | None = None, beta: Tensor | None = None
     ) -> Tensor:
-        """Gates given x with the subspace summed out, subspace units given both, then x where `free`."""
+        """Gates given x with the subspace summed out, subspace units given both, then x where not `clamp`."""
         (u,) = noise
         with torch.no_grad():
             gate, inner, outer = u.split([self.gates, self.gates * self.subspace, x.shape[1]], 1)
@@ -115,7 +115,7 @@ class SubspaceRBM(Energy):
             s = (inner.reshape(a.shape) < torch.sigmoid(scale * a)).to(x.dtype)  # behind a closed gate it is not seen
             scale = 1.0 if beta is None else _rows(beta, 2)
             new = (outer < torch.sigmoid(scale * self._visible_logits(h, s))).to(x.dtype)
-            return new if free is None else torch.where(free != 0, new, x)
+            return new if clamp is None else torch.where(clamp, x, new)
 
     def tempered(self, beta: Tensor) -> Energy:
         """The machine with joint energy βE, β a number or one per row."""

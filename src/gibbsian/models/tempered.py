@@ -21,7 +21,7 @@ class Machine(Protocol):
 
     def gibbs_noise(self, x: Tensor, steps: int, generator: torch.Generator) -> Any: ...
 
-    def gibbs_sweep(self, x: Tensor, noise: Any, free: Tensor | None = None, beta: Tensor | None = None) -> Tensor: ...
+    def gibbs_sweep(self, x: Tensor, noise: Any, clamp: Tensor | None = None, beta: Tensor | None = None) -> Tensor: ...
 
 
 class TemperedMachine(Energy):
@@ -52,6 +52,6 @@ class TemperedMachine(Energy):
         """The same as the machine's."""
         return self.machine.gibbs_noise(x, steps, generator)
 
-    def gibbs_sweep(self, x: Tensor, noise: Any, free: Tensor | None = None) -> Tensor:
+    def gibbs_sweep(self, x: Tensor, noise: Any, clamp: Tensor | None = None) -> Tensor:
         """One sweep at β."""
-        return self.machine.gibbs_sweep(x, noise, free, self.beta.to(x))
+        return self.machine.gibbs_sweep(x, noise, clamp, self.beta.to(x))

@@ -33,9 +33,7 @@ class _ClampedPath:
 
     def __init__(self, machine: BoltzmannMachine) -> None:
         self.machine, self.whole = machine, machine.complete()
-        free = torch.zeros_like(machine.bias)
-        free[machine.n :] = 1
-        self.free = free
+        self.clamp = torch.arange(len(machine.bias), device=machine.bias.device) < machine.n
 
     def noise(self, x: Tensor, steps: int, generator: torch.Generator) -> Any:
         return self.whole.gibbs_noise(x, steps, generator)
@@ -43,7 +41,7 @@ class _ClampedPath:
     def anneal(self, x: Tensor, beta: Tensor, next_beta: Tensor, noise: Any) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
             increment = (beta - next_beta) * self.whole(x)
-            return self.whole.gibbs_sweep(x, noise, self.free, next_beta.to(x)), increment
+            return self.whole.gibbs_sweep(x, noise, self.clamp, next_beta.to(x)), increment
 
 
 def clamped_ais(

@@ -108,8 +108,8 @@ def check_start(energy: Any, x: Tensor, name: str = "x0") -> None:
     check_placement(x, energy, name)
 
 
-def free_mask(clamp: Tensor | None, x: Tensor, domain: Domain) -> Tensor | None:
-    """1 where entries may move, 0 where `clamp` holds them; broadcasts against x."""
+def clamp_mask(clamp: Tensor | None, x: Tensor, domain: Domain) -> Tensor | None:
+    """The clamp, known to be one for chains at x, with the shape of an event or of x."""
     if clamp is None:
         return None
     if not isinstance(clamp, Tensor) or clamp.dtype != torch.bool:
@@ -124,7 +124,7 @@ def free_mask(clamp: Tensor | None, x: Tensor, domain: Domain) -> Tensor | None:
         )
     if bool(clamp.all()):
         raise ArgumentError("clamp holds every entry, so nothing is left to sample; set some entries to False")
-    return (~clamp).to(x)
+    return clamp.to(x.device, copy=True)
 
 
 def _check_counts(steps: int | None, burn_in: int, thin: int) -> None:
@@ -196,14 +196,14 @@ def sample(
             if clamp is not None:
                 raise ArgumentError("a resumed run keeps the clamp of its trace; leave clamp out")
             _check_resumable(x0, kernel, target)
-            state, done, free, x = x0.state, x0.steps, x0.clamp, x0.last
-            kernel = kernel if free is None else kernel.clamped(free)
+            state, done, clamp, x = x0.state, x0.steps, x0.clamp, x0.last
+            kernel = kernel if clamp is None else kernel.clamped(clamp)
         else:
             x = x0
             check_start(energy, x)
-            done, free = 0, free_mask(clamp, x, energy.domain)
-            kernel = kernel if free is None else kernel.clamped(free)
-            state = kernel.init(target, x.detach().clone(), free)
+            done, clamp = 0, clamp_mask(clamp, x, energy.domain)
+            kernel = kernel if clamp is None else kernel.clamped(clamp)
+            state = kernel.init(target, x.detach().clone(), clamp)
             _check_energies(state, x)
         generator = require_generator(generator, x.device)
 
@@ -239,7 +239,7 @@ def sample(
             steps=done + steps,
             kernel=kernel,
             state=state,
-            clamp=free,
+            clamp=clamp,
             moments=record.moments,
             draw_acceptance=record.acceptance,
             draw_diverged=record.diverged,

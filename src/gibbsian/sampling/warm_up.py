@@ -21,7 +21,7 @@ from gibbsian.kernels.nuts import NUTS
 from gibbsian.kernels.underdamped import UnderdampedLangevin
 from gibbsian.progress import progress_bar
 from gibbsian.random import require_generator
-from gibbsian.sampling.sample import Trace, _check_energies, check_start, free_mask
+from gibbsian.sampling.sample import Trace, _check_energies, check_start, clamp_mask
 
 __all__ = ["WarmUp", "warm_up"]
 
@@ -86,7 +86,7 @@ class Covariance:
         self.spread += outer[0] + outer[1] * (old * len(x) / self.count)
         self.mean += shift * (len(x) / self.count)
 
-    def mass(self, free: Tensor | None) -> Tensor | None:
+    def mass(self, clamp: Tensor | None) -> Tensor | None:
         """The inverse (co)variance, off-diagonal entries shrunk by n/(n+5); 1 for clamped entries.
 
         None where some entry has not moved at all, so that nothing can be said.
@@ -95,9 +95,9 @@ class Covariance:
         if self.dense:
             diagonal = torch.diag(estimate.diagonal())
             estimate = diagonal + (estimate - diagonal) * (self.count / (self.count + 5))
-        if free is not None:
-            both = free[:, None] & free if self.dense else free
-            estimate = torch.where(both, estimate, torch.diag((~free).double()) if self.dense else 1.0)
+        if clamp is not None:
+            held = clamp[:, None] | clamp if self.dense else clamp
+            estimate = torch.where(held, torch.diag(clamp.double()) if self.dense else 1.0, estimate)
         variances = estimate.diagonal() if self.dense else estimate
         if not bool(((variances > 0) & torch.isfinite(variances)).all()):
             return None
@@ -184,8 +184,8 @@ def warm_up(
     if mass == "dense":
         replace(kernel, mass=torch.eye(max(2, x0[0].numel()))).check(energy)  # type: ignore[call-arg]
     with torch.no_grad():
-        run = _Run(energy, kernel, size, x0, free_mask(clamp, x0, energy.domain), generator)
-        target = _target(kernel, run.free, x0) if target_acceptance is None else target_acceptance
+        run = _Run(energy, kernel, size, x0, clamp_mask(clamp, x0, energy.domain), generator)
+        target = _target(kernel, run.clamp, x0) if target_acceptance is None else target_acceptance
         if not 0 < target < 1:
             raise ArgumentError(f"target_acceptance={target}: expected a probability between 0 and 1, such as 0.8")
         edges = windows(steps) if mass is not None else []
@@ -202,7 +202,7 @@ def warm_up(
                 if edges and edges[0] <= at < edges[-1]:
                     estimate.update(run.position)
                     if at + 1 in edges:
-                        run.reshape(estimate.mass(run.free_event), math.exp(tuner.log_average))
+                        run.reshape(estimate.mass(run.held_event), math.exp(tuner.log_average))
                         estimate = Covariance(x0, mass == "dense")
                         tuner, recent = DualAveraging(run.first_guess(), target), []
                 tick(1, acceptance=acceptance, step=math.exp(tuner.log_step))
@@ -221,9 +221,9 @@ def warm_up(
             acceptance=torch.tensor(reached, dtype=torch.float64, device=x0.device),
             divergences=divergences,
             steps=steps,
-            kernel=new if run.free is None else new.clamped(run.free),
+            kernel=new if run.clamp is None else new.clamped(run.clamp),
             state=run.state,
-            clamp=run.free,
+            clamp=run.clamp,
         )
     return WarmUp(new, trace)
 
@@ -252,9 +252,9 @@ def _size_field(kernel: Any) -> str:
     return size
 
 
-def _target(kernel: Kernel, free: Tensor | None, x: Tensor) -> float:
+def _target(kernel: Kernel, clamp: Tensor | None, x: Tensor) -> float:
     if isinstance(kernel, RandomWalk):
-        moving = x[0].numel() if free is None else int((free != 0).expand_as(x)[0].sum())
+        moving = x[0].numel() if clamp is None else int((~clamp).expand_as(x)[0].sum())
         return 0.44 if moving == 1 else 0.234
     for kind, target in TARGETS.items():
         if isinstance(kernel, kind):
@@ -266,12 +266,11 @@ class _Run:
     """Chains of a kernel whose step size and mass change on the way."""
 
     def __init__(
-        self, energy: Any, kernel: Kernel, size: str, x: Tensor, free: Tensor | None, generator: torch.Generator
+        self, energy: Any, kernel: Kernel, size: str, x: Tensor, clamp: Tensor | None, generator: torch.Generator
     ) -> None:
-        self.energy, self.kernel, self.size, self.free, self.generator = energy, kernel, size, free, generator
+        self.energy, self.kernel, self.size, self.clamp, self.generator = energy, kernel, size, clamp, generator
         self.guess = float(torch.as_tensor(getattr(kernel, size)))
-        event = None if free is None else (free != 0).expand_as(x).any(0).flatten()
-        self.free_event = event
+        self.held_event = None if clamp is None else clamp.expand_as(x).all(0).flatten()
         self.position = x.detach().clone()
         self._start()
         _check_energies(self.state, self.position)
@@ -280,12 +279,12 @@ class _Run:
         """Fresh state: momenta that belonged to another mass are drawn anew."""
         self.unit = self._unit(self.kernel)
         self.target = self.unit.target(self.energy)
-        self.state = self.unit.init(self.target, self.position, self.free)
+        self.state = self.unit.init(self.target, self.position, self.clamp)
 
     def _unit(self, kernel: Kernel) -> Kernel:
         """The kernel at step size 1, which is then multiplied in step by step: no new kernel every step."""
         unit = replace(kernel, **{self.size: 1.0})
-        return unit if self.free is None else unit.clamped(self.free)
+        return unit if self.clamp is None else unit.clamped(self.clamp)
 
     def reshape(self, mass: Tensor | None, guess: float) -> None:
         """Take on another mass, if there is one."""
@@ -313,7 +312,7 @@ class _Run:
         probe, state, step_size = self.unit, self.state, self.guess
         if isinstance(self.kernel, HMC | NUTS | UnderdampedLangevin):
             probe = self._unit(MALA(1.0, mass=self.kernel.mass))
-            state = probe.init(self.target, self.position, self.free)
+            state = probe.init(self.target, self.position, self.clamp)
         direction = 0
         for _ in range(60):
             acceptance = float(self._move(probe, state, step_size)[1].acceptance.mean())

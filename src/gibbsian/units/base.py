@@ -90,10 +90,10 @@ class Unit(Recorded, ABC):
     def sample(self, natural: Natural, noise: Tensor, total: Tensor | None = None) -> Tensor:
         """v as a function of `noise_size` random numbers a row."""
 
-    def resample(self, natural: Natural, noise: Tensor, v: Tensor, free: Tensor | None) -> Tensor:
-        """A new v where `free` is not 0, given the clamped rest."""
+    def resample(self, natural: Natural, noise: Tensor, v: Tensor, clamp: Tensor | None) -> Tensor:
+        """A new v where `clamp` does not hold it, given what it holds."""
         new = self.sample(natural, noise, self.total_of(v))
-        return new if free is None else torch.where(free != 0, new, v)
+        return new if clamp is None else torch.where(clamp, v, new)
 
     def noise_size(self, v: Tensor | None = None) -> int:
         """Random numbers per row that `sample` wants."""

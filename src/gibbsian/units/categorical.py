@@ -116,10 +116,10 @@ class Count(Unit):
         used = (torch.arange(noise.shape[1], device=p.device) < words[:, None]).to(p.dtype)
         return torch.zeros_like(p).scatter_add_(1, index, used)
 
-    def resample(self, natural: Natural, noise: Tensor, v: Tensor, free: Tensor | None) -> Tensor:
-        if free is None:
+    def resample(self, natural: Natural, noise: Tensor, v: Tensor, clamp: Tensor | None) -> Tensor:
+        if clamp is None:
             return self.sample(natural, noise, self.total_of(v))
-        open_words = (free != 0).expand_as(v)
+        open_words = (~clamp).expand_as(v)
         linear = natural.linear.expand_as(v).masked_fill(~open_words, -torch.inf)
         linear = torch.where(open_words.any(1, keepdim=True), linear, torch.zeros_like(linear))
         new = self.sample(Natural(linear), noise, (v * open_words).sum(1))

@@ -12,7 +12,8 @@ from torch import Tensor
 from gibbsian.domains import Bounded, Box, Categorical, Discrete, Domain
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DivergenceError, DomainError
-from gibbsian.sampling.sample import check_start, free_mask
+from gibbsian.kernels.base import masked
+from gibbsian.sampling.sample import check_start, clamp_mask
 
 __all__ = ["Minimum", "minimize"]
 
@@ -85,42 +86,42 @@ def minimize(
         energy.domain.check_shape(x0, "x0")  # undecided units lie outside the domain
     else:
         check_start(energy, x0)
-    free = free_mask(clamp, x0, energy.domain)
-    free = torch.ones_like(x0) if free is None else free.expand_as(x0)
+    held = clamp_mask(clamp, x0, energy.domain)
+    held = torch.zeros_like(x0, dtype=torch.bool) if held is None else held.expand_as(x0)
     with torch.no_grad():
         if method == "lbfgs":
-            return _lbfgs(energy, x0, free, steps, tolerance)
+            return _lbfgs(energy, x0, held, steps, tolerance)
         if method == "gradient":
-            return _descent(energy, x0, free, steps, tolerance)
+            return _descent(energy, x0, held, steps, tolerance)
         if method == "icm":
-            return _icm(energy, x0, free, steps)
-        return _beam(energy, x0, free, width) if method == "beam" else _enumerate(energy, x0, free)
+            return _icm(energy, x0, held, steps)
+        return _beam(energy, x0, held, width) if method == "beam" else _enumerate(energy, x0, held)
 
 
 # --- continuous -------------------------------------------------------------------------------------
 
 
-def _lbfgs(energy: Any, x0: Tensor, free: Tensor, steps: int, tolerance: float) -> Minimum:
+def _lbfgs(energy: Any, x0: Tensor, clamp: Tensor, steps: int, tolerance: float) -> Minimum:
     domain: Domain = energy.domain
     constrain, slope, u = _coordinates(domain, x0)
     u = u.clone()
     _, first = energy.energy_and_score(constrain(u))
-    scale = 1 + float((first * slope(u) * free).abs().max())
+    scale = 1 + float(masked(first * slope(u), clamp).abs().max())
     optimizer = torch.optim.LBFGS(
         [u], max_iter=steps, tolerance_grad=tolerance * scale, tolerance_change=0, line_search_fn="strong_wolfe"
     )
 
     def closure() -> Tensor:
         e, s = energy.energy_and_score(constrain(u))
-        u.grad = -s * slope(u) * free
+        u.grad = masked(-s * slope(u), clamp)
         return e.sum()
 
     optimizer.step(closure)
-    x = torch.where(free != 0, constrain(u), x0)
+    x = torch.where(clamp, x0, constrain(u))
     e, s = energy.energy_and_score(x)
     if not bool(torch.isfinite(e).all()):
         raise DivergenceError("the energy falls without end or is not finite: it has no minimum to go to; confine it")
-    return Minimum(x, e, _at_rest(s * slope(u) * free, tolerance * scale))
+    return Minimum(x, e, _at_rest(masked(s * slope(u), clamp), tolerance * scale))
 
 
 def _coordinates(domain: Domain, x0: Tensor) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor], Tensor]:
@@ -140,20 +141,20 @@ def _coordinates(domain: Domain, x0: Tensor) -> tuple[Callable[[Tensor], Tensor]
     return torch.nn.functional.softplus, torch.sigmoid, start + torch.log(-torch.expm1(-start))
 
 
-def _descent(energy: Any, x0: Tensor, free: Tensor, steps: int, tolerance: float) -> Minimum:
+def _descent(energy: Any, x0: Tensor, clamp: Tensor, steps: int, tolerance: float) -> Minimum:
     """Steepest descent: each row accepts what lowers its energy, and doubles or halves its own step."""
     domain, x = energy.domain, x0
     e, s = energy.energy_and_score(x)
-    scale = 1 + float((s * free).abs().max())
+    scale = 1 + float(masked(s, clamp).abs().max())
     view = (-1, *[1] * (x.dim() - 1))
     step = torch.full_like(e, 0.1) / scale
     for _ in range(steps):
-        y = domain.within_walls(x + step.reshape(view) * s * free)
+        y = domain.within_walls(x + step.reshape(view) * masked(s, clamp))
         e_new, s_new = energy.energy_and_score(y)
         better = e_new < e
         x, s = (torch.where(better.reshape(view), new, old) for new, old in ((y, x), (s_new, s)))
         e, step = torch.where(better, e_new, e), torch.where(better, 1.5 * step, 0.5 * step)
-    pull = s * free
+    pull = masked(s, clamp)
     if isinstance(domain, Bounded):  # at a wall only a pull to the inside counts
         low, high = domain.bounds(x)
         pull = torch.where(((x <= low) & (pull < 0)) | ((x >= high) & (pull > 0)), 0.0, pull)
@@ -181,9 +182,9 @@ def _candidates(units: Tensor, choices: Tensor, site: int, shape: torch.Size) ->
     return every.reshape(-1, *shape[1:])
 
 
-def _icm(energy: Any, x0: Tensor, free: Tensor, sweeps: int) -> Minimum:
+def _icm(energy: Any, x0: Tensor, clamp: Tensor, sweeps: int) -> Minimum:
     units, choices = _sites(energy.domain, x0)
-    units, movable = units.clone(), _sites(energy.domain, free)[0][..., 0] != 0
+    units, movable = units.clone(), ~_sites(energy.domain, clamp)[0][..., 0]
     changed = torch.ones(len(x0), dtype=torch.bool, device=x0.device)
     for _ in range(sweeps):
         before = units.clone()
@@ -200,9 +201,9 @@ def _icm(energy: Any, x0: Tensor, free: Tensor, sweeps: int) -> Minimum:
     return Minimum(x, energy(x), ~changed)
 
 
-def _beam(energy: Any, x0: Tensor, free: Tensor, width: int) -> Minimum:
+def _beam(energy: Any, x0: Tensor, clamp: Tensor, width: int) -> Minimum:
     n, (units, choices) = len(x0), _sites(energy.domain, x0)
-    movable = _sites(energy.domain, free)[0][..., 0] != 0
+    movable = ~_sites(energy.domain, clamp)[0][..., 0]
     beam = units[None]  # (beginnings, rows, units, values)
     energies = energy(x0)[None]
     for k in range(units.shape[1]):
@@ -219,7 +220,7 @@ def _beam(energy: Any, x0: Tensor, free: Tensor, width: int) -> Minimum:
     return Minimum(x, energies[0], torch.ones(n, dtype=torch.bool, device=x0.device))
 
 
-def _enumerate(energy: Any, x0: Tensor, free: Tensor) -> Minimum:
+def _enumerate(energy: Any, x0: Tensor, clamp: Tensor) -> Minimum:
     domain: Discrete = energy.domain
     if domain.size > 1 << 20:
         raise DomainError(f"{domain} has too many states to try all of them; use method='icm' or 'beam'")
@@ -227,7 +228,7 @@ def _enumerate(energy: Any, x0: Tensor, free: Tensor) -> Minimum:
     rows = max(1, (1 << 16) // len(x0))
     for states in domain.chunks(rows, dtype=x0.dtype, device=x0.device):
         every = states[:, None].expand(-1, *x0.shape)
-        allowed = ((every == x0) | (free != 0)).flatten(2).all(2)
+        allowed = ((every == x0) | ~clamp).flatten(2).all(2)
         e = energy(every.reshape(-1, *x0.shape[1:])).reshape(len(states), -1)
         e, which = torch.where(allowed, e, torch.inf).min(0)
         better = e < best

@@ -72,7 +72,7 @@ def denoise(
 def inpaint(
     prior: Energy,
     observation: Tensor,
-    known: Tensor,
+    clamp: Tensor,
     *,
     method: str = "mode",
     strength: float = 1.0,
@@ -83,13 +83,13 @@ def inpaint(
     generator: torch.Generator | None = None,
     progress: bool | None = None,
 ) -> Restored:
-    """Fill in what is missing: the mode or the mean of the prior given the known entries, which keep their values.
+    """Fill in what is missing: the mode or the mean of the prior given the entries that `clamp` holds.
 
     Args:
         prior: an energy over continuous events.
-        observation: `(batch, *event)`; entries that are not known may hold anything finite, which is where the
+        observation: `(batch, *event)`; entries that are not held may be anything finite, which is where the
             search starts.
-        known: bool, True where an entry is known; of the event shape, or per row.
+        clamp: bool, True for entries that are known and keep their value; of the event shape, or per row.
         method, strength, kernel, steps, burn_in, chains, generator, progress: as in `denoise`.
 
     >>> import gibbsian as gb
@@ -100,8 +100,8 @@ def inpaint(
     prior.domain.check(observation, "observation")
     target = _scaled(prior, strength)
     if method == "mode":
-        return Restored(minimize(target, observation, clamp=known, steps=steps).x, None)
-    return _mean(target, observation, known, method, kernel, steps, burn_in, chains, generator, progress)
+        return Restored(minimize(target, observation, clamp=clamp, steps=steps).x, None)
+    return _mean(target, observation, clamp, method, kernel, steps, burn_in, chains, generator, progress)
 
 
 def _scaled(prior: Energy, strength: float) -> Energy:
@@ -113,7 +113,7 @@ def _scaled(prior: Energy, strength: float) -> Energy:
 def _mean(
     target: Energy,
     start: Tensor,
-    known: Tensor | None,
+    clamp: Tensor | None,
     method: str,
     kernel: Kernel | None,
     steps: int,
@@ -130,9 +130,8 @@ def _mean(
     kernel = Gibbs() if kernel is None else kernel
     n = len(start)
     begin = start.repeat(chains, *[1] * (start.dim() - 1))
-    clamp = known
-    if known is not None and known.dim() == start.dim():
-        clamp = known.repeat(chains, *[1] * (start.dim() - 1))
+    if clamp is not None and clamp.dim() == start.dim():
+        clamp = clamp.repeat(chains, *[1] * (start.dim() - 1))
     state: Tensor | Trace = begin
     mean, square = torch.zeros_like(start), torch.zeros_like(start)
     for step in range(steps):  # one at a time: the random numbers of several steps of a large image are many

@@ -165,11 +165,11 @@ class DBM(Energy):
         parity: int,
         noise: dict[int, Tensor],
         *,
-        free: dict[int, Tensor] | None = None,
+        clamp: dict[int, Tensor] | None = None,
         beta: Tensor | None = None,
         visible: bool = True,
     ) -> list[Tensor | None]:
-        """Half a sweep: the layers of a parity drawn given the others, where `free`; v is left out on request."""
+        """Half a sweep: the layers of a parity drawn given the others, where not clamped; v is left out on request."""
         seen, out = self.statistics(values), list(values)
         for i in range(parity if visible or parity else 2, len(self.layers), 2):
             natural = self.natural(i, seen)
@@ -178,7 +178,7 @@ class DBM(Energy):
             if old is None:
                 out[i] = self.layers[i].sample(natural, noise[i])
             else:
-                out[i] = self.layers[i].resample(natural, noise[i], old, None if free is None else free[i])
+                out[i] = self.layers[i].resample(natural, noise[i], old, None if clamp is None else clamp.get(i))
         return out
 
     def gibbs_noise(self, x: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, ...]:
@@ -186,12 +186,12 @@ class DBM(Energy):
         require_generator(generator, x.device)
         return layer_noise([Bernoulli(1), *self.layers], x, steps, generator, self.layers[0])
 
-    def gibbs_sweep(self, x: Tensor, noise: tuple[Tensor, ...], free: Tensor | None = None) -> Tensor:
-        """h ~ p(h | v) exactly, then v ~ p(v | h¹) where `free`; for machines of few hidden units, else use `side(0)`."""
+    def gibbs_sweep(self, x: Tensor, noise: tuple[Tensor, ...], clamp: Tensor | None = None) -> Tensor:
+        """h ~ p(h | v) exactly, then v ~ p(v | h¹) where not clamped; for machines of few hidden units, else use `side(0)`."""
         with torch.no_grad():
             values: list[Tensor | None] = [x, *exact_hidden(self, x, noise)]
             natural = self.natural(0, self.statistics(values))
-            return self.layers[0].resample(natural, noise[1], x, free)
+            return self.layers[0].resample(natural, noise[1], x, clamp)
 
     def draw_hidden(self, v: Tensor, *, generator: torch.Generator, sweeps: int = 100) -> list[Tensor]:
         """h¹, h², ... ~ p(h | v): exactly where the hidden states can be enumerated, else after `sweeps` Gibbs sweeps
@@ -211,29 +211,27 @@ class DBM(Energy):
     def _numbers(self, v: Tensor, generator: torch.Generator) -> dict[int, Tensor]:
         return {i: part[0] for i, part in enumerate(layer_noise(list(self.layers), v, 1, generator, self.layers[0]))}
 
-    def fill_in(self, v: Tensor, known: Tensor, *, steps: int = 1000, generator: torch.Generator) -> Tensor:
-        """Complete partial examples: Gibbs sweeps with the entries where `known` is True held, all else drawn.
+    def fill_in(self, v: Tensor, clamp: Tensor, *, steps: int = 1000, generator: torch.Generator) -> Tensor:
+        """Complete partial examples: Gibbs sweeps with the entries where `clamp` is True held, all else drawn.
 
-        Returns E[v | h¹] of the last states at unknown entries (for Bernoulli units gray values), v at known ones.
+        Returns E[v | h¹] of the last states at the others (for Bernoulli units gray values), v at the held ones.
         """
         require_generator(generator, v.device)
-        if known.dtype != torch.bool or known.shape not in {v.shape, v.shape[1:]}:
+        if clamp.dtype != torch.bool or clamp.shape not in {v.shape, v.shape[1:]}:
             raise ArgumentError(
-                f"known is {known.dtype} of shape {tuple(known.shape)}, expected a bool tensor of shape "
-                f"{tuple(v.shape[1:])} or {tuple(v.shape)}, True where entries of v are given"
+                f"clamp is {clamp.dtype} of shape {tuple(clamp.shape)}, expected a bool tensor of shape "
+                f"{tuple(v.shape[1:])} or {tuple(v.shape)}, True where entries of v are held"
             )
         start = self.domain.sample(len(v), generator=generator, dtype=v.dtype)
-        v = torch.where(known, v, start)
+        v = torch.where(clamp, v, start)
         self.domain.check(v, "v")
         with torch.no_grad():
-            free = {i: torch.ones((), dtype=v.dtype, device=v.device) for i in range(len(self.layers))}
-            free[0] = (~known).to(v)
             values: list[Tensor | None] = [v, *self.draw_hidden(v, generator=generator, sweeps=1)]
             for _ in range(steps):
                 numbers = self._numbers(v, generator)
-                values = self.resample(self.resample(values, 0, numbers, free=free), 1, numbers)
+                values = self.resample(self.resample(values, 0, numbers, clamp={0: clamp}), 1, numbers)
             mean = self.layers[0].mean(self.natural(0, self.statistics(values)))
-            return torch.where(known, v, mean)
+            return torch.where(clamp, v, mean)
 
     def path(self, base_bias: Tensor | None = None, *, data: Tensor | None = None) -> DBMPath:
         """The annealing path from independent units to this machine, its state the odd layers; see `RBM.path`.

@@ -101,16 +101,16 @@ class LayerSide(Energy):
         return layer_noise([self.dbm.layers[i] for i in (*self.others, *self.own)], x, steps, generator)
 
     def gibbs_sweep(
-        self, x: Tensor, noise: tuple[Tensor, ...], free: Tensor | None = None, beta: Tensor | None = None
+        self, x: Tensor, noise: tuple[Tensor, ...], clamp: Tensor | None = None, beta: Tensor | None = None
     ) -> Tensor:
-        """The other half given this one, then this one given the other where `free`."""
+        """The other half given this one, then this one given the other where not `clamp`."""
         with torch.no_grad():
             numbers = dict(zip((*self.others, *self.own), noise, strict=True))
             mask = None
-            if free is not None:
-                mask = dict(zip(self.own, self.split(free.expand(x.shape)), strict=True))
+            if clamp is not None:
+                mask = dict(zip(self.own, self.split(clamp.expand(x.shape)), strict=True))
             values = self.dbm.resample(self._values(x), 1 - self.parity, numbers, beta=beta)
-            values = self.dbm.resample(values, self.parity, numbers, free=mask, beta=beta)
+            values = self.dbm.resample(values, self.parity, numbers, clamp=mask, beta=beta)
             return self.join([values[i] for i in self.own])  # type: ignore[misc]
 
     def hidden_of(self, x: Tensor, *, generator: torch.Generator) -> list[Tensor]:

@@ -331,16 +331,16 @@ class DBN(Energy):
             self.domain.check(start, "start")
             h = self.up(start, generator=generator)[-1]
             x = h if self.classes is None else torch.cat([x[:, : self.classes], h.flatten(1)], 1)
-        free = None
+        clamp = None
         if label is not None:
             y = torch.as_tensor(label, device=device).expand(n)
             self.check_labels(y)
-            x = torch.cat([self.one_hot(y, x), x[:, self.classes :]], 1)
-            free = torch.ones_like(x[0])
-            free[: self.classes] = 0
+            labels = self.one_hot(y, x)
+            x = torch.cat([labels, x[:, labels.shape[1] :]], 1)
+            clamp = torch.arange(x.shape[1], device=device) < labels.shape[1]
         for _ in range(steps):
             noise = self.top.gibbs_noise(x, 1, generator)
-            x = self.top.gibbs_sweep(x, tuple(part[0] for part in noise), free)
+            x = self.top.gibbs_sweep(x, tuple(part[0] for part in noise), clamp)
         return self.down(self.features_of(x), generator=generator, mean=mean, total=total)
 
     def features_of(self, x: Tensor) -> Tensor:

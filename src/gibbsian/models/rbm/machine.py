@@ -170,11 +170,11 @@ class RBM(Energy):
         self.check_proper()
         return layer_noise([self.hidden, self.visible], x, steps, generator, self.visible)
 
-    def gibbs_sweep(self, x: Tensor, noise: tuple[Tensor, ...], free: Tensor | None = None) -> Tensor:
-        """h ~ p(h | v), then v ~ p(v | h) where `free`."""
+    def gibbs_sweep(self, x: Tensor, noise: tuple[Tensor, ...], clamp: Tensor | None = None) -> Tensor:
+        """h ~ p(h | v), then v ~ p(v | h) where not `clamp`."""
         with torch.no_grad():
             h = self.hidden.sample(self.hidden_natural(x), noise[0])
-            return self.visible.resample(self.visible_natural(h), noise[1], x, free)
+            return self.visible.resample(self.visible_natural(h), noise[1], x, clamp)
 
     def tempered(self, beta: Tensor) -> Energy:
         """The machine with joint energy βE(v, h), β a number or one per row: its block conditionals stay exact."""

@@ -73,12 +73,12 @@ def _sweep(
     v: Tensor,
     hidden: Natural,
     noise: tuple[Tensor, ...],
-    free: Tensor | None,
+    clamp: Tensor | None,
 ) -> Tensor:
     """h ~ p_β(h | v), v ~ p_β(v | h)."""
     h = rbm.hidden.sample(_mixed(hidden, base[1] if base else None, beta), noise[0])
     visible = _mixed(rbm.visible_natural(h), base[0] if base else None, beta)
-    return rbm.visible.resample(visible, noise[1], v, free)
+    return rbm.visible.resample(visible, noise[1], v, clamp)
 
 
 class TemperedRBM(Energy):
@@ -113,10 +113,10 @@ class TemperedRBM(Energy):
         """The same as the machine's."""
         return self.rbm.gibbs_noise(x, steps, generator)
 
-    def gibbs_sweep(self, x: Tensor, noise: tuple[Tensor, ...], free: Tensor | None = None) -> Tensor:
-        """h ~ p_β(h | v), then v ~ p_β(v | h) where `free`."""
+    def gibbs_sweep(self, x: Tensor, noise: tuple[Tensor, ...], clamp: Tensor | None = None) -> Tensor:
+        """h ~ p_β(h | v), then v ~ p_β(v | h) where not `clamp`."""
         with torch.no_grad():
-            return _sweep(self.rbm, self.base, self.beta, x, self.rbm.hidden_natural(x), noise, free)
+            return _sweep(self.rbm, self.base, self.beta, x, self.rbm.hidden_natural(x), noise, clamp)
 
 
 class RBMPath:
@@ -169,7 +169,7 @@ class RBMPath:
         return self.rbm.gibbs_noise(v, steps, generator)
 
     def anneal(
-        self, v: Tensor, beta: Tensor, next_beta: Tensor, noise: tuple[Tensor, ...], free: Tensor | None = None
+        self, v: Tensor, beta: Tensor, next_beta: Tensor, noise: tuple[Tensor, ...], clamp: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Weight from β to the next β, then one sweep there: (v', log p*_next(v) - log p*_β(v)).
 
@@ -180,4 +180,4 @@ class RBMPath:
             hidden = self.rbm.hidden_natural(v)
             before = _free_energy(self.rbm, self.base, beta, v, hidden)
             after = _free_energy(self.rbm, self.base, next_beta, v, hidden)
-            return _sweep(self.rbm, self.base, next_beta, v, hidden, noise, free), before - after
+            return _sweep(self.rbm, self.base, next_beta, v, hidden, noise, clamp), before - after
