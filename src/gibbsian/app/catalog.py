@@ -27,7 +27,6 @@ KINDS = {
     "estimators": "partition functions, exact, estimated or bounded",
 }
 _CLASSES = ("models", "energies", "units", "domains", "kernels", "objectives")
-_BASES = {"Energy", "ScoreField", "Domain", "Unit", "Kernel", "Objective", "FittedNoise", "SamplerKind"}
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ def classes(kind: str) -> dict[str, type]:
     return {
         name: thing
         for name, thing in found.items()
-        if isinstance(thing, type) and not issubclass(thing, tuple) and name not in _BASES
+        if isinstance(thing, type) and not issubclass(thing, tuple) and not inspect.isabstract(thing)
     }
 
 

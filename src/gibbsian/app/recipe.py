@@ -8,8 +8,9 @@
 `Name: {arguments}` is short for jsonargparse's `{class_path: Name, init_args: {arguments}}`; both are understood.
 """
 
+import inspect
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,9 @@ from gibbsian.energy import Energy, ScoreField
 from gibbsian.errors import ArgumentError, DataError, GibbsianError
 from gibbsian.kernels import Kernel
 from gibbsian.objectives import Objective
+from gibbsian.objectives.noise import FittedNoise
+from gibbsian.objectives.ranking import Proposal
+from gibbsian.objectives.samplers import SamplerKind
 from gibbsian.training.fit import fit
 from gibbsian.training.guard import Guard
 
@@ -168,28 +172,27 @@ class Recipe:
 
 # --- YAML -----------------------------------------------------------------------------------------
 
+_SECTIONS = {"data", "fit", "sample", "evaluate", "pretrain"}
 
-_UNTYPED = {"noise", "sampler"}  # arguments of any type: the parser cannot tell there which class a short name means
-
-
-def _expand(value: Any, names: set[str], key: str = "") -> Any:
+def _expand(value: Any, names: set[str]) -> Any:
     """`Name: {arguments}` as class path and arguments."""
     if isinstance(value, list):
-        return [_expand(item, names, key) for item in value]
+        return [_expand(item, names) for item in value]
     if not isinstance(value, dict):
         return value
-    if len(value) == 1:
-        name, body = next(iter(value.items()))
-        named = isinstance(name, str) and (name in names or name[:1].isupper() or "." in name)
-        if named and (body is None or isinstance(body, dict)):
-            value = {"class_path": name, "init_args": body or {}}
-    value = {inner: _expand(item, names, inner) for inner, item in value.items()}
+    value = {key: _expand(item, names) for key, item in _spelled_out(value, names).items()}
     name = value.get("class_path")
-    if name in names and (key in _UNTYPED or takes_a_list(catalog.find_class(name))):
-        cls = catalog.find_class(name)
-        home = "gibbsian.app.factories" if takes_a_list(cls) else cls.__module__
-        value["class_path"] = f"{home}.{name}"
+    if name in names and takes_a_list(catalog.find_class(name)):
+        value["class_path"] = f"gibbsian.app.factories.{name}"
     return value
+
+
+def _spelled_out(value: dict[Any, Any], names: set[str]) -> dict[Any, Any]:
+    if len(value) != 1:
+        return value
+    name, body = next(iter(value.items()))
+    named = isinstance(name, str) and (name in names or name[:1].isupper() or "." in name)
+    return {"class_path": name, "init_args": body or {}} if named and (body is None or isinstance(body, dict)) else value
 
 
 def _names() -> set[str]:
@@ -220,32 +223,14 @@ _SCHEDULES = ("geometric", "linear", "cosine", "polynomial", "sigmoid")
 
 def _settle() -> None:
     """Tell jsonargparse about our classes and tensors, once."""
-    set_parsing_settings(subclasses_enabled=[Objective, Kernel, Domain, Guard], instantiate_subclass_spec_in_any=False)
+    kinds = [Objective, Kernel, Domain, Guard, FittedNoise, Proposal, SamplerKind]
+    set_parsing_settings(subclasses_enabled=kinds, instantiate_subclass_spec_in_any=False)
     register_type(torch.Tensor, serializer=lambda t: t.tolist(), deserializer=_tensor)
     set_loader("gibbsian", _load, exceptions=(yaml.YAMLError,), json_superset=True)
     set_dumper("gibbsian", lambda data: yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
 
 
 _settle()
-
-
-def _build_any(value: Any) -> Any:
-    """Class specs in arguments of any type (a noise, a sampler): only classes of the library are built."""
-    if isinstance(value, Namespace):
-        value = value.as_dict()
-    if isinstance(value, dict) and "class_path" in value:
-        options = {k: _build_any(v) for k, v in (value.get("init_args") or {}).items()}
-        cls = catalog.find_class(str(value["class_path"]))
-        tensors = {k: _tensor(v) if _wants_tensor(cls, k) and isinstance(v, list) else v for k, v in options.items()}
-        return cls(**tensors)
-    return value
-
-
-def _wants_tensor(cls: type, name: str) -> bool:
-    import inspect
-
-    parameter = inspect.signature(cls).parameters.get(name)
-    return parameter is not None and "Tensor" in str(parameter.annotation)
 
 
 def make_parser(model: type = Energy) -> ArgumentParser:
@@ -271,10 +256,6 @@ def make_parser(model: type = Energy) -> ArgumentParser:
     parser.add_class_arguments(SampleSpec, "sample")
     parser.add_class_arguments(EvaluateSpec, "evaluate")
     return parser
-
-
-def _instantiate(cls: type, *args: Any, **kwargs: Any) -> Any:
-    return cls(*args, **{name: _build_any(value) for name, value in kwargs.items()})
 
 
 def recipe_source(given: str) -> tuple[str, str]:
@@ -312,8 +293,7 @@ def _merged(base: Any, change: Any) -> Any:
     """`change` on top of `base`; sections are merged, everything else is replaced."""
     if not isinstance(base, dict) or not isinstance(change, dict):
         return change
-    sections = {"data", "fit", "sample", "evaluate", "pretrain"}
-    return base | {k: base[k] | v if k in sections and isinstance(base.get(k), dict) else v for k, v in change.items()}
+    return base | {k: base[k] | v if k in _SECTIONS and isinstance(base.get(k), dict) else v for k, v in change.items()}
 
 
 def parse_recipe(text: str, flags: Sequence[str] = (), *, name: str = "run") -> Recipe:
@@ -324,27 +304,18 @@ def parse_recipe(text: str, flags: Sequence[str] = (), *, name: str = "run") -> 
     >>> recipe.objective.projections, recipe.fit["steps"]
     (3, 5)
     """
-    try:
-        loaded = _load(text)
-    except yaml.YAMLError as error:
-        raise ArgumentError(f"{name} is not valid YAML: {_yaml_problem(error)}") from error
-    if not isinstance(loaded, dict):
-        raise ArgumentError(f"{name} holds no recipe; begin with data:, model:, objective: and fit:")
+    loaded = _loaded(text, name)
     parser = make_parser(_kind_of_model(loaded, flags))
     _check_keys(loaded, parser, name)
-    asked = any(flag.startswith("--print_config") or flag == "--help" for flag in flags)
-    if not asked:
-        for key in ("data", "model", "objective"):
-            if key not in loaded and not any(flag.startswith(f"--{key}") for flag in flags):
-                raise ArgumentError(f"{name} has no {key}:, which every recipe needs")
+    if not any(flag.startswith("--print_config") or flag == "--help" for flag in flags):
+        _check_whole(loaded, flags, name)
     try:
         config = parser.parse_args(["--config", yaml.safe_dump(loaded, sort_keys=False), *flags])
-        built = parser.instantiate(config, instantiators=[(_instantiate, Objective, True)])
+        built = parser.instantiate(config)
     except GibbsianError as error:
         raise ArgumentError(f"{name}: {error}") from error
     except (ParserError, ValueError, TypeError) as error:
         raise ArgumentError(f"{name}: {explain(str(error), parser)}") from error
-    text = parser.dump(config, format="gibbsian")
     if built.model is None or built.objective is None:
         raise ArgumentError(f"{name} names no model or no objective; every recipe needs both")
     return Recipe(
@@ -358,8 +329,24 @@ def parse_recipe(text: str, flags: Sequence[str] = (), *, name: str = "run") -> 
         sample=built.sample,
         evaluate=built.evaluate,
         pretrain=built.pretrain,
-        text=text,
+        text=parser.dump(config, format="gibbsian"),
     )
+
+
+def _loaded(text: str, name: str) -> dict[str, Any]:
+    try:
+        loaded = _load(text)
+    except yaml.YAMLError as error:
+        raise ArgumentError(f"{name} is not valid YAML: {_yaml_problem(error)}") from error
+    if not isinstance(loaded, dict):
+        raise ArgumentError(f"{name} holds no recipe; begin with data:, model:, objective: and fit:")
+    return loaded
+
+
+def _check_whole(loaded: dict[str, Any], flags: Sequence[str], name: str) -> None:
+    for key in ("data", "model", "objective"):
+        if key not in loaded and not any(flag.startswith(f"--{key}") for flag in flags):
+            raise ArgumentError(f"{name} has no {key}:, which every recipe needs")
 
 
 def _kind_of_model(loaded: dict[str, Any], flags: Sequence[str]) -> type:
@@ -380,36 +367,33 @@ def _kind_of_model(loaded: dict[str, Any], flags: Sequence[str]) -> type:
 
 
 def _yaml_problem(error: yaml.YAMLError) -> str:
-    mark = getattr(error, "problem_mark", None)
-    where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-    return where + (getattr(error, "problem", None) or " ".join(str(error).split()))
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return " ".join(str(error).split())
+    mark = error.problem_mark
+    return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem or ' '.join(str(error).split())}"
 
 
 def _check_keys(loaded: dict[str, Any], parser: ArgumentParser, name: str) -> None:
     """Refuse keys that do not exist, with the nearest one that does."""
     known = _known_keys(parser)
-    top = {key.split(".")[0] for key in known}
-    for key, value in loaded.items():
-        if key not in top:
-            raise ArgumentError(
-                f"{name} has an unknown key {key!r}; {catalog.suggest(str(key), top)}The keys are {', '.join(sorted(top))}"
-            )
-        if key in {"data", "fit", "sample", "evaluate", "pretrain"} and isinstance(value, dict):
-            below = {k.split(".")[1] for k in known if k.startswith(f"{key}.")}
-            for inner in value:
-                if inner not in below:
-                    raise ArgumentError(
-                        f"{name} has an unknown key {key}.{inner}; {catalog.suggest(str(inner), below)}"
-                        f"The keys of {key} are {', '.join(sorted(below))}"
-                    )
+    _check_known(loaded, {key.split(".")[0] for key in known}, name, "")
+    for section in _SECTIONS & set(loaded):
+        if isinstance(loaded[section], dict):
+            below = {key.split(".")[1] for key in known if key.startswith(f"{section}.")}
+            _check_known(loaded[section], below, name, section)
+
+
+def _check_known(given: Iterable[Any], known: set[str], name: str, section: str) -> None:
+    for key in given:
+        if key not in known:
+            shown, where = (f"{section}.{key}", f"The keys of {section}") if section else (repr(key), "The keys")
+            near = catalog.suggest(str(key), known)
+            raise ArgumentError(f"{name} has an unknown key {shown}; {near}{where} are {', '.join(sorted(known))}")
 
 
 def _known_keys(parser: ArgumentParser) -> list[str]:
-    return [
-        a.dest
-        for a in parser._actions
-        if a.dest not in {"help", "config", "print_config", "==SUPPRESS=="} and "help" not in a.dest
-    ]
+    keys = [key for key in parser.get_defaults().keys() if key != "config"]  # noqa: SIM118: a namespace is no dictionary
+    return [*keys, *sorted(_SECTIONS)]
 
 
 # --- one sentence for what the parser says --------------------------------------------------------
@@ -420,18 +404,35 @@ def explain(text: str, parser: ArgumentParser) -> str:
     keys = re.findall(r'Parser key "([\w.]+)"', text)
     where = f"{'.'.join(dict.fromkeys(keys))}: " if keys else ""
     paths = re.findall(r"class_path '([\w.]+)'", text)
-    owner = paths[-1].rpartition(".")[2] if paths else ""
-    if found := re.search(r"unrecognized arguments: --(\S+)", text):
-        flags = _known_keys(parser)
-        near = catalog.suggest(found[1], flags) or catalog.suggest(found[1].split(".")[0], flags)
-        return f"there is no flag --{found[1]}; {near}See `gibbsian train --help`"
+    path = paths[-1] if paths else ""
+    found = _unknown_flag(text, parser) or _wrong_argument(text, where, path) or _wrong_value(text, where)
+    reasons = _reasons(text)
+    return found or where + " ".join((reasons[0] if reasons else text).split())
+
+
+def _unknown_flag(text: str, parser: ArgumentParser) -> str | None:
+    found = re.search(r"unrecognized arguments: --(\S+)", text)
+    if found is None:
+        return None
+    flags = _known_keys(parser)
+    near = catalog.suggest(found[1], flags) or catalog.suggest(found[1].split(".")[0], flags)
+    return f"there is no flag --{found[1]}; {near}See `gibbsian train --help`"
+
+
+def _wrong_argument(text: str, where: str, path: str) -> str | None:
+    """An argument that a class does not have, or one that it needs."""
+    owner = path.rpartition(".")[2]
     if owner and (found := re.search(r"(?:Option|Key) '([\w.]+)' is not (?:accepted|expected)", text)):
-        takes = _arguments(paths[-1])
+        takes = _arguments(path)
         near = catalog.suggest(found[1], takes)
         return f"{where}{owner} has no argument {found[1]!r}; {near}It takes {', '.join(takes) or 'none'}"
     if found := re.search(r"arguments are required: ([\w, .]+)|Key [\"']?([\w.]+)[\"']? is required", text):
         return f"{where}{owner} needs {found[1] or found[2]}" if owner else f"{found[1] or found[2]} must be given"
-    reasons = re.findall(r"- (?!Import path|Expected|Problem)(.+)", text)
+    return None
+
+
+def _wrong_value(text: str, where: str) -> str | None:
+    """A name that is no class, or a value of another type."""
     values = re.findall(r"(?:Given|Got) value: (.+)", text)
     wanted = re.findall(r"Expected an? (<class '[\w.]+'>|List|list|sequence|dict)", text)
     unknown = re.search(r"Expected a dot import path string: (\S+)|Import path ([\w.]+) does not", text)
@@ -439,16 +440,18 @@ def explain(text: str, parser: ArgumentParser) -> str:
         name = unknown[1] or unknown[2]
         near = catalog.suggest(name.rpartition(".")[2], sorted(_names()))
         return f"{where}there is no {name!r} that fits here; {near}See `gibbsian list`"
-    if values and wanted and not reasons:
+    if values and wanted and not _reasons(text):
         kinds = dict.fromkeys(w.removeprefix("<class '").removesuffix("'>") for w in wanted)
         named = " or ".join(kinds).replace("NoneType", "nothing")
         return f"{where}{values[0].strip()!r} was given where {named} is expected"
-    return where + " ".join((reasons[0] if reasons else text).split())
+    return None
+
+
+def _reasons(text: str) -> list[str]:
+    return re.findall(r"- (?!Import path|Expected|Problem)(.+)", text)
 
 
 def _arguments(path: str) -> list[str]:
-    import inspect
-
     try:
         cls = catalog.find_class(path)
     except ArgumentError:

@@ -50,7 +50,7 @@ class Adversarial(SteppedObjective):
     >>> loss.value.backward(); loss.other.backward()
     """
 
-    sampler: Any = "flow"
+    sampler: str | SamplerKind = "flow"
     penalty: float = 0.0
     gradient_penalty: float = 0.0
 

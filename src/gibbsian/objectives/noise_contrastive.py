@@ -6,8 +6,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Distribution
 from torch.nn.functional import softplus
 
+from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError
 from gibbsian.objectives.base import Batch, Loss, Objective, check_finite, observed
 from gibbsian.objectives.common import finish, need_energy, one_of, whole
@@ -63,7 +65,7 @@ class NoiseContrastive(Objective):
     >>> loss.value.backward()
     """
 
-    noise: Any = "gaussian"
+    noise: str | FittedNoise | Energy | Distribution = "gaussian"
     ratio: int = 1
 
     def __post_init__(self) -> None:

@@ -132,7 +132,7 @@ class RankingContrastive(Objective):
     >>> objective(model, batch, objective.init(model, batch, g), g).value.backward()
     """
 
-    noise: Any = "gaussian"
+    noise: str | Proposal | FittedNoise = "gaussian"
     candidates: int = 32
     kind: str = "ranking"
 
