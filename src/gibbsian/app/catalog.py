@@ -91,19 +91,28 @@ def entries(kind: str) -> list[Entry]:
     """
     if kind not in KINDS:
         raise ArgumentError(f"there is no kind {kind!r}; {suggest(kind, KINDS)}The kinds are {', '.join(KINDS)}")
-    if kind == "recipes":
-        return [Entry(name, _about(recipe_text(name)), "gibbsian train " + name) for name in recipe_names()]
-    if kind == "data":
-        from gibbsian.data import NAMED, STEPS, TOYS
-
-        named = [Entry(name, entry.about, "set") for name, entry in NAMED.items()]
-        toys = [Entry(name, _first_line(function), "toy law") for name, function in TOYS.items()]
-        return named + toys + [Entry(name, _first_line(step), "step") for name, step in STEPS.items()]
-    if kind == "estimators":
-        module = importlib.import_module("gibbsian.partition")
-        functions = {n: getattr(module, n) for n in module.__all__ if inspect.isfunction(getattr(module, n))}
-        return [Entry(n, _first_line(f), f"gibbsian.partition.{n}") for n, f in sorted(functions.items())]
+    own = {"recipes": _recipes, "data": _data, "estimators": _estimators}
+    if kind in own:
+        return own[kind]()
     return [Entry(n, _first_line(c), f"gibbsian.{kind}.{n}") for n, c in sorted(classes(kind).items())]
+
+
+def _recipes() -> list[Entry]:
+    return [Entry(name, _about(recipe_text(name)), "gibbsian train " + name) for name in recipe_names()]
+
+
+def _data() -> list[Entry]:
+    from gibbsian.data import NAMED, STEPS, TOYS
+
+    named = [Entry(name, entry.about, "set") for name, entry in NAMED.items()]
+    toys = [Entry(name, _first_line(function), "toy law") for name, function in TOYS.items()]
+    return named + toys + [Entry(name, _first_line(step), "step") for name, step in STEPS.items()]
+
+
+def _estimators() -> list[Entry]:
+    module = importlib.import_module("gibbsian.partition")
+    functions = {n: getattr(module, n) for n in module.__all__ if inspect.isfunction(getattr(module, n))}
+    return [Entry(n, _first_line(f), f"gibbsian.partition.{n}") for n, f in sorted(functions.items())]
 
 
 def find_class(name: str) -> type:

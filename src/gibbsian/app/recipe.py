@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import yaml
 from jsonargparse import ArgumentError as ParserError
-from jsonargparse import ArgumentParser, Namespace, get_loader, set_dumper, set_loader, set_parsing_settings
+from jsonargparse import ArgumentParser, get_loader, set_dumper, set_loader, set_parsing_settings
 from jsonargparse.typing import register_type
 
 from gibbsian import schedules
@@ -174,6 +174,7 @@ class Recipe:
 
 _SECTIONS = {"data", "fit", "sample", "evaluate", "pretrain"}
 
+
 def _expand(value: Any, names: set[str]) -> Any:
     """`Name: {arguments}` as class path and arguments."""
     if isinstance(value, list):
@@ -192,7 +193,9 @@ def _spelled_out(value: dict[Any, Any], names: set[str]) -> dict[Any, Any]:
         return value
     name, body = next(iter(value.items()))
     named = isinstance(name, str) and (name in names or name[:1].isupper() or "." in name)
-    return {"class_path": name, "init_args": body or {}} if named and (body is None or isinstance(body, dict)) else value
+    return (
+        {"class_path": name, "init_args": body or {}} if named and (body is None or isinstance(body, dict)) else value
+    )
 
 
 def _names() -> set[str]:
@@ -392,8 +395,7 @@ def _check_known(given: Iterable[Any], known: set[str], name: str, section: str)
 
 
 def _known_keys(parser: ArgumentParser) -> list[str]:
-    keys = [key for key in parser.get_defaults().keys() if key != "config"]  # noqa: SIM118: a namespace is no dictionary
-    return [*keys, *sorted(_SECTIONS)]
+    return sorted({*parser.get_defaults().keys(), *_SECTIONS} - {"config"})
 
 
 # --- one sentence for what the parser says --------------------------------------------------------

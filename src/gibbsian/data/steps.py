@@ -31,6 +31,9 @@ class Step:
 
     whole = False  # changes which rows there are, so it cannot run batch by batch
     augments = False  # for training batches only: held-out rows and samples are left alone
+    anew = False  # draws afresh for every batch
+    moves = False  # puts entries elsewhere and leaves them as they are
+    mixes = False  # makes every entry from all of them
 
     def fit(self, train: Rows) -> Fitted:
         """What is learned from the training part."""
@@ -52,7 +55,7 @@ class Step:
     @property
     def late(self) -> bool:
         """Must it run batch by batch?"""
-        return self.augments or bool(getattr(self, "anew", False))
+        return self.augments or self.anew
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,8 @@ class Columns(Step):
     varying: bool = False
     correlation: float | None = None
 
+    moves = True
+
     def fit(self, train: Rows) -> Fitted:
         x = train.tensor[:_LOOK].double()
         if x.dim() != 2:
@@ -154,6 +159,8 @@ class Columns(Step):
 class Flatten(Step):
     """Each example as one row of numbers."""
 
+    moves = True
+
     def fit(self, train: Rows) -> Fitted:
         return {"shape": torch.tensor(train.x.shape[1:])}
 
@@ -169,6 +176,8 @@ class Reshape(Step):
     """Each example in another shape, such as [1, 28, 28] for a network that wants a channel axis."""
 
     shape: Sequence[int]
+
+    moves = True
 
     def fit(self, train: Rows) -> Fitted:
         old = tuple(train.x.shape[1:])
@@ -246,6 +255,8 @@ class Whiten(Step):
     kind: str = "zca"
     keep: int | None = None
     epsilon: float = 1e-5
+
+    mixes = True
 
     def fit(self, train: Rows) -> Fitted:
         x = Rows(train.x[:_LOOK]).tensor.double()
@@ -454,6 +465,20 @@ class Prepared:
             if not step.whole and not step.augments:
                 x = step.apply(x, fitted, stream(self.seed, f"other/{i}"))
         return x
+
+    def partial(self, x: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows of which only some entries are known, after the steps, and which entries are known then."""
+        mask = known.double()
+        for i, (step, fitted) in enumerate(zip(self.steps, self.fitted, strict=True)):
+            if step.whole or step.augments:
+                continue
+            if step.mixes:
+                name = type(step).__name__.lower()
+                raise DataError(f"{name} mixes all entries, so single ones cannot be held; train without it")
+            x = step.apply(x, fitted, stream(0, f"clamp/{i}"))
+            if step.moves:
+                mask = step.apply(mask, fitted, stream(0, f"clamp/{i}"))
+        return x, mask.bool()
 
     def undo(self, x: Tensor) -> Tensor:
         """Samples back in the units and shape of the data."""

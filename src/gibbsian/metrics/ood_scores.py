@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gibbsian.capabilities import Classifier, NoiseLevels
 from gibbsian.energy import Energy, ScoreField
 from gibbsian.errors import ArgumentError, CapabilityError
-from gibbsian.models.noise_conditional import NoiseConditionalScore
 
 __all__ = ["ood_scores"]
 
@@ -19,7 +19,9 @@ def _energy(model: Any, x: Tensor) -> Tensor:
 
 
 def _score_norm(model: Any, x: Tensor) -> Tensor:
-    if isinstance(model, NoiseConditionalScore):  # σ‖s(x, σ)‖ has the same size, √d, at every level inside the data
+    if isinstance(model, ScoreField) and isinstance(
+        model, NoiseLevels
+    ):  # σ‖s(x, σ)‖ has the same size, √d, at every level inside the data
         norms = [s * model.given(s).score(x).flatten(1).norm(dim=1) for s in model.sigmas.unbind()]
         return torch.stack(norms).mean(0)
     return model.score(x).flatten(1).norm(dim=1)
@@ -30,12 +32,24 @@ def _confidence(model: Any, x: Tensor) -> Tensor:
         return -model.class_log_prob(x).amax(1)
 
 
-_NEEDS: dict[str, tuple[str, str]] = {
-    "energy": ("forward", "an energy; for a score network use method='score_norm'"),
-    "ratio": ("forward", "an energy; for a score network use method='score_norm'"),
-    "score_norm": ("score", "an energy or a score field"),
-    "confidence": ("class_log_prob", "a classifier with class_log_prob(x), such as models.JointEnergy"),
+_NEEDS: dict[str, tuple[Any, str]] = {
+    "energy": (Energy, "an energy; for a score network use method='score_norm'"),
+    "ratio": (Energy, "an energy; for a score network use method='score_norm'"),
+    "score_norm": (Energy | ScoreField, "an energy or a score field"),
+    "confidence": (Classifier, "a classifier with class_log_prob(x), such as models.JointEnergy"),
 }
+
+
+def _check(model: Any, method: str, background: Energy | None, batch_size: int) -> None:
+    if method not in _NEEDS:
+        raise ArgumentError(f"method={method!r}: expected one of {', '.join(map(repr, _NEEDS))}")
+    if batch_size < 1:
+        raise ArgumentError(f"batch_size={batch_size}: at least one row at a time")
+    needed, what = _NEEDS[method]
+    if not isinstance(model, Energy | ScoreField) or not isinstance(model, needed):
+        raise CapabilityError(f"method={method!r} needs {what}; got {type(model).__name__}")
+    if (method == "ratio") != (background is not None):
+        raise ArgumentError("method='ratio' compares with background=, an energy; the other methods take none")
 
 
 def ood_scores(
@@ -69,19 +83,7 @@ def ood_scores(
     >>> ood_scores(narrow, x), ood_scores(narrow, x, "score_norm"), ood_scores(narrow, x, "ratio", background=wide)
     (tensor([ 0.0000, 12.5000]), tensor([0., 5.]), tensor([0.0000, 9.3750]))
     """
-    if method not in _NEEDS:
-        raise ArgumentError(f"method={method!r}: expected one of {', '.join(map(repr, _NEEDS))}")
-    if batch_size < 1:
-        raise ArgumentError(f"batch_size={batch_size}: at least one row at a time")
-    has, what = _NEEDS[method]
-    if (
-        not isinstance(model, Energy | ScoreField)
-        or not hasattr(model, has)
-        or (has == "forward" and not isinstance(model, Energy))
-    ):
-        raise CapabilityError(f"method={method!r} needs {what}; got {type(model).__name__}")
-    if (method == "ratio") != (background is not None):
-        raise ArgumentError("method='ratio' compares with background=, an energy; the other methods take none")
+    _check(model, method, background, batch_size)
     model.domain.check(x)
     score: Callable[[Any, Tensor], Tensor] = {"score_norm": _score_norm, "confidence": _confidence}.get(method, _energy)
     rows = [score(model, part) for part in x.split(batch_size)]

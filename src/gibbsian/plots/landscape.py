@@ -1,6 +1,5 @@
 """Energies of one or two coordinates as pictures: landscape, score field, chains on top."""
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,29 +30,34 @@ def _grid(
         )
     if isinstance(model.domain, Discrete):
         raise CapabilityError(f"a landscape needs continuous coordinates, this model lives on {model.domain}")
-    size = model.domain.numel
     dtype, device = placement(model)
-    if size == 1:
+    options: dict[str, Any] = {"dtype": dtype, "device": device}
+    if model.domain.numel == 1:
         if len(extent) != 2:
             raise ArgumentError(f"extent={extent}: one coordinate has extent (low, high)")
-        line = torch.linspace(*extent, points, dtype=dtype, device=device)
+        line = torch.linspace(*extent, points, **options)
         return [line], line.reshape(-1, *model.domain.shape)
     low_x, high_x, low_y, high_y = extent * 2 if len(extent) == 2 else extent
     if not (low_x < high_x and low_y < high_y):
         raise ArgumentError(f"extent={extent}: expected (low, high) or (left, right, bottom, top), rising")
+    xs, ys = torch.linspace(low_x, high_x, points, **options), torch.linspace(low_y, high_y, points, **options)
+    flat = _through(model.domain.numel, plane, at).to(xs)
+    events = flat.repeat(points * points, 1)
+    i, j = plane
+    events[:, i], events[:, j] = xs.repeat(points), ys.repeat_interleave(points)
+    return [xs, ys], events.reshape(-1, *model.domain.shape)
+
+
+def _through(size: int, plane: tuple[int, int], at: Tensor | None) -> Tensor:
+    """The point that a slice in a plane goes through."""
     i, j = plane
     if not (0 <= i < size and 0 <= j < size and i != j):
         raise ArgumentError(f"plane={plane}: two different coordinates of 0 to {size - 1} span the picture")
-    if size > 2 and at is None:
+    if at is None and size > 2:
         raise ArgumentError(f"the model has {size} coordinates: give at=, a point the slice in the plane goes through")
     if at is not None and at.numel() != size:
         raise ShapeError(f"at has {at.numel()} numbers, expected one event of {size}")
-    xs = torch.linspace(low_x, high_x, points, dtype=dtype, device=device)
-    ys = torch.linspace(low_y, high_y, points, dtype=dtype, device=device)
-    flat = xs.new_zeros(size) if at is None else at.to(xs).flatten()
-    events = flat.repeat(points * points, 1)
-    events[:, i], events[:, j] = xs.repeat(points), ys.repeat_interleave(points)
-    return [xs, ys], events.reshape(-1, *model.domain.shape)
+    return torch.zeros(size) if at is None else at.flatten()
 
 
 def landscape(
@@ -90,23 +94,18 @@ def landscape(
         raise CapabilityError(f"{type(energy).__name__} has a score and no energy; use plots.score_field")
     with torch.no_grad():
         e = torch.cat([energy(part) for part in events.split(1 << 14)]).double().cpu()
-    lowest = float(e[torch.isfinite(e)].min()) if bool(torch.isfinite(e).any()) else math.nan
-    if not math.isfinite(lowest):
+    finite = e[torch.isfinite(e)]
+    if not len(finite):
         raise ArgumentError(f"the energy is nowhere finite over {extent}")
+    lowest = float(finite.min())
     value = torch.exp(lowest - e) if show == "density" else e
     if len(lines) == 1:
-        ax.plot(lines[0].cpu().numpy(), value.numpy(), color=color(0), linewidth=2)
-        ax.fill_between(lines[0].cpu().numpy(), value.numpy(), float(value.min()), color=color(0), alpha=0.12)
-        ax.set(xlabel="x", ylabel=show)
-        return tidy(ax, grid="both")
-    highest = float(torch.quantile(e[torch.isfinite(e)][:: max(1, e.numel() // 10**6)], 0.7))
-    top = lowest + depth if depth is not None else max(highest, lowest + 1e-6)
-    picture = value.reshape(points, points).numpy()
-    if show == "density":
-        levels, colors, extend = torch.linspace(0, 1, 31).tolist(), "Blues", "neither"
-    else:
-        levels, colors, extend = torch.linspace(lowest, top, 31).tolist(), "Blues_r", "max"
+        return _profile(lines[0], value, ax, show)
+    low, high = (0.0, 1.0) if show == "density" else (lowest, _top(finite, depth))
+    levels = torch.linspace(low, high, 31).tolist()
+    colors, extend = ("Blues", "neither") if show == "density" else ("Blues_r", "max")
     xs, ys = (line.cpu().numpy() for line in lines)
+    picture = value.reshape(points, points).numpy()
     drawn = ax.contourf(xs, ys, picture, levels=levels, cmap=colors, extend=extend)
     ax.contour(xs, ys, picture, levels=levels[3::3], colors="white", linewidths=0.5, alpha=0.55)
     ax.set(xlabel=f"$x_{plane[0] + 1}$", ylabel=f"$x_{plane[1] + 1}$")
@@ -115,8 +114,23 @@ def landscape(
         scale.outline.set_visible(False)
         scale.locator = _nice_locator()
         scale.update_ticks()
-    tidy(ax, grid=None)
-    return ax
+    return tidy(ax, grid=None)
+
+
+def _top(energies: Tensor, depth: float | None) -> float:
+    lowest = float(energies.min())
+    if depth is not None:
+        return lowest + depth
+    highest = float(torch.quantile(energies[:: max(1, len(energies) // 10**6)], 0.7))
+    return max(highest, lowest + 1e-6)
+
+
+def _profile(line: Tensor, value: Tensor, ax: "Axes", show: str) -> "Axes":
+    x, y = line.cpu().numpy(), value.numpy()
+    ax.plot(x, y, color=color(0), linewidth=2)
+    ax.fill_between(x, y, float(value.min()), color=color(0), alpha=0.12)
+    ax.set(xlabel="x", ylabel=show)
+    return tidy(ax, grid="both")
 
 
 def _nice_locator() -> Any:

@@ -118,49 +118,63 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     parser = _parser()
-    if arguments and not arguments[0].startswith("-") and arguments[0] not in _COMMANDS:
-        near = get_close_matches(arguments[0], _COMMANDS, 1)
-        hint = f"did you mean `gibbsian {near[0]}`? " if near else ""
-        return _fail(f"there is no command {arguments[0]!r}; {hint}there are {', '.join(_COMMANDS)}", 2)
     try:
-        options, rest = parser.parse_known_args(arguments)
+        options, rest = _read(parser, arguments)
+        if options.command is None:
+            parser.print_help()
+            return 0
     except SystemExit as stop:  # --help, --version, or wrong use, already said
-        return int(stop.code or 0)
-    options.arguments = arguments
-    if options.command is None:
-        parser.print_help()
-        return 0
-    if rest and options.command != "train":
-        return _fail(
-            f"{rest[0]} is not understood by `gibbsian {options.command}`; see gibbsian {options.command} --help", 2
-        )
-    os.environ.setdefault("MPLBACKEND", "Agg")
-    try:
-        command = import_module(f"gibbsian.app.cli.{'listing' if options.command == 'list' else options.command}")
-        with warnings.catch_warnings():  # how they are shown is changed for the time of the command
-            return int(command.run(options, rest) or 0)
-    except SystemExit as stop:  # --print_config
         return int(stop.code or 0)
     except ArgumentError as error:
         return _fail(str(error), 2)
-    except GibbsianError as error:
-        return _fail(str(error), 1)
-    except KeyboardInterrupt:
-        return _fail(_go_on(options), 130)
+    try:
+        return _run(options, rest)
+    except SystemExit as stop:  # --print_config
+        return int(stop.code or 0)
     except BrokenPipeError:  # the reader of our output has gone, such as `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except OSError as error:
-        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            where = f" at {error.filename}" if error.filename else ""
-            return _fail(
-                f"the disk is full{where}; what was saved before is whole. Make room, then {_go_on(options)}", 1
-            )
-        return _fail(f"{error.strerror or error}: {error.filename}" if error.filename else str(error), 1)
+    except (GibbsianError, KeyboardInterrupt, OSError) as error:
+        return _fail(*_reason(error, options))
+
+
+def _read(parser: argparse.ArgumentParser, arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
+    """What was asked for; only `train` takes further flags, those of its recipe."""
+    if arguments and not arguments[0].startswith("-") and arguments[0] not in _COMMANDS:
+        near = get_close_matches(arguments[0], _COMMANDS, 1)
+        hint = f"did you mean `gibbsian {near[0]}`? " if near else ""
+        raise ArgumentError(f"there is no command {arguments[0]!r}; {hint}there are {', '.join(_COMMANDS)}")
+    options, rest = parser.parse_known_args(arguments, argparse.Namespace(arguments=arguments, folder=None, run=None))
+    if rest and options.command != "train":
+        raise ArgumentError(
+            f"{rest[0]} is not understood by `gibbsian {options.command}`; see gibbsian {options.command} --help"
+        )
+    return options, rest
+
+
+def _run(options: argparse.Namespace, rest: list[str]) -> int:
+    os.environ.setdefault("MPLBACKEND", "Agg")
+    command = import_module(f"gibbsian.app.cli.{'listing' if options.command == 'list' else options.command}")
+    with warnings.catch_warnings():  # how they are shown is changed for the time of the command
+        return int(command.run(options, rest) or 0)
+
+
+def _reason(error: BaseException, options: argparse.Namespace) -> tuple[str, int]:
+    """What to say about an error, and the exit code."""
+    if isinstance(error, GibbsianError):
+        return str(error), 2 if isinstance(error, ArgumentError) else 1
+    if isinstance(error, KeyboardInterrupt):
+        return _go_on(options), 130
+    if not isinstance(error, OSError):
+        raise error
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        where = f" at {error.filename}" if error.filename else ""
+        return f"the disk is full{where}; what was saved before is whole. Make room, then {_go_on(options)}", 1
+    return f"{error.strerror or error}: {error.filename}" if error.filename else str(error), 1
 
 
 def _go_on(options: argparse.Namespace) -> str:
-    run = getattr(options, "folder", None) or getattr(options, "run", None)
+    run = options.folder or options.run
     if options.command in {"train", "resume"} and run:
         return f"go on with: gibbsian resume {run}"
     return "interrupted"

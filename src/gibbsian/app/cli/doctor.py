@@ -51,51 +51,52 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     extras = {
         name: _version(name) or f"not installed (pip install 'gibbsian[{extra}]')" for name, extra in _EXTRAS.items()
     }
-    devices = {"cpu": f"{torch.get_num_threads()} threads, {platform.processor() or platform.machine()}"}
-    for i in range(torch.cuda.device_count()):
-        free, total = torch.cuda.mem_get_info(i)
-        devices[f"cuda:{i}"] = f"{torch.cuda.get_device_name(i)}, {free / 2**30:.0f} of {total / 2**30:.0f} GiB free"
+    devices = _devices()
     disk = shutil.disk_usage(".")
     places = {"disk here": f"{disk.free / 2**30:.0f} GiB free", "cache of data": str(cache_folder())}
     out.table([*versions.items(), *extras.items()], title="versions")
     out.table([*devices.items(), *places.items()], title="machine")
-    checks: dict[str, Callable[[], str]] = {
+    results = [_result(name, check) for name, check in _checks(compiler=not options.fast).items()]
+    verdict = {True: Text("good", "green"), False: Text("BAD", "red")}
+    shown = [(r["check"], verdict[r["good"]], str(r["found"]), f"{r['seconds']:.1f} s") for r in results]
+    out.table(shown, title="checks against exact answers", header=("check", "", "found", "time"))
+    bad = sum(not r["good"] for r in results)
+    if bad:
+        out.say(f"{bad} of {len(results)} checks failed: please report this, with the table above")
+    else:
+        out.say("everything is in order")
+    out.document({"versions": versions, "extras": extras, "devices": devices, "checks": results, "good": not bad})
+    return 1 if bad else 0
+
+
+def _devices() -> dict[str, str]:
+    devices = {"cpu": f"{torch.get_num_threads()} threads, {platform.processor() or platform.machine()}"}
+    for i in range(torch.cuda.device_count()):
+        free, total = torch.cuda.mem_get_info(i)
+        devices[f"cuda:{i}"] = f"{torch.cuda.get_device_name(i)}, {free / 2**30:.0f} of {total / 2**30:.0f} GiB free"
+    return devices
+
+
+def _checks(compiler: bool) -> dict[str, Callable[[], str]]:
+    return {
         "Gibbs on a Boltzmann machine": _gibbs,
         "AIS on a Boltzmann machine": _ais,
         **{f"{type(k).__name__} on a skewed law": _invariance(k) for k in _KERNELS},
         "discrete kernels on an Ising ring": _discrete,
         "saving and loading": _saving,
+        **({"the compiler": _compiler} if compiler else {}),
     }
-    if not options.fast:
-        checks["the compiler"] = _compiler
-    results: list[dict[str, Any]] = []
-    for name, check in checks.items():
-        begun = time.perf_counter()
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                text, good = check(), True
-        except (GibbsianError, RuntimeError, OSError, AssertionError) as error:
-            text, good = " ".join(str(error).split())[:200], False
-        results.append({"check": name, "good": good, "found": text, "seconds": round(time.perf_counter() - begun, 2)})
-    shown = [
-        (
-            r["check"],
-            Text("good", "green") if r["good"] else Text("BAD", "red"),
-            str(r["found"]),
-            f"{r['seconds']:.1f} s",
-        )
-        for r in results
-    ]
-    out.table(shown, title="checks against exact answers", header=("check", "", "found", "time"))
-    bad = sum(not r["good"] for r in results)
-    out.say(
-        "everything is in order"
-        if not bad
-        else f"{bad} of {len(results)} checks failed: please report this, with the table above"
-    )
-    out.document({"versions": versions, "extras": extras, "devices": devices, "checks": results, "good": not bad})
-    return 1 if bad else 0
+
+
+def _result(name: str, check: Callable[[], str]) -> dict[str, Any]:
+    begun = time.perf_counter()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            text, good = check(), True
+    except (GibbsianError, RuntimeError, OSError, AssertionError) as error:
+        text, good = " ".join(str(error).split())[:200], False
+    return {"check": name, "good": good, "found": text, "seconds": round(time.perf_counter() - begun, 2)}
 
 
 def _version(name: str) -> str | None:
@@ -120,13 +121,9 @@ def _machine() -> models.RBM:
 
 def _gibbs() -> str:
     rbm = _machine()
-    states = (
-        rbm.domain.enumerate()
-        if hasattr(rbm.domain, "enumerate")
-        else torch.cartesian_prod(*[torch.tensor([0.0, 1.0])] * 10)
-    )
+    states = torch.cartesian_prod(*[torch.tensor([0.0, 1.0])] * 10)
     with torch.no_grad():
-        p = torch.softmax(-rbm(states.float()).double(), 0)
+        p = torch.softmax(-rbm(states).double(), 0)
     exact = p @ states.double()
     g = stream(0, "doctor/gibbs")
     chains = 4000

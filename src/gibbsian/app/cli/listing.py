@@ -11,20 +11,20 @@ __all__ = ["run"]
 def run(options: argparse.Namespace, rest: list[str]) -> int:
     """Kinds as tables, single names in full."""
     out = Output(options)
-    kinds = [what for what in options.what if what in catalog.KINDS]
     names = [what for what in options.what if what not in catalog.KINDS]
-    document = {}
-    for name in names:
-        text = catalog.describe(name)
-        document[name] = text
-        if not out.as_json:
-            print(text)
-    for kind in kinds or ([] if names else catalog.KINDS):
-        entries = catalog.entries(kind)
-        document[kind] = [{"name": e.name, "about": e.about, "home": e.home} for e in entries]  # type: ignore[assignment]
-        rows = [(e.name, e.about) for e in entries]
-        if kind == "data":
-            rows = [(e.name, f"{e.home}: {e.about}") for e in entries]
-        out.table(rows, title=f"{kind}: {catalog.KINDS[kind]}")
-    out.document(document)
+    kinds = [what for what in options.what if what in catalog.KINDS]
+    if not options.what:
+        kinds = list(catalog.KINDS)
+    texts = {name: catalog.describe(name) for name in names}
+    if not out.as_json:
+        print("".join(f"{text}\n" for text in texts.values()), end="")
+    found = {kind: _show(kind, out) for kind in kinds}
+    out.document(texts | found)
     return 0
+
+
+def _show(kind: str, out: Output) -> list[dict[str, str]]:
+    entries = catalog.entries(kind)
+    rows = [(e.name, f"{e.home}: {e.about}" if kind == "data" else e.about) for e in entries]
+    out.table(rows, title=f"{kind}: {catalog.KINDS[kind]}")
+    return [vars(entry) for entry in entries]

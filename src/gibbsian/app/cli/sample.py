@@ -74,15 +74,7 @@ def _label(given: str | None, prepared: Prepared) -> int | None:
 
 def _partial(path: Path, prepared: Prepared, energy: Any) -> tuple[Tensor, Tensor]:
     """Rows with unknown entries, through the steps of the data: where chains start, and what stays."""
-    if not path.exists():
-        raise DataError(f"there is no file {path} to complete")
-    try:
-        if path.suffix == ".npy":
-            rows = np.load(path, allow_pickle=False).astype(np.float64)
-        else:
-            rows = np.genfromtxt(path, delimiter=",", ndmin=2)
-    except ValueError as error:
-        raise DataError(f"{path} holds no table of numbers ({' '.join(str(error).split())[:120]})") from error
+    rows = _table(path)
     raw = prepared.undo(prepared.finished("train", 1).x).shape[1:]
     size = int(np.prod(raw))
     if rows.size % size or rows.size == 0:
@@ -93,20 +85,22 @@ def _partial(path: Path, prepared: Prepared, energy: Any) -> tuple[Tensor, Tenso
     known = torch.isfinite(values)
     if bool(known.all()):
         raise DataError(f"every number in {path} is known; leave those to be drawn as NaN")
-    mask, filled = known.double(), torch.where(known, values, torch.zeros(()))
+    x, held = prepared.partial(torch.where(known, values, torch.zeros(())).float(), known)
     dtype, device = placement(energy)
-    x: Tensor = filled.float()
-    for i, (step, fitted) in enumerate(zip(prepared.steps, prepared.fitted, strict=True)):
-        if step.whole:
-            continue
-        if type(step).__name__ == "Whiten":
-            raise DataError("whitened data mixes all entries, so single ones cannot be held; train without whiten")
-        x = step.apply(x, fitted, stream(0, f"clamp/{i}"))
-        if type(step).__name__ in {"Flatten", "Reshape", "Columns"}:
-            mask = step.apply(mask, fitted, stream(0, f"clamp/{i}"))
-    x, held = x.to(device, dtype), mask.bool().to(device)
     fresh = energy.domain.sample(len(x), generator=stream(0, "clamp", device), dtype=dtype)
-    return torch.where(held, x, fresh), held
+    held = held.to(device)
+    return torch.where(held, x.to(device, dtype), fresh), held
+
+
+def _table(path: Path) -> np.ndarray:
+    if not path.exists():
+        raise DataError(f"there is no file {path} to complete")
+    try:
+        if path.suffix == ".npy":
+            return np.load(path, allow_pickle=False).astype(np.float64)
+        return np.genfromtxt(path, delimiter=",", ndmin=2)
+    except ValueError as error:
+        raise DataError(f"{path} holds no table of numbers ({' '.join(str(error).split())[:120]})") from error
 
 
 def _png(path: Path, x: Tensor) -> None:

@@ -5,7 +5,7 @@ import json
 import math
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from rich import box
@@ -43,9 +43,10 @@ class Output:
             title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD, show_header=bool(header)
         )
         rows = list(rows)
-        width = len(header) or max((len(row) for row in rows), default=1)
-        for i in range(width):
-            table.add_column(header[i] if header else "", style="cyan" if i == 0 else "", no_wrap=i == 0)
+        columns = header or [""] * max((len(row) for row in rows), default=1)
+        table.add_column(columns[0], style="cyan", no_wrap=True)
+        for name in columns[1:]:
+            table.add_column(name)
         for row in rows:
             table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
         self.console.print(table)
@@ -67,37 +68,38 @@ def plain(value: Any) -> Any:
 
 def results_table(found: dict[str, Any]) -> list[tuple[str, str]]:
     """What an evaluation found, as rows for people."""
-    rows: list[tuple[str, str]] = []
-    for key, name in (
-        ("likelihood", f"{found['part']} log-likelihood"),
-        ("train_likelihood", "training log-likelihood"),
-    ):
-        if key in found:
-            ll = found[key]
-            upper = "open" if ll["upper"] is None else f"{ll['upper']:.2f}"
-            rows.append((name, f"{ll['value']:.2f} nats a row, in [{ll['lower']:.2f}, {upper}]  ({ll['rows']} rows)"))
-    if "baseline" in found:
-        rows.append((found["baseline"]["what"], f"{found['baseline']['value']:.2f}  (the simplest model)"))
-    if "log_z" in found:
-        z = found["log_z"]
-        ess = f", {z['ess']:.0f} effective weights" if "ess" in z else ""
-        rows.append(("log Z", f"{z['value']:.3f} ± {z['stderr']:.2g}  ({z['method']}{ess})"))
-    if "learned_log_z" in found:
-        rows.append(("log Z as learned", f"{found['learned_log_z']:.3f}"))
-    if "why_no_likelihood" in found:
-        rows.append(("likelihood", f"none: {found['why_no_likelihood']}"))
-    if "classes" in found:
-        c = found["classes"]
-        rows.append(("accuracy", f"{100 * c['accuracy']:.2f} %, calibration error {c['calibration_error']:.3f}"))
-    if "anomalies" in found:
-        rows.append(("anomalies", _rates(found["anomalies"])))
-    for name, rates in found.get("outside", {}).items():
-        rows.append((f"against {name}", _rates(rates) if "auroc" in rates else rates["missing"]))
-    if "two_sample" in found:
-        t = found["two_sample"]
-        rows.append(("samples and data", f"{t['method']} {t['value']:.4f}, p = {t['p_value']:.3f}"))
-    return rows
+    return [(name, text) for key, say in _ROWS.items() if key in found for name, text in say(found[key], found)]
+
+
+def _log_likelihood(name: str, ll: dict[str, Any]) -> tuple[str, str]:
+    upper = "open" if ll["upper"] is None else f"{ll['upper']:.2f}"
+    return name, f"{ll['value']:.2f} nats a row, in [{ll['lower']:.2f}, {upper}]  ({ll['rows']} rows)"
+
+
+def _log_z(z: dict[str, Any]) -> str:
+    ess = f", {z['ess']:.0f} effective weights" if "ess" in z else ""
+    return f"{z['value']:.3f} ± {z['stderr']:.2g}  ({z['method']}{ess})"
+
+
+def _outside(sets: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(f"against {name}", _rates(r) if "auroc" in r else r["missing"]) for name, r in sets.items()]
 
 
 def _rates(rates: dict[str, float]) -> str:
     return f"AUROC {rates['auroc']:.3f}, AUPR {rates['aupr']:.3f}, FPR95 {rates['fpr95']:.3f}"
+
+
+_ROWS: dict[str, Callable[[Any, dict[str, Any]], list[tuple[str, str]]]] = {  # what is shown of each thing found
+    "likelihood": lambda ll, found: [_log_likelihood(f"{found['part']} log-likelihood", ll)],
+    "train_likelihood": lambda ll, _: [_log_likelihood("training log-likelihood", ll)],
+    "baseline": lambda b, _: [(b["what"], f"{b['value']:.2f}  (the simplest model)")],
+    "log_z": lambda z, _: [("log Z", _log_z(z))],
+    "learned_log_z": lambda z, _: [("log Z as learned", f"{z:.3f}")],
+    "why_no_likelihood": lambda why, _: [("likelihood", f"none: {why}")],
+    "classes": lambda c, _: [
+        ("accuracy", f"{100 * c['accuracy']:.2f} %, calibration error {c['calibration_error']:.3f}")
+    ],
+    "anomalies": lambda rates, _: [("anomalies", _rates(rates))],
+    "outside": lambda sets, _: _outside(sets),
+    "two_sample": lambda t, _: [("samples and data", f"{t['method']} {t['value']:.4f}, p = {t['p_value']:.3f}")],
+}

@@ -19,21 +19,8 @@ __all__ = ["write_comparison"]
 def write_comparison(folder: Path, about: str, names: list[str], arguments: list[str]) -> tuple[Path, dict[str, Any]]:
     """Write `report.html` over runs in subfolders that have been judged; returns its path and what was found."""
     found = {name: json.loads((folder / name / "evaluation.json").read_text()) for name in names}
-    rows, pictures, intervals = [], [], []
-    for name, result in found.items():
-        known = json.loads((folder / name / "command.json").read_text())
-        cells = [_likelihood(result), f"{result['two_sample']['value']:.4f}" if "two_sample" in result else ""]
-        cells += [str(result["step"]), duration(known["seconds"])]
-        rows.append({"name": name, "link": f"{name}/report.html", "cells": cells})
-        if "likelihood" in result:
-            ll = result["likelihood"]
-            intervals.append((name, ll["value"], ll["lower"], ll["upper"]))
-        picture = _picture(folder / name)
-        if picture is not None:
-            pictures.append({"name": name, **picture})
-    simplest = next((r["baseline"] for r in found.values() if "baseline" in r), None)
-    if intervals and simplest:
-        intervals.append((simplest["what"], simplest["value"], None, None))
+    intervals = _intervals(found)
+    pictures = {name: _picture(folder / name) for name in names}
     page = render(
         "comparison.html.j2",
         {
@@ -41,8 +28,8 @@ def write_comparison(folder: Path, about: str, names: list[str], arguments: list
             "about": about,
             "likelihoods": figures.intervals(intervals) if intervals else None,
             "head": ["", "held-out log-likelihood", "energy distance to data", "updates", "time"],
-            "rows": rows,
-            "pictures": pictures,
+            "rows": [_row(folder, name, result) for name, result in found.items()],
+            "pictures": [{"name": name, **picture} for name, picture in pictures.items() if picture is not None],
             "command": "gibbsian " + shlex.join(arguments),
             "version": gibbsian.__version__,
             "made": time.strftime("%d %B %Y, %H:%M"),
@@ -51,6 +38,21 @@ def write_comparison(folder: Path, about: str, names: list[str], arguments: list
     target = folder / "report.html"
     target.write_text(page, encoding="utf-8")
     return target, found
+
+
+def _row(folder: Path, name: str, result: dict[str, Any]) -> dict[str, Any]:
+    known = json.loads((folder / name / "command.json").read_text())
+    distance = f"{result['two_sample']['value']:.4f}" if "two_sample" in result else ""
+    cells = [_likelihood(result), distance, str(result["step"]), duration(known["seconds"])]
+    return {"name": name, "link": f"{name}/report.html", "cells": cells}
+
+
+def _intervals(found: dict[str, Any]) -> list[tuple[str, float, float | None, float | None]]:
+    """The likelihoods of all, and that of the simplest model."""
+    judged = {name: result["likelihood"] for name, result in found.items() if "likelihood" in result}
+    rows = [(name, ll["value"], ll["lower"], ll["upper"]) for name, ll in judged.items()]
+    simplest = next((r["baseline"] for r in found.values() if "baseline" in r), None)
+    return [*rows, (simplest["what"], simplest["value"], None, None)] if rows and simplest else rows
 
 
 def _likelihood(result: dict[str, Any]) -> str:

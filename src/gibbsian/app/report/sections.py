@@ -144,16 +144,20 @@ def curves(history: list[dict[str, Any]], events: list[dict[str, Any]]) -> list[
     marks = [(event["step"], event["event"]) for event in events]
     out = []
     for name, caption in _CURVES.items():
-        points = [
-            (r["step"], float(r[name])) for r in history if name in r and "event" not in r and math.isfinite(r[name])
-        ]
-        if len(points) < 2 or (name in {"lr", "acceptance"} and len({value for _, value in points}) < 2):
+        points = _points(history, name)
+        flat = len({value for _, value in points}) < 2
+        if len(points) < 2 or (flat and name in {"lr", "acceptance"}):
             continue
         label = name.removeprefix("validation_").replace("_", " ")
-        out.append(
-            {"picture": figures.curve({label: points}, marks, label=label, name=f"curve-{name}"), "caption": caption}
-        )
+        picture = figures.curve({label: points}, marks, label=label, name=f"curve-{name}")
+        out.append({"picture": picture, "caption": caption})
     return out
+
+
+def _points(history: list[dict[str, Any]], name: str) -> list[tuple[float, float]]:
+    """A number of the log along the steps, where it is finite."""
+    records = [r for r in history if name in r and "event" not in r]
+    return [(r["step"], float(r[name])) for r in records if math.isfinite(r[name])]
 
 
 def histogram(energy: Any, prepared: Prepared, drawn: Drawn | None) -> str | None:

@@ -20,17 +20,19 @@ def render(template: str, context: dict[str, Any]) -> str:
 
 def brief(thing: Any) -> str:
     """A dataclass with the arguments that are not its defaults; anything else as Python writes it."""
+    if isinstance(thing, tuple | list):
+        return "[" + ", ".join(brief(part) for part in thing) + "]"
     if not dataclasses.is_dataclass(thing) or isinstance(thing, type):
-        if isinstance(thing, tuple | list):
-            return "[" + ", ".join(brief(part) for part in thing) + "]"
         return repr(thing)
-    shown = []
-    for field in dataclasses.fields(thing):
-        value = getattr(thing, field.name)
-        if "tensor(" in repr(value) or (field.default is not dataclasses.MISSING and value == field.default):
-            continue
-        shown.append(f"{field.name} {brief(value)}" if not isinstance(value, str) else f"{field.name} {value}")
+    values = [(field, getattr(thing, field.name)) for field in dataclasses.fields(thing)]
+    shown = [f"{f.name} {v if isinstance(v, str) else brief(v)}" for f, v in values if _telling(f, v)]
     return type(thing).__name__ + (f" ({', '.join(shown)})" if shown else "")
+
+
+def _telling(field: dataclasses.Field[Any], value: Any) -> bool:
+    """Is it no tensor, and not what it would be anyway?"""
+    default = field.default is not dataclasses.MISSING and value == field.default
+    return "tensor(" not in repr(value) and not default
 
 
 def duration(seconds: float) -> str:
