@@ -226,7 +226,7 @@ _SCHEDULES = ("geometric", "linear", "cosine", "polynomial", "sigmoid")
 
 def _settle() -> None:
     """Tell jsonargparse about our classes and tensors, once."""
-    kinds = [Objective, Kernel, Domain, Guard, FittedNoise, Proposal, SamplerKind]
+    kinds: list[type | str] = [Objective, Kernel, Domain, Guard, FittedNoise, Proposal, SamplerKind]
     set_parsing_settings(subclasses_enabled=kinds, instantiate_subclass_spec_in_any=False)
     register_type(torch.Tensor, serializer=lambda t: t.tolist(), deserializer=_tensor)
     set_loader("gibbsian", _load, exceptions=(yaml.YAMLError,), json_superset=True)

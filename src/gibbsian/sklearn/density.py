@@ -114,7 +114,7 @@ class EnergyDensity(DensityMixin, BaseEstimator):
         self.energy_ = Sum([self.base_, net])  # type: ignore[list-item]
         fit(
             self.energy_,
-            NoiseContrastive(self.base_, ratio=self.noise_ratio),
+            NoiseContrastive(self.base_, ratio=self.noise_ratio),  # type: ignore[arg-type]
             x,
             epochs=self.n_iter,
             batch_size=min(self.batch_size, len(x)),
