@@ -183,7 +183,7 @@ def main() -> None:
         "joint clean, 10 steps": accuracy(probabilities(model, some, kernel=kernel, steps=10, generator=g)),
     }
 
-    pool = hybrid.buffer_of(run.state)
+    pool = run.chains
     with torch.no_grad():  # of the chains from afar some never come down; a hundred do for the pictures of any run
         height, limit = model(pool), model(x[:2000]).quantile(0.99)
     arrived = pool[height.argsort()[: max(100, int((height <= limit).sum()))]]

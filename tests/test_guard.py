@@ -52,6 +52,9 @@ class Faulty(Objective):
     def init(self, energy: Any, batch: Any, generator: torch.Generator) -> Tensor:
         return torch.zeros(())
 
+    def gentler(self, steps_factor: float, penalty: float) -> "Faulty":
+        return dataclasses.replace(self, steps=math.ceil(self.steps * steps_factor), penalty=max(self.penalty, penalty))
+
     def __call__(self, energy: Any, batch: Any, state: Any, generator: torch.Generator) -> Loss:
         self.calls[0] += 1
         self.seen.append((self.steps, float(torch.rand((), generator=generator))))
@@ -174,8 +177,28 @@ def test_a_kernel_with_a_value_for_every_step_keeps_their_number():
     fixed = objectives.ContrastiveDivergence(kernels.ShortRunLangevin(steps, 0.01), steps=3, penalty=0.01)
     softened = Guard().soften(fixed, 2)
     assert (softened.steps, softened.penalty) == (3, 0.1)
-    free = objectives.ContrastiveDivergence(kernels.ShortRunLangevin(0.3, 0.01, last=0.1, cycle=3), steps=3)
-    assert Guard().soften(free, 2).steps > 3
+    hot = kernels.ParallelTempering(kernels.HMC(0.3), betas=[1.0, 0.5])
+    for free in (kernels.ShortRunLangevin(0.3, 0.01, last=0.1, cycle=3), kernels.HMC(0.1, mass=torch.ones(2)), hot):
+        assert Guard().soften(objectives.ContrastiveDivergence(free, steps=3), 2).steps > 3
+    hot = kernels.ParallelTempering(kernels.HMC(steps), betas=[1.0, 0.5])
+    assert Guard().soften(objectives.ContrastiveDivergence(hot, steps=3), 2).steps == 3
+
+
+def test_every_objective_with_a_sampler_becomes_gentler():
+    persistent = objectives.PersistentContrastiveDivergence(kernels.Gibbs(), steps=2)
+    for objective, steps in (
+        (objectives.MonteCarloLikelihood(kernels.Gibbs(), steps=4), 6),
+        (objectives.ClassificationLikelihood(steps=2), 3),
+        (objectives.VariationalLikelihood(steps=5), 8),
+        (objectives.UpDown(steps=3), 5),
+    ):
+        assert objective.gentler(1.5, 0.1).steps == steps
+    assert objectives.Adversarial().gentler(1.5, 0.1).penalty == 0.1
+    for outer in (objectives.Binarized(persistent), objectives.Centered(persistent)):
+        assert outer.gentler(1.5, 0.1) == dataclasses.replace(outer, objective=persistent.gentler(1.5, 0.1))
+        assert outer.kernels() == (kernels.Gibbs(),)
+    inside = objectives.Conditional(persistent).gentler(1.5, 0.1).objective
+    assert (inside.steps, inside.penalty) == (3, 0.0)  # chains bound to inputs have no penalty
 
 
 def test_softening_stays_within_its_bounds_and_reaches_nested_objectives():

@@ -171,9 +171,12 @@ def test_buffers_are_found_in_nested_states():
     chains = objectives.PersistentContrastiveDivergence(kernels.Langevin(0.1), chains=7)
     objective = objectives.Weighted([objectives.Weighted([chains]), objectives.CrossEntropy()])
     state = objective.init(joint, (x, torch.zeros(6).long()), gen())
-    assert hybrid.buffer_of(state) is state[0][0].x
-    with pytest.raises(errors.ArgumentError, match="Persistent"):
-        hybrid.buffer_of(())
+    assert objective.chains_of(state) is state[0][0].x
+    run = gb.fit(joint, objective, (x, torch.zeros(6).long()), steps=1)
+    assert run.chains is run.state[0][0].x
+    run = gb.fit(joint, objectives.CrossEntropy(), (x, torch.zeros(6).long()), steps=1)
+    with pytest.raises(errors.CapabilityError, match="Persistent"):
+        run.chains  # noqa: B018
 
 
 # --- refinement -----------------------------------------------------------------------------------
@@ -264,7 +267,7 @@ def test_a_joint_energy_trains_in_half_precision_and_channels_last(tmp_path):
     )
     assert net.layers[2].weight.is_contiguous(memory_format=torch.channels_last)
     assert (hybrid.classify(run.ema, x).argmax(1) == y).double().mean() > 0.95
-    assert hybrid.buffer_of(run.state).shape == (64, 1, 12, 12)
+    assert run.chains.shape == (64, 1, 12, 12)
     again = gb.load(tmp_path / "run")
     torch.testing.assert_close(again(x), joint(x), rtol=1e-5, atol=1e-5)
 

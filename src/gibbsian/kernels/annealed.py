@@ -93,6 +93,9 @@ class AnnealedLangevin(Kernel):
     def init(self, energy: Any, x: Tensor, clamp: Tensor | None = None) -> Positions:
         return Positions(x, clamp)
 
+    def schedules(self) -> tuple[Any, ...]:
+        return (self.step_size,)
+
     def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> AnnealedInputs:
         raise CapabilityError("the noise levels belong to the model; call draw(energy, x, ...)")
 

@@ -178,6 +178,15 @@ class Kernel(ABC):
         """The positions `(chains, *event)` in a state."""
         return state.x
 
+    def schedules(self) -> tuple[Any, ...]:
+        """The hyper-parameters that may be given as one value a step."""
+        return ()
+
+    @property
+    def scheduled(self) -> bool:
+        """Is there one value for every step, so that there cannot be more of them?"""
+        return any(isinstance(value, Tensor) and value.dim() == 1 for value in self.schedules())
+
     def total_steps(self, energy: Any) -> int | None:
         """How many steps a run takes when nobody says; None where that must be said."""
         return None

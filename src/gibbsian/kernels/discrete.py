@@ -206,6 +206,9 @@ class DiscreteLangevin(Kernel):
     def init(self, energy: Energy, x: Tensor, clamp: Tensor | None = None) -> ChainState:
         return start_state(energy, x, clamp)
 
+    def schedules(self) -> tuple[Any, ...]:
+        return (self.step_size,)
+
     def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> FlipInputs:
         return self._draw(x, x[0].numel(), steps, generator, start)
 

@@ -4,7 +4,7 @@ H(x, v) = E(x) + ½ vᵀM⁻¹v;   L leapfrog steps;   accept with probability m
 """
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -74,6 +74,9 @@ class HMC(Massive):
     def unroll(self) -> int:  # type: ignore[override]
         """Steps compiled into one graph: as many as keep the graph small."""
         return max(1, 50 // self.leapfrog_steps)
+
+    def schedules(self) -> tuple[Any, ...]:
+        return (self.step_size,)
 
     def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> MoveInputs:
         return gaussian_inputs(x, steps, generator, self.step_size, start, jitter=self.jitter)

@@ -58,6 +58,9 @@ class Langevin(Kernel):
     def init(self, energy: Any, x: Tensor, clamp: Tensor | None = None) -> Positions:
         return Positions(x, clamp)
 
+    def schedules(self) -> tuple[Any, ...]:
+        return (self.step_size,)
+
     def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> MoveInputs:
         z = normal_inputs(x, steps, generator)
         return MoveInputs(z, z.new_empty(steps, 0), schedule_values(self.step_size, steps, start, x, "step_size"))
@@ -148,6 +151,9 @@ class ShortRunLangevin(Kernel):
 
     def init(self, energy: Any, x: Tensor, clamp: Tensor | None = None) -> Positions:
         return Positions(x, clamp)
+
+    def schedules(self) -> tuple[Any, ...]:
+        return self.step_size, self.noise
 
     def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> ShortRunInputs:
         return ShortRunInputs(

@@ -67,6 +67,9 @@ class RandomWalk(Kernel):
         with torch.no_grad():
             return WalkState(x, energy(x), clamp)
 
+    def schedules(self) -> tuple[Any, ...]:
+        return (self.scale,)
+
     def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> MoveInputs:
         return gaussian_inputs(x, steps, generator, self.scale, start, name="scale")
 

@@ -252,6 +252,9 @@ class NUTS(Massive):
             )
         object.__setattr__(self, "metric", Metric.of(self.mass))
 
+    def schedules(self) -> tuple[Any, ...]:
+        return (self.step_size,)
+
     def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> NutsInputs:
         z = normals(steps, x.numel(), generator, dtype=x.dtype, device=x.device).reshape(steps, *x.shape)
         sizes = schedule_values(self.step_size, steps, start, x, "step_size")

@@ -150,6 +150,9 @@ class ParallelTempering(Kernel):
     def why_not_compiled(self) -> str | None:
         return self.kernel.why_not_compiled()
 
+    def schedules(self) -> tuple[Any, ...]:
+        return self.kernel.schedules()
+
     def check(self, energy: Any) -> None:
         super().check(energy)
         self.kernel.check(energy.tempered(torch.ones(())))

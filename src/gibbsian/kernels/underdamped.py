@@ -106,6 +106,9 @@ class UnderdampedLangevin(Massive):
     def relocate(self, energy: Any, state: KineticState, x: Tensor) -> KineticState:
         return self.init(energy, x, state.clamp)._replace(v=state.v, thermal=state.thermal)
 
+    def schedules(self) -> tuple[Any, ...]:
+        return self.step_size, self.friction
+
     def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> KineticInputs:
         friction = schedule_values(self.friction, steps, start, x, "friction")
         if self.adjusted:

@@ -1,7 +1,7 @@
 """Adversarial training: the energy against a sampler that follows it."""
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import nn
@@ -62,6 +62,9 @@ class Adversarial(SteppedObjective):
             )
         number(self, "penalty", self.penalty)
         number(self, "gradient_penalty", self.gradient_penalty)
+
+    def gentler(self, steps_factor: float, penalty: float) -> Self:
+        return replace(self, penalty=max(self.penalty, penalty))
 
     def check(self, energy: Any, batch: Batch) -> None:
         super().check(energy, batch)

@@ -16,7 +16,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from gibbsian.energy import Energy, ScoreField
 from gibbsian.errors import CapabilityError, DataError, DivergenceError, ShapeError
 from gibbsian.fast.compiled import fusing, watched
+from gibbsian.kernels.base import Kernel
 
 __all__ = [
     "Batch",
@@ -143,6 +144,29 @@ class Objective(ABC):
     def log_z(self, state: Any) -> Tensor | None:
         """The log Z that this objective learns along with the energy; None where it learns none."""
         return None
+
+    # --- what others ask about it: objectives that hold others override `parts`, and `gentler` with it ------------
+
+    def parts(self) -> "tuple[Objective, ...]":
+        """The objectives inside this one."""
+        return ()
+
+    def kernels(self) -> tuple[Kernel, ...]:
+        """The kernels that it draws its samples with, those of its parts included."""
+        return tuple(kernel for part in self.parts() for kernel in part.kernels())
+
+    def chains_of(self, state: Any) -> Tensor | None:
+        """The persistent chains `(slots, *event)` in its state; None where it keeps none."""
+        return None
+
+    def gentler(self, steps_factor: float, penalty: float) -> Self:
+        """What training goes on with after it diverged: sampler steps times a factor, and an energy penalty of at least
+        that weight, where it has such; parts become gentler too."""
+        return self
+
+    def signs(self, numbers: dict[str, float]) -> dict[str, str]:
+        """Signs of trouble in the logged numbers of a step: a name for each, and what to tell the user."""
+        return {name: text for part in self.parts() for name, text in part.signs(numbers).items()}
 
 
 @dataclass(frozen=True)

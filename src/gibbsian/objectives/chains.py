@@ -1,5 +1,6 @@
 """What the likelihood and contrastive objectives share: samples from a kernel, and how the chains do."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -28,6 +29,11 @@ def check_chains(objective: Objective, energy: Any, kernel: Kernel, x: Tensor) -
     """Refuse an energy that the kernel cannot sample, or a batch that does not fit its parameters."""
     kernel.check(energy)
     check_start(energy, x, "batch")
+
+
+def more_steps(steps: int, factor: float, kernel: Kernel | None = None) -> int:
+    """Sampler steps times a factor; as many as before where the kernel has a value for every one of them."""
+    return steps if kernel is not None and kernel.scheduled else math.ceil(steps * factor)
 
 
 def plain_gibbs(kernel: Kernel, energy: Any) -> bool:

@@ -1,7 +1,7 @@
 """Training of classification RBMs: generative, discriminative, hybrid, semi-supervised."""
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -9,6 +9,7 @@ from torch import Tensor
 from gibbsian.errors import ArgumentError, CapabilityError, DataError
 from gibbsian.models.classification import ClassificationRBM
 from gibbsian.objectives.base import Batch, Loss, Objective, labels, observed
+from gibbsian.objectives.chains import more_steps
 from gibbsian.objectives.common import finish, number, whole
 from gibbsian.random import require_generator
 
@@ -50,6 +51,9 @@ class ClassificationLikelihood(Objective):
         if not self.generative + self.discriminative + self.unsupervised > 0:
             raise ArgumentError("ClassificationLikelihood: at least one of its three weights must be positive")
         whole(self, "steps", self.steps)
+
+    def gentler(self, steps_factor: float, penalty: float) -> Self:
+        return replace(self, steps=more_steps(self.steps, steps_factor))
 
     def check(self, energy: Any, batch: Batch) -> None:
         super().check(energy, batch)

@@ -1,7 +1,7 @@
 """Learning of conditional models: any objective, with the input of every row held."""
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -75,6 +75,17 @@ class Conditional(SteppedObjective):
                     "persistent chains bound to inputs have no classes, fast weights, penalty or tempered replicas; "
                     "leave those out, or use ContrastiveDivergence, which takes any kernel"
                 )
+
+    def parts(self) -> tuple[Objective, ...]:
+        return (self.objective,)
+
+    def gentler(self, steps_factor: float, penalty: float) -> Self:
+        if isinstance(self.objective, PersistentContrastiveDivergence):
+            penalty = 0.0  # chains bound to inputs have none
+        return replace(self, objective=self.objective.gentler(steps_factor, penalty))
+
+    def chains_of(self, state: Any) -> Tensor | None:
+        return self.objective.chains_of(state)
 
     @staticmethod
     def split(energy: Any, batch: Batch) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,7 @@
 """Contrastive divergence: chains of a few steps that start at the data."""
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from gibbsian.objectives.chains import (
     check_chains,
     check_kernel,
     energy_gap,
+    more_steps,
     plain_gibbs,
     walk,
 )
@@ -93,6 +94,13 @@ class ContrastiveDivergence(SteppedObjective):
             raise ArgumentError(
                 f"ContrastiveDivergence(entropy_steps={self.entropy_steps}): there are {self.steps} steps"
             )
+
+    def kernels(self) -> tuple[Kernel, ...]:
+        return (self.kernel,)
+
+    def gentler(self, steps_factor: float, penalty: float) -> Self:
+        steps = more_steps(self.steps, steps_factor, self.kernel)
+        return replace(self, steps=steps, penalty=max(self.penalty, penalty))
 
     def check(self, energy: Any, batch: Batch) -> None:
         super().check(energy, batch)

@@ -54,6 +54,13 @@ class DenoisingScoreMatching(Objective):
         super().check(energy, batch)
         need_domain(self, energy, WHOLE_SPACE, ADVICE)
 
+    def signs(self, numbers: dict[str, float]) -> dict[str, str]:
+        share = numbers.get("noise_share", 1.0)
+        if share >= 0.01:
+            return {}
+        text = f"sigma is {share:.2g} of the spread of the data, so the denoising target is nearly all noise; "
+        return {"noise_share": text + "0.05 to 0.5 is usual, or use MultiScaleDenoising"}
+
     def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
         x = observed(batch)
         require_generator(generator, x.device)

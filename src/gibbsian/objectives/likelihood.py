@@ -3,8 +3,8 @@
 -log p(x) = E(x) + log Z,   ∇(-log p) = ∇E(x) - E_model[∇E]
 """
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from gibbsian.objectives.chains import (
     check_kernel,
     energy_gap,
     exact_samples,
+    more_steps,
     walk,
 )
 from gibbsian.objectives.common import finish, need_energy, number, whole
@@ -84,6 +85,13 @@ class MonteCarloLikelihood(SteppedObjective):
         if self.chains is not None:
             whole(self, "chains", self.chains)
         number(self, "penalty", self.penalty)
+
+    def kernels(self) -> tuple[Kernel, ...]:
+        return () if self.kernel is None else (self.kernel,)
+
+    def gentler(self, steps_factor: float, penalty: float) -> Self:
+        steps = more_steps(self.steps, steps_factor, self.kernel)
+        return replace(self, steps=steps, penalty=max(self.penalty, penalty))
 
     def check(self, energy: Any, batch: Batch) -> None:
         super().check(energy, batch)

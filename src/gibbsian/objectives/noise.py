@@ -32,6 +32,15 @@ class FittedNoise(ABC):
         """A module with `log_prob(x)` and `sample(n, generator=)`."""
 
 
+def easy_noise(numbers: dict[str, float]) -> dict[str, str]:
+    """The sign of trouble that nearly all noise is told apart from the data."""
+    share = numbers.get("accuracy", 0.0)
+    if share <= 0.99:
+        return {}
+    text = f"the noise is too easy: {100 * share:.4g} % of it is told apart from the data, so it gives no gradient; "
+    return {"accuracy": text + "use noise closer to it, such as a fitted mixture or flow"}
+
+
 def _need(noise: FittedNoise, domain: Domain, kinds: tuple[type[Domain], ...]) -> None:
     if not isinstance(domain, kinds):
         names = " or ".join(k.__name__ for k in kinds)

@@ -13,7 +13,7 @@ from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError
 from gibbsian.objectives.base import Batch, Loss, Objective, check_finite, observed
 from gibbsian.objectives.common import finish, need_energy, one_of, whole
-from gibbsian.objectives.noise import NAMED, FittedNoise, FlowNoise, given_noise
+from gibbsian.objectives.noise import NAMED, FittedNoise, FlowNoise, easy_noise, given_noise
 from gibbsian.random import require_generator
 
 __all__ = ["NoiseContrastive"]
@@ -97,6 +97,9 @@ class NoiseContrastive(Objective):
 
     def log_z(self, state: NoiseState) -> Tensor:
         return state.normalizer.log_z.detach()
+
+    def signs(self, numbers: dict[str, float]) -> dict[str, str]:
+        return easy_noise(numbers)
 
     def __call__(self, energy: Any, batch: Batch, state: NoiseState, generator: torch.Generator) -> Loss:
         x = observed(batch)

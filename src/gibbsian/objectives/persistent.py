@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from gibbsian.objectives.chains import (
     check_chains,
     check_kernel,
     energy_gap,
+    more_steps,
     plain_gibbs,
     walk,
     walk_tempered,
@@ -142,6 +143,16 @@ class PersistentContrastiveDivergence(SteppedObjective):
             number(self, "fast_weights", self.fast_weights, open_low=True)
         number(self, "fast_decay", self.fast_decay, 0.0, 1.0)
         number(self, "penalty", self.penalty)
+
+    def kernels(self) -> tuple[Kernel, ...]:
+        return (self.kernel,)
+
+    def chains_of(self, state: Chains) -> Tensor:
+        return state.x
+
+    def gentler(self, steps_factor: float, penalty: float) -> Self:
+        steps = more_steps(self.steps, steps_factor, self.kernel)
+        return replace(self, steps=steps, penalty=max(self.penalty, penalty))
 
     def check(self, energy: Any, batch: Batch) -> None:
         super().check(energy, batch)

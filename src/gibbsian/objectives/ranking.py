@@ -13,7 +13,7 @@ from gibbsian.domains import Categorical, Discrete, Domain, Real
 from gibbsian.errors import ArgumentError, DomainError
 from gibbsian.objectives.base import Batch, Loss, Objective, observed
 from gibbsian.objectives.common import finish, need_energy, one_of, whole
-from gibbsian.objectives.noise import NAMED, FittedNoise, FlowNoise
+from gibbsian.objectives.noise import NAMED, FittedNoise, FlowNoise, easy_noise
 from gibbsian.random import require_generator
 
 __all__ = ["Around", "Flips", "RankingContrastive"]
@@ -165,6 +165,9 @@ class RankingContrastive(Objective):
             return ()
         kind = NAMED[self.noise] if isinstance(self.noise, str) else self.noise
         return (kind.fit(energy.domain, observed(batch), generator).requires_grad_(False),)
+
+    def signs(self, numbers: dict[str, float]) -> dict[str, str]:
+        return easy_noise(numbers)
 
     def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
         y = observed(batch)

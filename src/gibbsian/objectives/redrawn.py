@@ -2,8 +2,8 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -28,6 +28,15 @@ class Redrawn(SteppedObjective):
             raise ArgumentError(
                 f"{type(self).__name__}(objective={self.objective!r}): expected one of gibbsian.objectives"
             )
+
+    def parts(self) -> tuple[Objective, ...]:
+        return (self.objective,)
+
+    def gentler(self, steps_factor: float, penalty: float) -> Self:
+        return replace(self, objective=self.objective.gentler(steps_factor, penalty))
+
+    def chains_of(self, state: Any) -> Tensor | None:
+        return self.objective.chains_of(state)
 
     @abstractmethod
     def redraw(self, energy: Any, x: Tensor, generator: torch.Generator) -> Tensor:

@@ -4,8 +4,8 @@ Decay and sparsity are objectives of their own, to be added with `Weighted`; `Ce
 changes its gradient.
 """
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -171,6 +171,15 @@ class Centered(SteppedObjective):
             raise ArgumentError(f"Centered(objective={self.objective!r}): expected one of gibbsian.objectives")
         one_of(self, "offsets", self.offsets, ("data", "average"))
         number(self, "rate", self.rate, 0.0, 1.0, open_low=True)
+
+    def parts(self) -> tuple[Objective, ...]:
+        return (self.objective,)
+
+    def gentler(self, steps_factor: float, penalty: float) -> Self:
+        return replace(self, objective=self.objective.gentler(steps_factor, penalty))
+
+    def chains_of(self, state: Any) -> Tensor | None:
+        return self.objective.chains_of(state.inner)
 
     def check(self, energy: Any, batch: Batch) -> None:
         self.objective.check(energy, batch)

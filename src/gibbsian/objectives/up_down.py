@@ -1,7 +1,7 @@
 """Up-down training of deep belief networks: the contrastive form of the wake-sleep algorithm."""
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from gibbsian.errors import CapabilityError, DataError
 from gibbsian.models.dbn.machine import DBN
 from gibbsian.models.dbn.phases import sleep_phase, wake_phase
 from gibbsian.objectives.base import Batch, Loss, Step, SteppedObjective, labels, observed
+from gibbsian.objectives.chains import more_steps
 from gibbsian.objectives.common import finish, frozen, whole
 from gibbsian.random import require_generator
 from gibbsian.units import Bernoulli
@@ -50,6 +51,9 @@ class UpDown(SteppedObjective):
 
     def __post_init__(self) -> None:
         whole(self, "steps", self.steps)
+
+    def gentler(self, steps_factor: float, penalty: float) -> Self:
+        return replace(self, steps=more_steps(self.steps, steps_factor))
 
     def check(self, energy: Any, batch: Batch) -> None:
         if not isinstance(energy, DBN):

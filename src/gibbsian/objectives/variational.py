@@ -1,7 +1,7 @@
 """Maximum likelihood of deep Boltzmann machines: mean-field posteriors for the data, persistent chains for log Z."""
 
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from gibbsian.models.dbm.fused import Learned, fused_phases
 from gibbsian.models.dbm.machine import DBM
 from gibbsian.models.dbm.phases import linear_layers, negative_phase, phase_contrast, positive_phase
 from gibbsian.objectives.base import Batch, Loss, Step, SteppedObjective, observed
-from gibbsian.objectives.chains import chain_metrics
+from gibbsian.objectives.chains import chain_metrics, more_steps
 from gibbsian.objectives.common import finish, number, one_of, trainable, whole
 from gibbsian.objectives.starts import start_points
 from gibbsian.random import quick_uniforms, require_generator
@@ -77,6 +77,9 @@ class VariationalLikelihood(SteppedObjective):
         one_of(self, "start", self.start, ("reference", "data"))
         if self.centering is not None:
             number(self, "centering", self.centering, 0.0, 1.0, open_low=True)
+
+    def gentler(self, steps_factor: float, penalty: float) -> Self:
+        return replace(self, steps=more_steps(self.steps, steps_factor))
 
     def check(self, energy: Any, batch: Batch) -> None:
         super().check(energy, batch)

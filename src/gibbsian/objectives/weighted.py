@@ -1,8 +1,8 @@
 """Sums of objectives."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -47,6 +47,16 @@ class Weighted(SteppedObjective):
             number(self, f"weights[{i}]", weight)
         object.__setattr__(self, "objectives", parts)
         object.__setattr__(self, "weights", tuple(float(w) for w in weights))
+
+    def parts(self) -> tuple[Objective, ...]:
+        return tuple(self.objectives)
+
+    def gentler(self, steps_factor: float, penalty: float) -> Self:
+        return replace(self, objectives=tuple(part.gentler(steps_factor, penalty) for part in self.objectives))
+
+    def chains_of(self, state: Any) -> Tensor | None:
+        found = (part.chains_of(own) for part, own in zip(self.objectives, state, strict=True))
+        return next((chains for chains in found if chains is not None), None)
 
     def check(self, energy: Any, batch: Batch) -> None:
         for part in self.objectives:

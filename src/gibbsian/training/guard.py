@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from torch import Tensor
-
 from gibbsian.errors import ArgumentError
 from gibbsian.objectives.base import Objective
 
@@ -84,35 +82,8 @@ class Guard:
         return max(self.lr_factor**tries, self.min_lr_factor), min(self.steps_factor**tries, self.max_steps_factor)
 
     def soften(self, objective: Objective, tries: int) -> Objective:
-        """The objective after so many rollbacks: more sampler steps, and an energy penalty where it has one.
-
-        Objectives inside it (the parts of a weighted sum) are softened too.
-        """
-        if tries == 0:
-            return objective
-        changes: dict[str, Any] = {}
-        for field in dataclasses.fields(objective):
-            value = getattr(objective, field.name)
-            if field.name == "steps" and isinstance(value, int) and not _scheduled(objective):
-                changes["steps"] = math.ceil(value * self.factors(tries)[1])
-            elif field.name == "penalty" and isinstance(value, int | float):
-                changes["penalty"] = max(float(value), self.penalty)
-            elif isinstance(value, Objective):
-                changes[field.name] = self.soften(value, tries)
-            elif isinstance(value, tuple) and any(isinstance(part, Objective) for part in value):
-                changes[field.name] = tuple(
-                    self.soften(part, tries) if isinstance(part, Objective) else part for part in value
-                )
-        return dataclasses.replace(objective, **changes) if changes else objective
-
-
-def _scheduled(objective: Objective) -> bool:
-    """Does its kernel have a value for every step, so that there cannot be more of them?"""
-    kernel = getattr(objective, "kernel", None)
-    if not dataclasses.is_dataclass(kernel):
-        return False
-    values = [getattr(kernel, field.name) for field in dataclasses.fields(kernel)]
-    return any(isinstance(value, Tensor) and value.dim() == 1 for value in values)
+        """The objective after so many rollbacks: more sampler steps, and an energy penalty where it has one."""
+        return objective.gentler(self.factors(tries)[1], self.penalty) if tries else objective
 
 
 class Watch:
@@ -127,7 +98,7 @@ class Watch:
         self.warned: list[str] = []
         self.gaps: deque[float] = deque(maxlen=40)
         self.high: dict[str, int] = {}  # for how many looks in a row a number has been suspiciously large
-        self.signs: dict[str, int] = {}  # how many looks in a row a sign of trouble was seen
+        self.signs: dict[str, int] = {}  # for how many looks in a row a sign of trouble has been seen
         self.snapshots: list[Any] = []
         self.failed_at: int | None = None
         self.apart_since: int | None = None
@@ -195,48 +166,18 @@ class Watch:
 
     def warnings(self, numbers: dict[str, float], objective: Objective) -> list[str]:
         """Signs of trouble to tell the user, each once."""
-        found = []
-        for name, (sign, text) in self._signs(numbers, objective).items():
-            self.signs[name] = self.signs.get(name, 0) + 1 if sign else 0
-            if self.signs[name] >= _BASELINE and name not in self.warned:
-                self.warned.append(name)
-                found.append(text)
-        return found
-
-    def _signs(self, numbers: dict[str, float], objective: Objective) -> dict[str, tuple[bool, str]]:
-        signs: dict[str, tuple[bool, str]] = {}
         if "gap" in numbers:
             self.gaps.append(numbers["gap"])
-            signs["oscillation"] = (
-                _oscillates(list(self.gaps)),
+        seen = _chain_signs(numbers) | objective.signs(numbers)
+        if _oscillates(list(self.gaps)):
+            seen["oscillation"] = (
                 "the gap between the energies of data and samples swings back and forth ever wider; "
-                "lower the learning rate or run more sampler steps",
+                "lower the learning rate or run more sampler steps"
             )
-        if "acceptance" in numbers and math.isfinite(numbers["acceptance"]):
-            signs["acceptance"] = (
-                numbers["acceptance"] < 0.01,
-                f"the chains are frozen: {100 * numbers['acceptance']:.2g} % of their moves are accepted; "
-                "use a smaller step size",
-            )
-        elif "movement" in numbers:
-            signs["movement"] = (
-                numbers["movement"] < 1e-6,
-                f"the chains are frozen: they move by {numbers['movement']:.2g} a step; "
-                "use a larger step size or another kernel",
-            )
-        if "accuracy" in numbers and "energy_noise" in numbers:  # of NCE; a classifier may well be perfect
-            signs["accuracy"] = (
-                numbers["accuracy"] > 0.99,
-                f"the noise is too easy: {100 * numbers['accuracy']:.4g} % of it is told apart from the "
-                "data, so it gives no gradient; use noise closer to it, such as a fitted mixture or flow",
-            )
-        if "noise_share" in numbers and hasattr(objective, "sigma"):  # a ladder of them may well begin low
-            signs["noise_share"] = (
-                numbers["noise_share"] < 0.01,
-                f"sigma is {numbers['noise_share']:.2g} of the spread of the data, so the denoising target "
-                "is nearly all noise; 0.05 to 0.5 is usual, or use MultiScaleDenoising",
-            )
-        return signs
+        self.signs = {name: self.signs.get(name, 0) + 1 for name in seen}
+        found = [name for name in seen if self.signs[name] >= _BASELINE and name not in self.warned]
+        self.warned += found
+        return [seen[name] for name in found]
 
     # --- saving -----------------------------------------------------------------------------------
 
@@ -251,18 +192,27 @@ class Watch:
             setattr(self, name, deque(value, maxlen=40) if name == "gaps" else value)
 
 
-def _changes(before: Any, after: Any) -> list[str]:
+def _changes(before: Objective, after: Objective) -> list[str]:
     """What differs between two objectives of one kind, in words."""
-    found = []
-    for field in dataclasses.fields(before):
-        a, b = getattr(before, field.name), getattr(after, field.name)
-        pairs = zip(a, b, strict=True) if isinstance(a, tuple) else [(a, b)]
-        for old, new in pairs:
-            if isinstance(old, Objective):
-                found += _changes(old, new)
-            elif old is not new and isinstance(old, int | float) and old != new:
-                found.append(f"{field.name} {old:g} → {new:g}")
+    names = [field.name for field in dataclasses.fields(before)]
+    pairs = [(name, getattr(before, name), getattr(after, name)) for name in names]
+    numbers = [(name, a, b) for name, a, b in pairs if isinstance(a, int | float) and a != b]
+    found = [f"{name} {a:g} → {b:g}" for name, a, b in numbers]
+    for part, gentler in zip(before.parts(), after.parts(), strict=True):
+        found += _changes(part, gentler)
     return found
+
+
+def _chain_signs(numbers: dict[str, float]) -> dict[str, str]:
+    """Chains that stand still."""
+    accepted, movement = numbers.get("acceptance", math.nan), numbers.get("movement", math.nan)
+    if accepted < 0.01:
+        moves = f"{100 * accepted:.2g} % of their moves are accepted; use a smaller step size"
+        return {"acceptance": f"the chains are frozen: {moves}"}
+    if not math.isfinite(accepted) and movement < 1e-6:
+        how = f"they move by {movement:.2g} a step; use a larger step size or another kernel"
+        return {"movement": f"the chains are frozen: {how}"}
+    return {}
 
 
 def _oscillates(gaps: list[float]) -> bool:

@@ -15,9 +15,9 @@ and every epoch sees new draws of the layers below, which is what the variationa
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -77,6 +77,15 @@ class Encoded(SteppedObjective):
         """What the machine sees."""
         with torch.no_grad():
             return self.model.encode(self.stage, batch, generator if self.draw else None)
+
+    def parts(self) -> tuple[Objective, ...]:
+        return (self.objective,)
+
+    def gentler(self, steps_factor: float, penalty: float) -> Self:
+        return replace(self, objective=self.objective.gentler(steps_factor, penalty))
+
+    def chains_of(self, state: Any) -> Tensor | None:
+        return self.objective.chains_of(state)
 
     def check(self, energy: Any, batch: Batch) -> None:
         self.model.check_stage(self.stage, batch)

@@ -95,6 +95,17 @@ class Run:
         return value.detach()
 
     @property
+    def chains(self) -> Tensor:
+        """The persistent chains `(slots, *event)`, such as a replay buffer, that the objective keeps in its state."""
+        found = self.objective.chains_of(self.state)
+        if found is None:
+            raise CapabilityError(
+                f"{type(self.objective).__name__} keeps no chains; train with "
+                "objectives.PersistentContrastiveDivergence, alone or as a part of objectives.Weighted"
+            )
+        return found
+
+    @property
     def events(self) -> list[dict[str, Any]]:
         """What the guard saw and did."""
         return [record for record in self.history if "event" in record]

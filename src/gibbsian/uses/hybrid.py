@@ -11,12 +11,11 @@ from torch import Tensor
 from gibbsian.errors import ArgumentError, CapabilityError, DataError
 from gibbsian.kernels.base import Kernel
 from gibbsian.models.joint import JointEnergy
-from gibbsian.objectives.persistent import Chains
 from gibbsian.objectives.starts import like_classes
 from gibbsian.random import require_generator
 from gibbsian.sampling.sample import sample
 
-__all__ = ["buffer_of", "classify", "generate", "like_classes", "refine"]
+__all__ = ["classify", "generate", "like_classes", "refine"]
 
 _BLOCK = 2048  # rows classified at a time
 
@@ -25,33 +24,6 @@ def _joint(model: Any) -> JointEnergy:
     if not isinstance(model, JointEnergy):
         raise CapabilityError(f"{type(model).__name__} is not a joint energy; make one with models.JointEnergy")
     return model
-
-
-def buffer_of(state: Any) -> Tensor:
-    """The persistent chains `(slots, *event)` inside a training state, such as `run.state`.
-
-    >>> import gibbsian as gb
-    >>> joint = gb.models.JointEnergy(gb.energies.MLP(2, (8,), outputs=3), gb.domains.Real(2))
-    >>> chains = gb.objectives.PersistentContrastiveDivergence(gb.kernels.ShortRunLangevin(1.0, 0.01), chains=16)
-    >>> objective = gb.objectives.Weighted([gb.objectives.CrossEntropy(), chains])
-    >>> run = gb.fit(joint, objective, (torch.zeros(8, 2), torch.arange(8) % 3), steps=2)
-    >>> buffer_of(run.state).shape
-    torch.Size([16, 2])
-    """
-    found = _first_chains(state)
-    if found is None:
-        raise ArgumentError(
-            "this state holds no persistent chains; train with objectives.PersistentContrastiveDivergence, alone or "
-            "as a part of objectives.Weighted"
-        )
-    return found.x
-
-
-def _first_chains(state: Any) -> Chains | None:
-    if isinstance(state, Chains):
-        return state
-    parts = state if isinstance(state, tuple) else ()
-    return next((found for part in parts if (found := _first_chains(part)) is not None), None)
 
 
 def generate(
@@ -77,7 +49,7 @@ def generate(
         labels: one class a draw.
         kernel: the one of the training, or a gentler one.
         steps: how many; 0 with a pool returns its rows.
-        pool: chains `(slots, *event)` to begin from, as `buffer_of(run.state)`.
+        pool: chains `(slots, *event)` to begin from, as `run.chains`.
         generator: the source of randomness.
 
     >>> import gibbsian as gb
