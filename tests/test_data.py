@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from gibbsian import data
-from gibbsian.data.named import NAMED, Named, fetch
+from gibbsian.data.named import NAMED, Named
+from gibbsian.data.prepare import make_steps
 from gibbsian.data.readers import read_idx
-from gibbsian.data.steps import make_steps
 from gibbsian.errors import ArgumentError, CapabilityError, DataError, RandomnessError
 
 
@@ -140,6 +140,7 @@ def _write(path, text):
     (lambda d: data.read(d / "none.npz"), DataError, "there is no file"),
     (lambda d: data.read(_write(d / "a.xyz", "1")), DataError, "no kind that is known"),
     (lambda d: data.read(_write(d / "a.npz", "not a zip")), DataError, "cannot be read as npz"),
+    (lambda d: data.read(_write(d / "a.mat", "no mat")), DataError, "cannot be read as mat"),
     (lambda d: data.read(_write(d / "a.csv", "a,b\n1,2\n3")), DataError, "row 3: 1 cells"),
     (lambda d: data.read(_write(d / "a.csv", "a,b\n1,x\n3,4")), DataError, "column 'b'"),
     (lambda d: data.read(_write(d / "a.csv", "a,b\n1,nan\n3,4")), DataError, "fill or drop"),
@@ -182,22 +183,43 @@ def test_digits_are_embedded():
 
 def test_files_are_found_checked_and_never_fetched_when_offline(tmp_path, monkeypatch):
     content = b"some bytes"
-    entry = Named("a test", "things", {"a.bin": hashlib.sha256(content).hexdigest()}, "http://localhost:9/")
+    files = {"a.bin": hashlib.sha256(content).hexdigest()}
+    entry = Named("a test", lambda entry, get, part: get("a.bin"), "things", files, "http://localhost:9/")
     monkeypatch.setenv("GIBBSIAN_DATA", str(tmp_path / "mine"))
     monkeypatch.setenv("GIBBSIAN_CACHE", str(tmp_path / "cache"))
     with pytest.raises(DataError, match=r"could not be fetched .*by hand into"):
-        fetch(entry, "a.bin")
-    monkeypatch.setitem(NAMED, "things", Named("", "things", entry.files, entry.url, lambda e, p: fetch(e, "a.bin")))
+        entry.fetch("a.bin")
+    monkeypatch.setitem(NAMED, "things", entry)
     with pytest.raises(DataError, match="fetching is switched off"):
         data.load("things", offline=True)
     for place in ("cache", "mine"):  # yours comes first
         folder = tmp_path / place / "things"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "a.bin").write_bytes(content)
-        assert fetch(entry, "a.bin") == folder / "a.bin"
+        assert entry.fetch("a.bin") == folder / "a.bin"
     (tmp_path / "mine" / "things" / "a.bin").write_bytes(b"other bytes")
     with pytest.raises(DataError, match="damaged"):
-        fetch(entry, "a.bin")
+        entry.fetch("a.bin")
+
+
+def test_words_have_one_number_in_all_parts(tmp_path):
+    x = np.zeros((3, 2))
+    np.savez(
+        tmp_path / "a.npz", x_train=x, y_train=list("abc"), x_test=x[:2], y_test=list("cb")
+    )  # the test part lacks a
+    found = data.read(tmp_path / "a.npz")
+    assert found.classes == ("a", "b", "c")
+    assert found.train.y.tolist() == [0, 1, 2]
+    assert found.test.y.tolist() == [2, 1]
+    with pytest.raises(DataError, match="no 'kind' for the labels"):
+        data.read(tmp_path / "a.npz", label="kind")
+
+
+def test_columns_may_share_a_name(tmp_path):
+    (tmp_path / "a.csv").write_text("a,a,y\n1,2,0\n3,4,1\n")
+    found = data.read(tmp_path / "a.csv")
+    assert found.columns == ("a", "a")
+    assert found.train.x.tolist() == [[1, 2], [3, 4]]
 
 
 # --- steps ----------------------------------------------------------------------------------------
@@ -263,6 +285,19 @@ def test_other_sets_go_through_the_same_steps():
     assert float(done.other(shifted).mean()) < -0.5
 
 
+def test_entries_that_are_held_go_where_the_steps_put_them():
+    images = data.DataSet("a", data.Rows(torch.arange(48.0).reshape(4, 3, 4)))
+    steps = ["flatten", {"columns": {"keep": [5, 0]}}, {"rescale": {"old": [0, 10]}}, {"noise": {"sd": 9.0}}]
+    done = data.prepare(images, steps)
+    clamp = torch.zeros(2, 3, 4, dtype=torch.bool)
+    clamp[0, 1, 1] = clamp[1, 0, 0] = True
+    x, held = done.clamped(10 * torch.ones(2, 3, 4), clamp)
+    assert held.tolist() == [[True, False], [False, True]]
+    assert x.tolist() == [[1, 1], [1, 1]]  # noise is for training batches
+    with pytest.raises(DataError, match="whiten mixes all entries"):
+        data.prepare(images, ["flatten", "whiten"]).clamped(torch.ones(2, 3, 4), clamp)
+
+
 def test_columns_only_take_patches_and_dequantize():
     x = torch.randn(50, 3, generator=gen())
     x = torch.cat([x, x[:, :1] * 2 + 1], 1)  # repeats the first
@@ -305,6 +340,8 @@ def test_augmentation_touches_training_batches_only():
     (lambda: make_steps([{"binarize": {"haw": "sample"}}]), "did you mean 'how'"),
     (lambda: make_steps(["take"]), "needs n"),
     (lambda: make_steps([{"flatten": {}, "take": {"n": 1}}]), "one name"),
+    (lambda: make_steps([3]), "one name"),
+    (lambda: make_steps([{"take": 3}]), "one name"),
     (lambda: data.prepare(gray(), [{"split": {"test": 40}}]), "leave some"),
     (lambda: data.prepare(gray(), ["rescale", {"binarize": {"anew": True}}, {"take": {"n": 2}}]), "must come before"),
     (lambda: data.prepare(gray(), [{"binarize": {"anew": True}}]), "outside"),

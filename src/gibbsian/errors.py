@@ -4,6 +4,9 @@ Each error says what was given, what was expected and what to do instead. All of
 `GibbsianError` and from the built-in exception that fits, so `except ValueError` works too.
 """
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 __all__ = [
     "AdaptationWarning",
     "ArgumentError",
@@ -23,7 +26,19 @@ __all__ = [
     "RandomnessError",
     "ShapeError",
     "TrainingWarning",
+    "suggest",
 ]
+
+
+def suggest(name: str, known: Iterable[object]) -> str:
+    """`did you mean 'x'? `, or nothing, for a message that refuses an unknown name.
+
+    >>> suggest("binarise", ["flatten", "binarize"]), suggest("xyz", ["flatten"])
+    ("did you mean 'binarize'? ", '')
+    """
+    lower = {str(k).lower(): str(k) for k in known}
+    near = get_close_matches(str(name).lower(), lower, 1)
+    return f"did you mean {lower[near[0]]!r}? " if near else ""
 
 
 class GibbsianError(Exception):

@@ -7,13 +7,12 @@ known without importing torch.
 import importlib
 import inspect
 from dataclasses import dataclass
-from difflib import get_close_matches
 from importlib import resources
 from typing import Any
 
-from gibbsian.errors import ArgumentError
+from gibbsian.errors import ArgumentError, suggest
 
-__all__ = ["KINDS", "Entry", "classes", "describe", "entries", "find_class", "recipe_names", "recipe_text", "suggest"]
+__all__ = ["KINDS", "Entry", "classes", "describe", "entries", "find_class", "recipe_names", "recipe_text"]
 
 KINDS = {
     "recipes": "ready-made trainings: gibbsian train NAME",
@@ -41,13 +40,6 @@ class Entry:
 def _first_line(thing: Any) -> str:
     text = (inspect.getdoc(thing) or "").strip().split("\n\n")[0]
     return " ".join(text.split()).rstrip(",:")
-
-
-def suggest(name: str, known: Any) -> str:
-    """`did you mean 'x'? `, or nothing."""
-    lower = {str(k).lower(): str(k) for k in known}
-    near = get_close_matches(str(name).lower(), lower, 1)
-    return f"did you mean {lower[near[0]]!r}? " if near else ""
 
 
 def recipe_names() -> list[str]:

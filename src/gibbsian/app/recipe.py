@@ -27,7 +27,7 @@ from gibbsian.app.factories import takes_a_list
 from gibbsian.data import DataSet, Prepared, load, prepare
 from gibbsian.domains import Domain
 from gibbsian.energy import Energy, ScoreField
-from gibbsian.errors import ArgumentError, DataError, GibbsianError
+from gibbsian.errors import ArgumentError, DataError, GibbsianError, suggest
 from gibbsian.kernels import Kernel
 from gibbsian.objectives import Objective
 from gibbsian.objectives.noise import FittedNoise
@@ -390,7 +390,7 @@ def _check_known(given: Iterable[Any], known: set[str], name: str, section: str)
     for key in given:
         if key not in known:
             shown, where = (f"{section}.{key}", f"The keys of {section}") if section else (repr(key), "The keys")
-            near = catalog.suggest(str(key), known)
+            near = suggest(str(key), known)
             raise ArgumentError(f"{name} has an unknown key {shown}; {near}{where} are {', '.join(sorted(known))}")
 
 
@@ -417,7 +417,7 @@ def _unknown_flag(text: str, parser: ArgumentParser) -> str | None:
     if found is None:
         return None
     flags = _known_keys(parser)
-    near = catalog.suggest(found[1], flags) or catalog.suggest(found[1].split(".")[0], flags)
+    near = suggest(found[1], flags) or suggest(found[1].split(".")[0], flags)
     return f"there is no flag --{found[1]}; {near}See `gibbsian train --help`"
 
 
@@ -426,7 +426,7 @@ def _wrong_argument(text: str, where: str, path: str) -> str | None:
     owner = path.rpartition(".")[2]
     if owner and (found := re.search(r"(?:Option|Key) '([\w.]+)' is not (?:accepted|expected)", text)):
         takes = _arguments(path)
-        near = catalog.suggest(found[1], takes)
+        near = suggest(found[1], takes)
         return f"{where}{owner} has no argument {found[1]!r}; {near}It takes {', '.join(takes) or 'none'}"
     if found := re.search(r"arguments are required: ([\w, .]+)|Key [\"']?([\w.]+)[\"']? is required", text):
         return f"{where}{owner} needs {found[1] or found[2]}" if owner else f"{found[1] or found[2]} must be given"
@@ -440,7 +440,7 @@ def _wrong_value(text: str, where: str) -> str | None:
     unknown = re.search(r"Expected a dot import path string: (\S+)|Import path ([\w.]+) does not", text)
     if unknown and not wanted:
         name = unknown[1] or unknown[2]
-        near = catalog.suggest(name.rpartition(".")[2], sorted(_names()))
+        near = suggest(name.rpartition(".")[2], sorted(_names()))
         return f"{where}there is no {name!r} that fits here; {near}See `gibbsian list`"
     if values and wanted and not _reasons(text):
         kinds = dict.fromkeys(w.removeprefix("<class '").removesuffix("'>") for w in wanted)

@@ -2,9 +2,9 @@
 
 from gibbsian.data.labeled import WithLabeled
 from gibbsian.data.named import NAMED, load
+from gibbsian.data.prepare import STEPS, Prepared, prepare
 from gibbsian.data.readers import read
 from gibbsian.data.sets import DataSet, Rows
-from gibbsian.data.steps import STEPS, Prepared, prepare
 from gibbsian.data.toy import TOYS, toy
 from gibbsian.data.transforms import binarize, dequantize
 

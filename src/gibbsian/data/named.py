@@ -1,42 +1,51 @@
-"""Named data sets: embedded ones, and public ones from a folder of yours, a cache, or their home on the network.
+"""Named data sets: embedded ones, and public ones that are read from files wherever they are found (`fetch`)."""
 
-Files are looked for in `$GIBBSIAN_DATA/<set>/`, then in the cache (`$GIBBSIAN_CACHE`, or the system's), and are fetched
-otherwise. Every file is held against its SHA-256, wherever it comes from.
-"""
-
-import hashlib
-import os
-import sys
 import tarfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
+from gibbsian.data.fetch import fetch
 from gibbsian.data.readers import read, read_idx
 from gibbsian.data.sets import DataSet, Rows
 from gibbsian.data.toy import TOYS, toy
-from gibbsian.errors import ArgumentError, CapabilityError, DataError
+from gibbsian.errors import ArgumentError, suggest
 from gibbsian.random import stream
 
-__all__ = ["NAMED", "Named", "fetch", "load"]
+__all__ = ["NAMED", "Named", "load"]
+
+Get = Callable[[str], Path]  # the path of a file of a set
 
 
 @dataclass(frozen=True)
 class Named:
-    """Where a named set comes from and how it is read."""
+    """Where a named set comes from and how it is read.
+
+    Args:
+        about: one line for `gibbsian list data`.
+        build: `build(entry, get, part) -> DataSet`, `get(file)` being the path of a file.
+        folder, files, url: where its files lie, their SHA-256 by name, and their home on the network.
+        classes: names of the labels.
+    """
 
     about: str
+    build: Callable[["Named", Get, str | None], DataSet]
     folder: str = ""
-    files: dict[str, str] = field(default_factory=dict)  # name: SHA-256
+    files: dict[str, str] = field(default_factory=dict)
     url: str = ""
-    build: Callable[["Named", str | None], DataSet] | None = None
     classes: tuple[str, ...] = ()
+
+    def fetch(self, file: str, *, offline: bool = False) -> Path:
+        """The path of one of the files, checked."""
+        return fetch(self.folder, file, self.files[file], self.url, offline=offline)
+
+    def load(self, part: str | None = None, *, offline: bool = False) -> DataSet:
+        """The set, or as much of it as one part needs."""
+        return self.build(self, partial(self.fetch, offline=offline), part)
 
 
 def load(
@@ -67,180 +76,58 @@ def load(
         points = toy(key, n, generator=stream(seed, "toy"))
         return DataSet(key.replace("-", "_"), Rows(points))
     if key in NAMED:
-        entry = NAMED[key]
-        if entry.build is None:  # never: every entry has one
-            raise CapabilityError(f"{key} cannot be built")
-        with _network(not offline):
-            return entry.build(entry, part).replace(name=key)
+        return NAMED[key].load(part, offline=offline).replace(name=key)
     if Path(text).expanduser().exists() or "/" in text or Path(text).suffix:
         return read(text, label=label)
-    names = [*NAMED, *TOYS]
-    near = get_close_matches(key, names, 1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    raise ArgumentError(f"there is no data set {text!r}; {hint}See `gibbsian list data`, or give the path of a file")
-
-
-# --- finding and fetching files -------------------------------------------------------------------
-
-_ALLOWED = [True]
-
-
-@contextmanager
-def _network(allowed: bool) -> Iterator[None]:
-    before, _ALLOWED[0] = _ALLOWED[0], allowed
-    try:
-        yield
-    finally:
-        _ALLOWED[0] = before
-
-
-def cache_folder() -> Path:
-    """Where fetched files are kept."""
-    own = os.environ.get("GIBBSIAN_CACHE")
-    if own:
-        return Path(own).expanduser()
-    import pooch  # what is at hand is read without it
-
-    return Path(pooch.os_cache("gibbsian"))
-
-
-def _places() -> Iterator[Path]:
-    """Where files may lie: the folder that the user names, then the cache."""
-    given = os.environ.get("GIBBSIAN_DATA")
-    if given:
-        yield Path(given).expanduser()
-    yield cache_folder()
-
-
-def fetch(entry: Named, file: str) -> Path:
-    """The path of a file of a named set, checked; fetched where it is nowhere yet."""
-    wanted = entry.files[file]
-    for place in _places():
-        path = place / entry.folder / file
-        if path.exists():
-            found = hashlib.sha256(path.read_bytes()).hexdigest()
-            if found != wanted:
-                raise DataError(
-                    f"{path} is damaged: its SHA-256 is {found[:12]}…, expected {wanted[:12]}…; delete it, or fetch it again"
-                )
-            return path
-    cache = cache_folder()
-    looked = " and ".join(str(place / entry.folder) for place in _places())
-    if not entry.url:
-        raise DataError(f"{file} is not in {looked}, and has no home on the network to fetch it from; put it there")
-    if not _ALLOWED[0]:
-        raise DataError(f"{file} is not in {looked}, and fetching is switched off; put it there, or allow the network")
-    import pooch
-
-    url = entry.url + file
-    target = cache / entry.folder
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-        downloader = pooch.HTTPDownloader(progressbar=_Bar(file) if sys.stderr.isatty() else False, timeout=30)
-        with _silent():
-            pooch.retrieve(url, f"sha256:{wanted}", fname=file, path=target, downloader=downloader)
-    except (OSError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        reason = reason if len(reason) < 160 else reason[:157] + "..."
-        raise DataError(
-            f"{file} is not in {looked} and could not be fetched from {url} ({type(error).__name__}: {reason}); connect, or "
-            f"fetch it by hand into {target}"
-        ) from error
-    return target / file
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    """Without pooch's own log lines, which repeat what the bar shows."""
-    import pooch
-
-    logger = pooch.get_logger()
-    before = logger.level
-    logger.setLevel("ERROR")
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
-
-
-class _Bar:
-    """A progress bar as pooch drives it."""
-
-    def __init__(self, name: str) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
-        columns = [TextColumn(f"fetching {name}"), BarColumn(), DownloadColumn(), TimeRemainingColumn()]
-        self.bar = Progress(*columns, console=Console(stderr=True))
-        self.total = 0
-        self.task: Any = None
-
-    def update(self, n: int) -> None:
-        if self.task is None:
-            self.bar.start()
-            self.task = self.bar.add_task("", total=self.total or None)
-        self.bar.update(self.task, advance=n)
-
-    def reset(self) -> None:
-        if self.task is not None:
-            self.bar.reset(self.task, total=self.total or None)
-
-    def close(self) -> None:
-        self.bar.stop()
+    near = suggest(key, [*NAMED, *TOYS])
+    raise ArgumentError(f"there is no data set {text!r}; {near}See `gibbsian list data`, or give the path of a file")
 
 
 # --- the sets -------------------------------------------------------------------------------------
 
 
-def _idx(entry: Named, part: str | None) -> DataSet:
+def _idx(entry: Named, get: Get, part: str | None) -> DataSet:
     """The four files of MNIST and its relatives; bytes `(rows, 28, 28)`."""
 
     def rows(start: str) -> Rows:
-        x = read_idx(fetch(entry, f"{start}-images-idx3-ubyte.gz"))
-        y = read_idx(fetch(entry, f"{start}-labels-idx1-ubyte.gz"))
+        x = read_idx(get(f"{start}-images-idx3-ubyte.gz"))
+        y = read_idx(get(f"{start}-labels-idx1-ubyte.gz"))
         return Rows(torch.from_numpy(x), torch.from_numpy(y).long())
 
     test = rows("t10k")
     return DataSet(entry.folder, test if part == "test" else rows("train"), test=test, classes=entry.classes)
 
 
-def _sklearn(what: str) -> Any:
-    try:
-        from sklearn import datasets
-    except ImportError as error:
-        raise CapabilityError(f"{what} comes with scikit-learn: pip install scikit-learn") from error
-    return datasets
+def _digits(entry: Named, get: Get, _part: str | None) -> DataSet:
+    from sklearn.datasets import load_digits
 
-
-def _digits(entry: Named, _part: str | None) -> DataSet:
-    found = _sklearn("digits").load_digits()
+    found = load_digits()
     x = torch.from_numpy(found.images.astype(np.uint8))
     return DataSet("digits", Rows(x, torch.from_numpy(found.target).long()), classes=entry.classes)
 
 
-def _photographs(entry: Named, _part: str | None) -> DataSet:
-    images = _sklearn("photographs").load_sample_images().images
-    gray = [
-        np.asarray(image, dtype=np.float32) @ np.array([0.299, 0.587, 0.114], dtype=np.float32) / 255
-        for image in images
-    ]
+def _photographs(entry: Named, get: Get, _part: str | None) -> DataSet:
+    from sklearn.datasets import load_sample_images
+
+    luma = np.array([0.299, 0.587, 0.114], dtype=np.float32)
+    gray = [np.asarray(image, dtype=np.float32) @ luma / 255 for image in load_sample_images().images]
     return DataSet("photographs", Rows(torch.from_numpy(np.stack(gray).astype(np.float32))))
 
 
-def _binarized(entry: Named, _part: str | None) -> DataSet:
+def _binarized(entry: Named, get: Get, _part: str | None) -> DataSet:
     from scipy.io import loadmat
 
     def part(name: str) -> Rows:
-        x = loadmat(fetch(entry, f"binarized_mnist_{name}.mat"))["X"]
+        x = loadmat(get(f"binarized_mnist_{name}.mat"))["X"]
         return Rows(torch.from_numpy(np.ascontiguousarray(x)).reshape(-1, 28, 28))
 
     return DataSet(entry.folder, part("train"), validation=part("valid"), test=part("test"))
 
 
-def _silhouettes(entry: Named, _part: str | None) -> DataSet:
+def _silhouettes(entry: Named, get: Get, _part: str | None) -> DataSet:
     from scipy.io import loadmat
 
-    found = loadmat(fetch(entry, "caltech101_silhouettes_28_split1.mat"))
+    found = loadmat(get("caltech101_silhouettes_28_split1.mat"))
 
     def part(name: str) -> Rows:  # rows are column by column, and the background is 1
         x = 1 - np.ascontiguousarray(found[f"{name}_data"].reshape(-1, 28, 28).transpose(0, 2, 1))
@@ -250,8 +137,8 @@ def _silhouettes(entry: Named, _part: str | None) -> DataSet:
     return DataSet(entry.folder, part("train"), part("val"), part("test"), classes=names)
 
 
-def _cifar10(entry: Named, _part: str | None) -> DataSet:
-    archive = fetch(entry, "cifar-10-binary.tar.gz")
+def _cifar10(entry: Named, get: Get, _part: str | None) -> DataSet:
+    archive = get("cifar-10-binary.tar.gz")
 
     def part(names: list[str]) -> Rows:
         with tarfile.open(archive) as tar:
@@ -265,17 +152,17 @@ def _cifar10(entry: Named, _part: str | None) -> DataSet:
     return DataSet(entry.folder, train, test=part(["test_batch.bin"]), classes=entry.classes)
 
 
-def _wine(entry: Named, _part: str | None) -> DataSet:
-    return read(fetch(entry, next(iter(entry.files))), label="quality")
+def _wine(entry: Named, get: Get, _part: str | None) -> DataSet:
+    return read(get(next(iter(entry.files))), label="quality")
 
 
-def _parkinsons(entry: Named, _part: str | None) -> DataSet:
-    found = read(fetch(entry, "parkinsons_updrs.data"))
+def _parkinsons(entry: Named, get: Get, _part: str | None) -> DataSet:
+    found = read(get("parkinsons_updrs.data"))
     return found.replace(train=Rows(found.train.x[:, 3:]), columns=found.columns[3:])
 
 
-def _anomalies(entry: Named, _part: str | None) -> DataSet:
-    found = read(fetch(entry, next(iter(entry.files))))
+def _anomalies(entry: Named, get: Get, _part: str | None) -> DataSet:
+    found = read(get(next(iter(entry.files))))
     return found.replace(classes=("normal", "anomaly"))
 
 
@@ -297,16 +184,17 @@ def _four(train: str, train_labels: str, test: str, test_labels: str) -> dict[st
 
 def _adbench(file: str, sha: str, about: str) -> Named:
     home = "https://raw.githubusercontent.com/Minqi824/ADBench/main/adbench/datasets/Classical/"
-    return Named(f"{about}; label 1 is an anomaly", "adbench", {file: sha}, home, _anomalies)
+    return Named(f"{about}; label 1 is an anomaly", _anomalies, "adbench", {file: sha}, home)
 
 
 NAMED: dict[str, Named] = {
     "digits": Named(
-        "1797 handwritten digits, 8×8, gray values 0 to 16; embedded in scikit-learn", build=_digits, classes=_DIGIT_NAMES
+        "1797 handwritten digits, 8×8, gray values 0 to 16; embedded in scikit-learn", _digits, classes=_DIGIT_NAMES
     ),
-    "photographs": Named("two photographs, 427×640, gray values 0 to 1; embedded in scikit-learn", build=_photographs),
+    "photographs": Named("two photographs, 427×640, gray values 0 to 1; embedded in scikit-learn", _photographs),
     "mnist": Named(
         "60000 + 10000 handwritten digits, 28×28 bytes",
+        _idx,
         "mnist",
         _four(
             "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
@@ -315,11 +203,11 @@ NAMED: dict[str, Named] = {
             "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
         ),
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
-        _idx,
-        _DIGIT_NAMES,
+        classes=_DIGIT_NAMES,
     ),
     "fashion-mnist": Named(
         "60000 + 10000 pieces of clothing, 28×28 bytes",
+        _idx,
         "fashion_mnist",
         _four(
             "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
@@ -328,11 +216,11 @@ NAMED: dict[str, Named] = {
             "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
         ),
         "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-        _idx,
-        _FASHION,
+        classes=_FASHION,
     ),
     "kmnist": Named(
         "60000 + 10000 cursive Japanese characters, 28×28 bytes",
+        _idx,
         "kmnist",
         _four(
             "51467d22d8cc72929e2a028a0428f2086b092bb31cfb79c69cc0a90ce135fde4",
@@ -341,54 +229,53 @@ NAMED: dict[str, Named] = {
             "20bb9a0ef54c7db3efc55a92eef5582c109615df22683c380526788f98e42a1c",
         ),
         "http://codh.rois.ac.jp/kmnist/dataset/kmnist/",
-        _idx,
-        _KUZUSHIJI,
+        classes=_KUZUSHIJI,
     ),
     "cifar10": Named(
         "50000 + 10000 photographs of ten kinds, 3×32×32 bytes",
+        _cifar10,
         "cifar10",
         {"cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"},
         "https://www.cs.toronto.edu/~kriz/",
-        _cifar10,
-        _CIFAR,
+        classes=_CIFAR,
     ),
     "binarized-mnist": Named(
         "MNIST in the fixed binarization of density papers, 50000 / 10000 / 10000 × 28×28",
+        _binarized,
         "binarized_mnist",
         {
             "binarized_mnist_train.mat": "79a0312c7389d855cfc97e3812de3998417c5829d8a51543b56a90a91252ae7e",
             "binarized_mnist_valid.mat": "7436afc856959075c7787025bb8a4ba2b520b9230ee39667c66aa7dd2819dd68",
             "binarized_mnist_test.mat": "5bc30222e1e7896cbccd1e1db6b28540cc1230f4d2d5473841a5f6cc54be8d38",
         },
-        build=_binarized,
     ),
     "caltech-silhouettes": Named(
         "4100 / 2264 / 2307 silhouettes of 101 kinds of things, 28×28 bits",
+        _silhouettes,
         "caltech101_silhouettes",
         {"caltech101_silhouettes_28_split1.mat": "eb6735e8d84b1850fabc5590124aab1755e90c9fd28123585324398405e1e42a"},
         "https://people.cs.umass.edu/~marlin/data/",
-        _silhouettes,
     ),
     "red-wine": Named(
         "1599 red wines, 11 chemical measurements, quality as label",
+        _wine,
         "wine_quality",
         {"winequality-red.csv": "4a402cf041b025d4566d954c3b9ba8635a3a8a01e039005d97d6a710278cf05e"},
         _UCI + "wine-quality/",
-        _wine,
     ),
     "white-wine": Named(
         "4898 white wines, 11 chemical measurements, quality as label",
+        _wine,
         "wine_quality",
         {"winequality-white.csv": "76c3f809815c17c07212622f776311faeb31e87610d52c26d87d6e361b169836"},
         _UCI + "wine-quality/",
-        _wine,
     ),
     "parkinsons": Named(
         "5875 voice recordings of people with Parkinson's disease, 19 measurements",
+        _parkinsons,
         "parkinsons",
         {"parkinsons_updrs.data": "f2c7d5025dec4e92e7feae367a5f7ccf58789a10ac6b54bdf15976c599f9dd39"},
         _UCI + "parkinsons/telemonitoring/",
-        _parkinsons,
     ),
     "ionosphere": _adbench(
         "18_Ionosphere.npz", "bca46cb0cfd1bf9ddef6cde5ad2215d54fb0189508d0d4c4eb98e788cad69001", "351 radar returns, 32 columns"

@@ -7,7 +7,7 @@ import csv
 import gzip
 import math
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,8 @@ from gibbsian.errors import CapabilityError, DataError
 
 __all__ = ["read", "read_idx"]
 
-_INPUTS = ("x", "X", "data", "images", "features", "arr_0")
-_LABELS = ("y", "Y", "labels", "label", "target", "targets", "class")
+_INPUTS = ("x", "data", "images", "features", "arr_0")
+_LABELS = ("y", "labels", "label", "target", "targets", "class")
 _PARTS = {"train": ("train",), "validation": ("valid", "validation", "val", "dev"), "test": ("test",)}
 _IDX: dict[int, Any] = {
     0x08: np.uint8,
@@ -55,23 +55,27 @@ def read(path: str | Path, *, label: str | None = None, name: str | None = None)
         raise DataError(
             f"there is no file or folder {path}; give a path that exists, or a name from `gibbsian list data`"
         )
-    stem = name or path.name.split(".")[0]
-    if path.is_dir():
-        return _images(path, stem)
-    kind = path.suffixes[-2] if path.suffix == ".gz" and len(path.suffixes) > 1 else path.suffix
-    if "ubyte" in path.name or kind == ".idx":
-        return DataSet(stem, Rows(torch.from_numpy(read_idx(path))))
+    stem, kind = name or path.name.split(".")[0], _kind(path)
     if kind not in _READERS:
+        known = ", ".join(sorted(k for k in _READERS if k not in {"folder", ".idx"}))
         raise DataError(
-            f"{path.name} is of no kind that is known here; give {', '.join(sorted(_READERS))}, an idx file or a folder "
-            "of images"
+            f"{path.name} is of no kind that is known here; give {known}, an idx file or a folder of images"
         )
     try:
         return _READERS[kind](path, stem, label)
+    except DataError:
+        raise
     except (ValueError, OSError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        if isinstance(error, DataError):
-            raise
         raise DataError(f"{path} cannot be read as {kind[1:]} ({' '.join(str(error).split())})") from error
+
+
+def _kind(path: Path) -> str:
+    """Which reader a path wants: "folder", ".idx" or a suffix, that before `.gz` where it ends so."""
+    if path.is_dir():
+        return "folder"
+    if "ubyte" in path.name:
+        return ".idx"
+    return path.suffixes[-2] if path.suffix == ".gz" and len(path.suffixes) > 1 else path.suffix
 
 
 def read_idx(path: str | Path) -> np.ndarray:
@@ -107,51 +111,60 @@ def _tensor(array: Any) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(array))
 
 
-def _labels(array: Any) -> tuple[Tensor, tuple[str, ...]]:
-    """Labels as whole numbers from 0 on, and their names where they are words."""
-    array = np.asarray(array).reshape(-1)
-    if array.dtype.kind in "biu" or (array.dtype.kind == "f" and bool((array == np.round(array)).all())):
-        return torch.from_numpy(array.astype(np.int64)), ()
-    names, index = np.unique(array.astype(str), return_inverse=True)
-    return torch.from_numpy(index.astype(np.int64)), tuple(str(n) for n in names)
+def _codes(arrays: list[np.ndarray]) -> tuple[list[Tensor], tuple[str, ...]]:
+    """Labels of all parts as whole numbers from 0 on, and their names where they are words."""
+    arrays = [np.asarray(array).reshape(-1) for array in arrays]
+    if all(a.dtype.kind in "biu" or (a.dtype.kind == "f" and bool((a == np.round(a)).all())) for a in arrays):
+        return [torch.from_numpy(a.astype(np.int64)) for a in arrays], ()
+    words = [a.astype(str) for a in arrays]
+    names = np.unique(np.concatenate(words))  # one numbering for all parts, though some lack a class
+    return [torch.from_numpy(np.searchsorted(names, w).astype(np.int64)) for w in words], tuple(map(str, names))
+
+
+def _first(keys: dict[str, str], names: Iterable[str]) -> str | None:
+    """The first of the names that is there, as it is spelled there; `keys` are in small letters."""
+    return next((keys[name.lower()] for name in names if name.lower() in keys), None)
+
+
+def _pair_of(
+    keys: dict[str, str], spellings: tuple[str, ...], labels: tuple[str, ...]
+) -> tuple[str, str | None] | None:
+    """The names of the inputs and the labels of one part, such as x_test and y_test; None where it has no inputs."""
+    for part in spellings:
+        inputs, own = (
+            [f for name in names for f in (f"{name}_{part}", f"{part}_{name}")] for names in (_INPUTS, labels)
+        )
+        x = _first(keys, [*inputs, part])
+        if x is not None:
+            return x, _first(keys, own)
+    return None
+
+
+def _pairs(arrays: dict[str, Any], labels: tuple[str, ...], where: str) -> dict[str, tuple[str, str | None]]:
+    """The names of the inputs and the labels of every part; of `train` alone where nothing names a part."""
+    keys = {key.lower(): key for key in arrays}
+    found = {part: _pair_of(keys, spellings, labels) for part, spellings in _PARTS.items()}
+    if found["train"] is not None:
+        return {part: pair for part, pair in found.items() if pair is not None}
+    x = _first(keys, _INPUTS if len(arrays) > 1 else (*_INPUTS, *arrays))
+    if x is None:
+        raise DataError(
+            f"{where} holds {', '.join(arrays) or 'nothing'}; name the inputs x (or x_train, x_test), the labels y"
+        )
+    y = _first(keys, labels)
+    return {"train": (x, y if y != x else None)}
 
 
 def _from_arrays(arrays: dict[str, Any], stem: str, label: str | None, where: str) -> DataSet:
     """A set from named arrays: x and y, or one pair for each part."""
-    lower = {key.lower(): key for key in arrays}
-
-    def find(names: tuple[str, ...], part: str | None = None) -> str | None:
-        for name in names:
-            forms = [name.lower()] if part is None else [f"{name.lower()}_{part}", f"{part}_{name.lower()}"]
-            for form in forms:
-                if form in lower:
-                    return lower[form]
-        return None
-
-    labels = (label,) if label else _LABELS
-    parts: dict[str, Rows] = {}
-    classes: tuple[str, ...] = ()
-    for part, spellings in _PARTS.items():
-        for spelling in spellings:
-            key = find(_INPUTS, spelling) or lower.get(spelling)
-            if key is None:
-                continue
-            own = find(labels, spelling)
-            y, classes = _labels(arrays[own]) if own else (None, classes)
-            parts[part] = Rows(_tensor(arrays[key]), y)
-            break
-    if "train" in parts:
-        return DataSet(stem, parts["train"], parts.get("validation"), parts.get("test"), classes)
-    key = find(_INPUTS) or (next(iter(arrays)) if len(arrays) == 1 else None)
-    if key is None:
-        raise DataError(
-            f"{where} holds {', '.join(arrays) or 'nothing'}; name the inputs x (or x_train, x_test), the labels y"
-        )
-    own = find(labels)
-    if label and own is None:
+    pairs = _pairs(arrays, (label,) if label else _LABELS, where)
+    labeled = {part: y for part, (_, y) in pairs.items() if y is not None}
+    if label and not labeled:
         raise DataError(f"{where} has no {label!r} for the labels; it holds {', '.join(arrays)}")
-    y, classes = _labels(arrays[own]) if own and own != key else (None, ())
-    return DataSet(stem, Rows(_tensor(arrays[key]), y), classes=classes)
+    codes, classes = _codes([arrays[y] for y in labeled.values()])
+    numbered = dict(zip(labeled, codes, strict=True))
+    parts = {part: Rows(_tensor(arrays[x]), numbered.get(part)) for part, (x, _) in pairs.items()}
+    return DataSet(stem, parts["train"], parts.get("validation"), parts.get("test"), classes)
 
 
 def _npz(path: Path, stem: str, label: str | None) -> DataSet:
@@ -168,12 +181,18 @@ def _npy(path: Path, stem: str, label: str | None) -> DataSet:
 
 def _mat(path: Path, stem: str, label: str | None) -> DataSet:
     from scipy.io import loadmat
+    from scipy.io.matlab import MatReadError
 
-    arrays = {k: v for k, v in loadmat(path).items() if not k.startswith("__") and v.dtype.kind in "biuf"}
+    try:
+        found = loadmat(path)
+    except (MatReadError, NotImplementedError) as error:  # damaged, or of MATLAB 7.3, which is HDF5
+        raise DataError(f"{path} cannot be read as mat ({error}); save it with -v7") from error
+    arrays = {k: v for k, v in found.items() if not k.startswith("__") and v.dtype.kind in "biuf"}
     return _from_arrays(arrays, stem, label, path.name)
 
 
-def _csv(path: Path, stem: str, label: str | None) -> DataSet:
+def _cells(path: Path) -> list[list[str]]:
+    """The rows of a text file that are not empty, whatever parts its columns."""
     opener = gzip.open if path.suffix == ".gz" else open
     with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
         head = file.read(1 << 16)
@@ -182,10 +201,14 @@ def _csv(path: Path, stem: str, label: str | None) -> DataSet:
             dialect: Any = csv.Sniffer().sniff(head, delimiters=",;\t ")
         except csv.Error:
             dialect = csv.excel
-        rows = [row for row in csv.reader(file, dialect) if any(cell.strip() for cell in row)]
+        return [row for row in csv.reader(file, dialect) if any(cell.strip() for cell in row)]
+
+
+def _csv(path: Path, stem: str, label: str | None) -> DataSet:
+    rows = _cells(path)
     if not rows:
         raise DataError(f"{path.name} holds no rows")
-    header = not any(_is_number(cell) for cell in rows[0])
+    header = not any(map(_is_number, rows[0]))
     names = tuple(cell.strip() for cell in rows[0]) if header else tuple(f"column {i}" for i in range(len(rows[0])))
     table = rows[1:] if header else rows
     for i, row in enumerate(table):
@@ -212,60 +235,77 @@ def _is_number(cell: str) -> bool:
     return True
 
 
+def _numbers(column: Any, name: str, where: str) -> np.ndarray:
+    try:
+        return np.asarray(column, dtype=np.float64)
+    except ValueError as error:
+        raise DataError(
+            f"{where}: column {name!r} holds {error.args[0].split(': ')[-1]}, which is no number; leave the column "
+            f"out, or say label={name} if it names the classes"
+        ) from error
+
+
+def _refuse_gaps(x: np.ndarray, names: tuple[str, ...], where: str) -> None:
+    bad = ~np.isfinite(x)
+    if bad.any():
+        row, column = (int(i) for i in np.argwhere(bad)[0])
+        raise DataError(
+            f"{where}: row {row + 1} of column {names[column]!r} is {x[row, column]} ({int(bad.sum())} such cells); "
+            "fill or drop them"
+        )
+
+
 def _table(columns: list[Any], names: tuple[str, ...], stem: str, label: str | None, where: str) -> DataSet:
     """A set from columns; the one that is `label`, or has one of the usual names of labels, is set apart."""
     if label is not None and label not in names:
         raise DataError(f"{where} has no column {label!r} for the labels; it has {', '.join(names)}")
     own = label or next((n for n in names if n.lower() in _LABELS), None)
     y, classes = None, ()  # type: Tensor | None, tuple[str, ...]
-    numbers, kept = [], []
-    for name, column in zip(names, columns, strict=True):
-        if name == own:
-            cells = np.asarray(column)
-            y, classes = _labels(cells.astype(float) if all(map(_is_number, map(str, cells))) else cells)
-            continue
-        try:
-            numbers.append(np.asarray(column, dtype=np.float64))
-        except ValueError as error:
-            raise DataError(
-                f"{where}: column {name!r} holds {error.args[0].split(': ')[-1]}, which is no number; leave the column "
-                f"out, or say label={name} if it names the classes"
-            ) from error
-        kept.append(name)
-    x = np.stack(numbers, 1)
-    bad = ~np.isfinite(x)
-    if bad.any():
-        row, column = (int(i) for i in np.argwhere(bad)[0])
-        raise DataError(
-            f"{where}: row {row + 1} of column {kept[column]!r} is {x[row, column]} ({int(bad.sum())} such cells); fill or drop them"
-        )
-    return DataSet(stem, Rows(_tensor(x), y), classes=classes, columns=tuple(kept))
+    if own is not None:
+        at = names.index(own)
+        cells = np.asarray(columns[at])
+        (y,), classes = _codes([cells.astype(float) if all(map(_is_number, map(str, cells))) else cells])
+        names, columns = names[:at] + names[at + 1 :], columns[:at] + columns[at + 1 :]
+    x = np.stack([_numbers(column, name, where) for name, column in zip(names, columns, strict=True)], 1)
+    _refuse_gaps(x, names, where)
+    return DataSet(stem, Rows(_tensor(x), y), classes=classes, columns=names)
 
 
-def _images(folder: Path, stem: str) -> DataSet:
-    """Images of one size as bytes `(rows, channels, height, width)`; the folder each lies in is its class."""
+def _pixels(file: Path) -> np.ndarray:
+    """Bytes `(channels, height, width)`, one channel for gray images and three for others."""
     from PIL import Image, UnidentifiedImageError
 
+    try:
+        with Image.open(file) as image:
+            gray = image.mode in {"1", "L", "I;16"}
+            pixels = np.asarray(image.convert("L" if gray else "RGB"))
+    except (UnidentifiedImageError, OSError) as error:
+        raise DataError(f"{file} cannot be read as an image ({error})") from error
+    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+
+
+def _images(folder: Path, stem: str, label: str | None) -> DataSet:
+    """Images of one size as bytes `(rows, channels, height, width)`; the folder each lies in is its class."""
     files = sorted(f for f in folder.rglob("*") if f.suffix.lower() in _IMAGES)
     if not files:
         raise DataError(f"{folder} holds no images ({', '.join(sorted(_IMAGES))})")
-    names = sorted({f.parent.name for f in files}) if any(f.parent != folder for f in files) else []
     arrays: list[np.ndarray] = []
     for file in files:
-        try:
-            with Image.open(file) as image:
-                gray = image.mode in {"1", "L", "I;16"}
-                pixels = np.asarray(image.convert("L" if gray else "RGB"))
-        except (UnidentifiedImageError, OSError) as error:
-            raise DataError(f"{file} cannot be read as an image ({error})") from error
-        arrays.append(pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1))
+        arrays.append(_pixels(file))
         if arrays[-1].shape != arrays[0].shape:
             raise DataError(
                 f"{file.name} is {arrays[-1].shape}, {files[0].name} {arrays[0].shape} (channels, height, width); bring all "
                 "images to one size"
             )
-    y = torch.tensor([names.index(f.parent.name) for f in files]) if names else None
-    return DataSet(stem, Rows(torch.from_numpy(np.stack(arrays)), y), classes=tuple(names))
+    x = torch.from_numpy(np.stack(arrays))
+    if all(f.parent == folder for f in files):
+        return DataSet(stem, Rows(x))
+    (y,), classes = _codes([np.array([f.parent.name for f in files])])
+    return DataSet(stem, Rows(x, y), classes=classes)
+
+
+def _idx(path: Path, stem: str, label: str | None) -> DataSet:
+    return DataSet(stem, Rows(torch.from_numpy(read_idx(path))))
 
 
 _READERS: dict[str, Callable[[Path, str, str | None], DataSet]] = {
@@ -277,4 +317,6 @@ _READERS: dict[str, Callable[[Path, str, str | None], DataSet]] = {
     ".txt": _csv,
     ".data": _csv,
     ".parquet": _parquet,
+    ".idx": _idx,
+    "folder": _images,
 }

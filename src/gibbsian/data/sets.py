@@ -1,6 +1,6 @@
 """A data set as rows with or without labels, in up to three parts."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,9 +32,14 @@ class Rows:
 
     def __getitem__(self, index: Any) -> "Rows":
         """Some rows; slices of an array on disk stay there."""
-        if isinstance(index, Tensor) and not isinstance(self.x, Tensor):
+        if isinstance(index, Tensor) and self.on_disk:
             return Rows(np.asarray(self.x[index.numpy()]), None if self.y is None else self.y[index])
         return Rows(self.x[index], None if self.y is None else self.y[index])
+
+    @property
+    def on_disk(self) -> bool:
+        """Are the examples a memory-mapped array?"""
+        return not isinstance(self.x, Tensor)
 
     @property
     def tensor(self) -> Tensor:
@@ -58,7 +63,7 @@ class DataSet:
     validation: Rows | None = None
     test: Rows | None = None
     classes: tuple[str, ...] = ()
-    columns: tuple[str, ...] = field(default=())
+    columns: tuple[str, ...] = ()
 
     @property
     def parts(self) -> dict[str, Rows]:

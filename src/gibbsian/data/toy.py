@@ -5,12 +5,11 @@ All of them are centered near the origin with a spread of about 2, so that one s
 
 import math
 from collections.abc import Callable
-from difflib import get_close_matches
 
 import torch
 from torch import Tensor
 
-from gibbsian.errors import ArgumentError
+from gibbsian.errors import ArgumentError, suggest
 from gibbsian.random import require_generator
 
 __all__ = ["TOYS", "toy"]
@@ -118,9 +117,7 @@ def toy(name: str, n: int, *, generator: torch.Generator, dtype: torch.dtype = t
     require_generator(generator)
     key = str(name).replace("-", "_").replace(" ", "_").lower()
     if key not in TOYS:
-        near = get_close_matches(key, TOYS, 1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise ArgumentError(f"there is no toy set {name!r}; {hint}there are {', '.join(TOYS)}")
+        raise ArgumentError(f"there is no toy set {name!r}; {suggest(key, TOYS)}There are {', '.join(TOYS)}")
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise ArgumentError(f"n={n!r}: the number of points must be a whole number from 1 on")
     return TOYS[key](_Draw(n, generator, dtype))

@@ -15,7 +15,7 @@ from rich.text import Text
 import gibbsian
 from gibbsian import energies, kernels, models, partition, testing
 from gibbsian.app.cli.show import Output
-from gibbsian.data.named import cache_folder
+from gibbsian.data.fetch import cache_folder
 from gibbsian.errors import GibbsianError
 from gibbsian.random import stream
 from gibbsian.sampling.sample import sample

@@ -85,7 +85,7 @@ def _partial(path: Path, prepared: Prepared, energy: Any) -> tuple[Tensor, Tenso
     known = torch.isfinite(values)
     if bool(known.all()):
         raise DataError(f"every number in {path} is known; leave those to be drawn as NaN")
-    x, held = prepared.partial(torch.where(known, values, torch.zeros(())).float(), known)
+    x, held = prepared.clamped(torch.where(known, values, torch.zeros(())).float(), known)
     dtype, device = placement(energy)
     fresh = energy.domain.sample(len(x), generator=stream(0, "clamp", device), dtype=dtype)
     held = held.to(device)

@@ -1,0 +1,149 @@
+"""Data through a list of steps, in an order that is written down: a run can redo them exactly, and undo most."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gibbsian.data.row_steps import ROW_STEPS
+from gibbsian.data.sets import DataSet, Rows
+from gibbsian.data.steps import LOOK, VALUE_STEPS, Fitted, Step
+from gibbsian.errors import ArgumentError, suggest
+from gibbsian.random import stream
+
+__all__ = ["STEPS", "Prepared", "make_steps", "prepare"]
+
+STEPS: dict[str, type[Step]] = {cls.__name__.lower(): cls for cls in (*ROW_STEPS, *VALUE_STEPS)}
+
+
+def make_steps(plain: Sequence[Any]) -> list[Step]:
+    """Steps from a list as YAML has it: names, or names with their options; steps stay as they are.
+
+    >>> make_steps(["flatten", {"binarize": {"how": "threshold"}}])
+    [Flatten(), Binarize(how='threshold', threshold=0.5, anew=False)]
+    """
+    return [item if isinstance(item, Step) else _make_step(*_name_and_options(item)) for item in plain]
+
+
+def _name_and_options(item: Any) -> tuple[str, dict[str, Any]]:
+    if isinstance(item, str):
+        return item, {}
+    if isinstance(item, dict) and len(item) == 1:
+        name, options = next(iter(item.items()))
+        if isinstance(name, str) and isinstance(options, dict | None):
+            return name, options or {}
+    raise ArgumentError(f"a step of the data is a name, or one name with its options; got {item!r}")
+
+
+def _make_step(name: str, options: dict[str, Any]) -> Step:
+    if name not in STEPS:
+        raise ArgumentError(f"there is no data step {name!r}; {suggest(name, STEPS)}The steps are {', '.join(STEPS)}")
+    takes = [f.name for f in fields(STEPS[name])]
+    unknown = [key for key in options if key not in takes]
+    if unknown:
+        raise ArgumentError(
+            f"data step {name!r} has no option {unknown[0]!r}; {suggest(unknown[0], takes)}It takes "
+            f"{', '.join(takes) or 'none'}"
+        )
+    try:
+        return STEPS[name](**options)
+    except TypeError as error:
+        missing = [key for key in takes if key not in options]
+        raise ArgumentError(f"data step {name!r} needs {', '.join(missing)}") from error
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Data after its steps, and what is needed to repeat or undo them.
+
+    Attributes:
+        data: the set; where steps run batch by batch, as it is before those.
+        steps, fitted: the steps, and what each learned from the training part.
+        late: how many of the last steps run batch by batch.
+        seed: of the random ones.
+    """
+
+    data: DataSet
+    steps: list[Step]
+    fitted: list[Fitted]
+    late: int
+    seed: int
+
+    @property
+    def batch_steps(self) -> list[tuple[Step, Fitted]]:
+        first = len(self.steps) - self.late
+        return list(zip(self.steps[first:], self.fitted[first:], strict=True))
+
+    def transform(self, batch: Any, generator: torch.Generator) -> Any:
+        """The late steps on a batch, as `gibbsian.fit(transform=...)` wants it."""
+        x, *rest = batch if isinstance(batch, tuple) else (batch,)
+        x = self._late(x, generator, augment=True)
+        return (x, *rest) if rest else x
+
+    def _late(self, x: Tensor, generator: torch.Generator, *, augment: bool) -> Tensor:
+        for step, fitted in self.batch_steps:
+            if augment or not step.augments:
+                x = step.apply(x, fitted, generator)
+        return x
+
+    def finished(self, part: str, rows: int | None = None) -> Rows:
+        """A part (or its first rows) with every step done; the late ones with draws that are always the same."""
+        chosen = self.data.parts[part]
+        chosen = chosen if rows is None else chosen[:rows]
+        x = self._late(chosen.tensor, stream(self.seed, f"finished/{part}"), augment=False)
+        return Rows(x, chosen.y)
+
+    def other(self, data: DataSet, part: str = "test") -> Tensor:
+        """Rows of another set through the same steps with what was learned here (for out-of-distribution scores)."""
+        rows = data.parts.get(part) or data.train
+        x = rows.tensor
+        for i, (step, fitted) in enumerate(zip(self.steps, self.fitted, strict=True)):
+            if not step.changes_rows and not step.augments:
+                x = step.apply(x, fitted, stream(self.seed, f"other/{i}"))
+        return x
+
+    def clamped(self, x: Tensor, clamp: Tensor) -> tuple[Tensor, Tensor]:
+        """Raw rows and a mark on the entries that are to be held, both through the steps (for samples that fill the rest)."""
+        for i, (step, fitted) in enumerate(zip(self.steps, self.fitted, strict=True)):
+            if not step.changes_rows and not step.augments:
+                clamp = step.follow(clamp, fitted)
+                x = step.apply(x, fitted, stream(0, f"clamp/{i}"))
+        return x, clamp
+
+    def undo(self, x: Tensor) -> Tensor:
+        """Samples back in the units and shape of the data."""
+        for step, fitted in zip(reversed(self.steps), reversed(self.fitted), strict=True):
+            x = step.undo(x, fitted)
+        return x
+
+
+def prepare(data: DataSet, steps: Sequence[Any], *, seed: int = 0, fitted: list[Fitted] | None = None) -> Prepared:
+    """Data through a list of steps; what they learn comes from the training part, or from an earlier `fitted`.
+
+    >>> import gibbsian as gb
+    >>> x = torch.arange(12.0).reshape(6, 2)
+    >>> done = prepare(gb.data.DataSet("a", gb.data.Rows(x)), [{"split": {"test": 2}}, "standardize"])
+    >>> done.data, torch.allclose(done.undo(done.finished("test").x).sum() + done.undo(done.data.train.x).sum(), x.sum())
+    (DataSet(a: train 4, test 2 × (2,)), True)
+    """
+    made, learned = make_steps(steps), list[Fitted]()
+    late = 0
+    for i, step in enumerate(made):
+        if late and step.changes_rows:
+            raise ArgumentError(
+                f"data step {type(step).__name__.lower()!r} must come before steps that run batch by batch"
+            )
+        by_batch = late > 0 or step.late or (data.train.on_disk and not step.changes_rows)
+        if fitted is not None:
+            learned.append(fitted[i])
+        elif by_batch:
+            learned.append(step.fit(Prepared(data, made[:i], learned, late, seed).finished("train", LOOK)))
+        else:
+            learned.append(step.fit(data.train))
+        if by_batch:
+            late += 1
+        else:
+            data = step.apply_to_set(data, learned[i], stream(seed, f"step/{i}"))
+    return Prepared(data, made, learned, late, seed)
