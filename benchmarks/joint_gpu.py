@@ -28,7 +28,7 @@ from torch.nn import functional as F
 
 import gibbsian as gb
 from gibbsian import domains, kernels, models, objectives
-from gibbsian.energies.neural_conv import ResidualNet, WideResidualNet
+from gibbsian.nets import ResidualNet, WideResidualNet
 
 warnings.simplefilter("ignore")
 CUDA = torch.cuda.is_available()

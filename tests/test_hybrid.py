@@ -7,8 +7,7 @@ import torch
 
 import gibbsian as gb
 from gibbsian import domains, errors, hybrid, kernels, models, objectives
-from gibbsian.energies import MLP, ConvNet, ResidualNet
-from gibbsian.energies.neural_conv import WideResidualNet
+from gibbsian.nets import MLP, ConvNet, ResidualNet, WideResidualNet
 from gibbsian.objectives.chains import cast_once, walk
 
 D = torch.float64

@@ -9,7 +9,8 @@ from objective_oracles import F64, gen
 
 import gibbsian as gb
 from gibbsian import domains, energies, errors, kernels, objectives
-from gibbsian.derivatives import curvature as second
+from gibbsian.capabilities import Jet
+from gibbsian.derivatives import score_jacobian as second
 from gibbsian.derivatives import taylor
 from gibbsian.energies import Graphs
 from gibbsian.testing import check_energy
@@ -50,7 +51,7 @@ def test_two_derivatives_against_finite_differences(name, activation):
     by_hand = (energy(x + h * v) - 2 * energy(x) + energy(x - h * v)) / h**2
     leaf = x.clone().requires_grad_(True)
     s = energy.score(leaf, create_graph=True)
-    curvature = -second.curvature(leaf, s, torch.stack([v, v]))
+    curvature = -second.quadratic_forms(leaf, s, torch.stack([v, v]))
     torch.testing.assert_close(curvature[0], by_hand, rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(curvature[0], curvature[1])
     objective = objectives.SlicedScoreMatching(3)
@@ -87,12 +88,12 @@ PLAIN = {
 @pytest.mark.parametrize("name", PLAIN)
 def test_pushing_derivatives_forward_is_the_same_as_two_backward_passes(name, monkeypatch):
     energy = PLAIN[name]().double().eval()
-    assert taylor.understood(energy)
+    assert taylor.has_taylor_rules(energy)
     x = some(energy.domain.shape, 3)
     found = []
     for fast in (True, False):
         if not fast:
-            monkeypatch.setattr(second, "understood", lambda module: False)
+            monkeypatch.setattr(second, "has_taylor_rules", lambda module: False)
         for objective in (
             objectives.SlicedScoreMatching(3, "gaussian"),
             objectives.SlicedScoreMatching(2, "gaussian", variance_reduced=False),
@@ -117,7 +118,39 @@ def test_what_is_not_known_takes_the_general_way():
     dropout = torch.nn.Sequential(energies.MLP(4), torch.nn.Dropout(0.5))
     recurrent = energies.RecurrentEnergy((5, 3), 8)
     for energy in (Own(4), hooked, energies.NeuralEnergy(dropout, domains.Real(4)), recurrent):
-        assert not taylor.understood(energy)
+        assert not taylor.has_taylor_rules(energy)
+
+
+class Squares(torch.nn.Module):
+    """x², elementwise: a layer whose author knows its Taylor rule."""
+
+    def forward(self, x):
+        return x.square()
+
+    def taylor_parts(self):
+        return ()
+
+    def taylor(self, jet, propagate):
+        second = 2 * jet.first.square().sum(0)
+        second = second if jet.second is None else second + 2 * jet.value * jet.second
+        return Jet(self(jet.value), 2 * jet.value * jet.first, second)
+
+
+def test_a_module_joins_with_a_rule_of_its_own_and_its_subclass_with_another_forward_does_not():
+    class Cubes(Squares):
+        def forward(self, x):
+            return x**3
+
+    net = torch.nn.Sequential(energies.MLP(4, (8,), 3), Squares(), torch.nn.Linear(3, 1))
+    energy = energies.NeuralEnergy(net, domains.Real(4), confine=0.2).double()
+    assert taylor.has_taylor_rules(energy)
+    assert not taylor.has_taylor_rules(Cubes())
+    x, v = some((4,), 3), some((4,), 5, seed=1)[:, None]
+    value, slope, curve = taylor.directional_derivatives(energy, x, v)
+    hessian = torch.stack([torch.autograd.functional.hessian(lambda z: energy(z[None])[0], row) for row in x])
+    torch.testing.assert_close(value, energy(x))
+    torch.testing.assert_close(slope, -torch.einsum("nd,kd->kn", energy.score(x), v[:, 0]))
+    torch.testing.assert_close(curve, torch.einsum("kd,nde,ke->n", v[:, 0], hessian, v[:, 0]))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -336,7 +369,7 @@ def test_energies_are_rebuilt_from_a_run_folder(name, tmp_path):
 
 
 def test_halving_has_the_derivatives_of_mean_pooling():
-    from gibbsian.energies.neural_conv import _Halve, halve
+    from gibbsian.nets.conv import _Halve, halve
 
     x = torch.randn(2, 3, 4, 6, generator=gen(), dtype=torch.float64, requires_grad=True)
     pool = lambda x: torch.nn.functional.avg_pool2d(x, 2)  # noqa: E731

@@ -8,7 +8,7 @@ from scipy.stats import norm
 
 import gibbsian as gb
 from gibbsian import domains, energies, errors, kernels, models, objectives, partition, schedules
-from gibbsian.derivatives import curvature
+from gibbsian.derivatives.score_jacobian import random_directions
 
 D = torch.float64
 LADDER = schedules.geometric(20.0, 0.1, 20).double()
@@ -295,7 +295,7 @@ def test_second_derivatives_through_group_norm_are_taken_one_by_one(projections)
     implicit = objectives.ImplicitScoreMatching()(family, x, (), gen()).value
     torch.testing.assert_close(implicit.detach(), traces.mean() + 0.5 * norm_of)
     g = gen(1)
-    v = curvature.directions("rademacher", projections, x, g)
+    v = random_directions("rademacher", projections, x, g)
     curved = torch.stack(
         [one.flatten() @ j.reshape(16, 16) @ one.flatten() for k in v for j, one in zip(jacobians, k, strict=True)]
     )

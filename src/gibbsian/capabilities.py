@@ -5,7 +5,7 @@ has a capability by having its methods; nothing has to be registered or inherite
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
 import torch
@@ -26,6 +26,7 @@ __all__ = [
     "Estimate",
     "Family",
     "GibbsModel",
+    "Jet",
     "NoiseLevels",
     "Normalized",
     "Pairwise",
@@ -35,6 +36,7 @@ __all__ = [
     "Scaled",
     "SiteModel",
     "SummableModel",
+    "TaylorModule",
     "require",
 ]
 
@@ -248,6 +250,37 @@ class ClampedModel(Protocol):
 
     def hidden_path(self, x: Tensor) -> Path:
         """The path from uniform hidden units to p(h | x) with the rows of x held; `sample(n)` takes the first n rows."""
+
+
+class Jet(NamedTuple):
+    """A value `(batch, ...)`, its first derivatives `(count, batch or 1, ...)` along `count` directions, and its second
+    derivatives summed over the directions `(batch, ...)`; None where they are zero.
+    """
+
+    value: Tensor
+    first: Tensor
+    second: Tensor | None
+
+    def flatten(self, start: int) -> "Jet":
+        """The axes of the value from `start` on as one."""
+        second = None if self.second is None else self.second.flatten(start)
+        return Jet(self.value.flatten(start), self.first.flatten(start + 1), second)
+
+    def squeeze(self, axis: int) -> "Jet":
+        """Without an axis of the value that has one entry."""
+        second = None if self.second is None else self.second.squeeze(axis)
+        return Jet(self.value.squeeze(axis), self.first.squeeze(axis + 1), second)
+
+
+@runtime_checkable
+class TaylorModule(Protocol):
+    """A module through which Taylor coefficients can be propagated: second derivatives at a fraction of their price."""
+
+    def taylor_parts(self) -> Sequence[Any]:
+        """The modules inside, all of which must have a rule too."""
+
+    def taylor(self, jet: Jet, propagate: Callable[[Any, Jet], Jet]) -> Jet:
+        """The jet of `forward` at that of its input; `propagate(part, jet)` leads through a part."""
 
 
 class Pairwise(NamedTuple):

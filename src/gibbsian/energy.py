@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gibbsian.capabilities import Normalized, Sampleable
+from gibbsian.capabilities import Jet, Normalized, Sampleable
 from gibbsian.domains import Bounded, Box, Domain, Real
 from gibbsian.errors import ArgumentError, CapabilityError, DomainError, ShapeError
 from gibbsian.random import require_generator
@@ -197,6 +197,12 @@ class FunctionEnergy(Energy):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.function(x)
+
+    def taylor_parts(self) -> tuple[Any, ...]:
+        return (self.function,)
+
+    def taylor(self, jet: Jet, propagate: Callable[[Any, Jet], Jet]) -> Jet:
+        return propagate(self.function, jet)
 
 
 def as_energy(function: Callable[[Tensor], Tensor], domain: Domain) -> Energy:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import torch
 import yaml
@@ -458,4 +458,8 @@ def _arguments(path: str) -> list[str]:
         cls = catalog.find_class(path)
     except ArgumentError:
         return []
-    return [name for name in inspect.signature(cls).parameters if name != "generator"]
+    taken: list[str] = []
+    for name, parameter in inspect.signature(cls).parameters.items():
+        gathered = get_args(parameter.annotation) if parameter.kind is parameter.VAR_KEYWORD else ()  # Unpack[Options]
+        taken += get_type_hints(gathered[0]) if gathered else [name]
+    return [name for name in taken if name != "generator"]

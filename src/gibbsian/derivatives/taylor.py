@@ -1,64 +1,38 @@
-"""Second derivatives of plain networks along directions, by pushing Taylor coefficients forward.
+"""Second derivatives of plain networks along directions, by propagating Taylor coefficients forward.
 
-For x(t) = x + tv every layer maps (value, first, second derivative in t) to the same three:
+For x(t) = x + tv every layer maps (value, first, second derivative in t) to the same three, a jet:
 
     linear map A:   (Ax + b, Ax', Ax'')
     activation φ:   (φ(x), φ'(x)x', φ''(x)x'² + φ'(x)x'')
 
 The second derivatives are needed only as a sum over directions, and every layer is linear in them, so that one
-sum is pushed for all directions together: a direction costs one forward pass of first derivatives and its
+sum is propagated for all directions together: a direction costs one forward pass of first derivatives and its
 gradient, two to three times less than a Hessian-vector product by two backward passes.
+
+Layers of torch.nn have their rules here; a module of one's own joins by having the two methods of
+`capabilities.TaylorModule`.
 
 Reference: Griewank & Walther 2008, chapter 13; Li et al. 2024 for the collapsed sum.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrize
 
-from gibbsian.energies.neural import ACTIVATIONS, MLP, MLPEnergy, NeuralEnergy
-from gibbsian.energies.neural_conv import ConvEnergy, ConvNet
-from gibbsian.energy import FunctionEnergy
+from gibbsian.capabilities import Jet, TaylorModule
+
+__all__ = ["directional_derivatives", "has_taylor_rules", "propagate"]
 
 
-class Jet(NamedTuple):
-    """A value `(batch, ...)`, its first derivatives `(count, batch or 1, ...)`, and its second derivatives
-    summed over the directions `(batch, ...)`; None where they are zero.
-    """
+class Rule(NamedTuple):
+    """How a layer maps jets, and for which settings of the layer that is known."""
 
-    value: Tensor
-    first: Tensor
-    second: Tensor | None
-
-
-def _kind(module: nn.Module) -> type:
-    """The class of a module, seen through a parametrization such as spectral norm."""
-    return parametrize.type_before_parametrizations(module)
-
-
-_SMOOTH = (*(type(make()) for make in ACTIVATIONS.values()), nn.Sigmoid, nn.LogSigmoid, nn.SELU, nn.CELU)
-
-
-def understood(module: Any) -> bool:
-    """Is every layer of the model one that is known here, with nothing hooked in between?"""
-    if not isinstance(module, nn.Module) or module._forward_hooks or module._forward_pre_hooks:
-        return False
-    kind, module = _kind(module), cast(Any, module)
-    if kind in (nn.Linear, nn.Conv2d, nn.Identity, *_SMOOTH):
-        return kind is not nn.Conv2d or module.padding_mode == "zeros"
-    if kind is nn.Flatten:
-        return module.end_dim == -1 and module.start_dim in (0, 1)
-    if kind is nn.Sequential:
-        return all(understood(layer) for layer in module)
-    if kind in (MLP, ConvNet):
-        return understood(module.layers)
-    if kind in (NeuralEnergy, MLPEnergy, ConvEnergy):
-        return understood(module.net)
-    return kind is FunctionEnergy and understood(module.function)
+    propagate: Callable[[Any, Jet], Jet]
+    applies: Callable[[Any], bool] = lambda layer: True
 
 
 def _linear(jet: Jet, apply: Callable[[Tensor, bool], Tensor]) -> Jet:
@@ -68,7 +42,18 @@ def _linear(jet: Jet, apply: Callable[[Tensor, bool], Tensor]) -> Jet:
     return Jet(apply(jet.value, True), first, None if jet.second is None else apply(jet.second, False))
 
 
-def _elementwise(jet: Jet, function: Callable[[Tensor], Tensor]) -> Jet:
+def _dense(layer: Any, jet: Jet) -> Jet:
+    weight, bias = layer.weight, layer.bias
+    return _linear(jet, lambda x, shift: F.linear(x, weight, bias if shift else None))
+
+
+def _convolution(layer: Any, jet: Jet) -> Jet:
+    weight, bias = layer.weight, layer.bias
+    how = layer.stride, layer.padding, layer.dilation, layer.groups
+    return _linear(jet, lambda x, shift: F.conv2d(x, weight, bias if shift else None, *how))
+
+
+def _elementwise(function: Callable[[Tensor], Tensor], jet: Jet) -> Jet:
     x = jet.value
     x = x if x.requires_grad else x.detach().requires_grad_(True)
     y = function(x)
@@ -80,57 +65,61 @@ def _elementwise(jet: Jet, function: Callable[[Tensor], Tensor]) -> Jet:
     return Jet(y, slope * jet.first, second)
 
 
-def _reshaped(jet: Jet, start: int) -> Jet:
-    flat: Callable[[Tensor], Tensor] = lambda t: t.flatten(start)  # noqa: E731
-    return Jet(flat(jet.value), jet.first.flatten(start + 1), None if jet.second is None else flat(jet.second))
+def _in_turn(layers: Any, jet: Jet) -> Jet:
+    for layer in layers:
+        jet = propagate(layer, jet)
+    return jet
 
 
-def push(module: Any, jet: Jet) -> Jet:
-    """The jet behind a layer or model that is `understood`."""
-    kind = _kind(module)
-    if kind is nn.Linear:
-        weight, bias = module.weight, module.bias
-        return _linear(jet, lambda x, shift: F.linear(x, weight, bias if shift else None))
-    if kind is nn.Conv2d:
-        weight, bias = module.weight, module.bias
-        how = module.stride, module.padding, module.dilation, module.groups
-        return _linear(jet, lambda x, shift: F.conv2d(x, weight, bias if shift else None, *how))
-    if kind in _SMOOTH:
-        return _elementwise(jet, module)
-    if kind is nn.Flatten:
-        return _reshaped(jet, module.start_dim)
-    if kind is nn.Sequential:
-        for layer in module:
-            jet = push(layer, jet)
-        return jet
-    if kind is MLP:
-        return push(module.layers, _reshaped(jet, 1))
-    if kind is ConvNet:
-        return push(module.layers, jet)
-    if kind is FunctionEnergy:
-        return push(module.function, jet)
-    if kind in (NeuralEnergy, MLPEnergy, ConvEnergy):
-        out = push(module.net, jet)
-        if out.value.dim() == 2:
-            out = Jet(out.value.squeeze(1), out.first.squeeze(2), None if out.second is None else out.second.squeeze(1))
-        if not module.confine:
-            return out
-        c, x, v = module.confine, jet.value.flatten(1), jet.first.flatten(2)
-        bend = c * v.square().sum(2).sum(0)
-        return Jet(
-            out.value + 0.5 * c * x.square().sum(1),
-            out.first + c * (v * x).sum(2),
-            bend if out.second is None else out.second + bend,
-        )
-    return jet  # nn.Identity
+_SMOOTH = (
+    nn.SiLU, nn.Softplus, nn.GELU, nn.ELU, nn.Mish, nn.Tanh, nn.Sigmoid, nn.LogSigmoid, nn.SELU, nn.CELU,
+)  # fmt: skip
+_RULES: dict[type, Rule] = {
+    nn.Identity: Rule(lambda layer, jet: jet),
+    nn.Linear: Rule(_dense),
+    nn.Conv2d: Rule(_convolution, lambda layer: layer.padding_mode == "zeros"),
+    nn.Flatten: Rule(
+        lambda layer, jet: jet.flatten(layer.start_dim), lambda layer: layer.end_dim == -1 and layer.start_dim in (0, 1)
+    ),
+    nn.Sequential: Rule(_in_turn, lambda layers: all(has_taylor_rules(layer) for layer in layers)),
+} | {activation: Rule(_elementwise) for activation in _SMOOTH}
 
 
-def along(energy: Any, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """E(x), vᵀ∇E(x) `(count, batch)` and Σ_v vᵀ∇²E(x)v `(batch,)` of an energy that is `understood`.
+def _rule_of(module: nn.Module) -> Rule | None:
+    """The rule of a layer of torch.nn, seen through a parametrization such as spectral norm."""
+    return _RULES.get(parametrize.type_before_parametrizations(module))
+
+
+def has_taylor_rules(module: Any) -> bool:
+    """Does every layer of the model have a rule, with nothing hooked in between?
+
+    >>> has_taylor_rules(nn.Sequential(nn.Linear(2, 1), nn.Tanh())), has_taylor_rules(nn.Dropout())
+    (True, False)
+    """
+    if not isinstance(module, nn.Module) or module._forward_hooks or module._forward_pre_hooks:
+        return False
+    rule = _rule_of(module)
+    if rule is not None:
+        return rule.applies(module)
+    if not isinstance(module, TaylorModule):
+        return False
+    nearest = next(vars(cls) for cls in type(module).__mro__ if "forward" in vars(cls) or "taylor" in vars(cls))
+    # a subclass that has another forward needs a rule of its own
+    return "taylor" in nearest and all(has_taylor_rules(part) for part in module.taylor_parts())
+
+
+def propagate(module: Any, jet: Jet) -> Jet:
+    """The jet behind a layer or model that has rules."""
+    rule = _rule_of(module)
+    return module.taylor(jet, propagate) if rule is None else rule.propagate(module, jet)
+
+
+def directional_derivatives(energy: Any, x: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """E(x), vᵀ∇E(x) `(count, batch)` and Σ_v vᵀ∇²E(x)v `(batch,)` of an energy that has rules.
 
     v is `(count, batch or 1, *event)`. All three can be differentiated in the parameters; x may be a leaf.
     """
     with torch.enable_grad():
-        jet = push(energy, Jet(x, v, None))
+        jet = propagate(energy, Jet(x, v, None))
         second = x.new_zeros(len(x)) if jet.second is None else jet.second.expand(len(x))
         return jet.value, jet.first.expand(len(v), len(x)), second

@@ -2,7 +2,7 @@
 
 from gibbsian.energies.banana import Banana
 from gibbsian.energies.chain import ChainField
-from gibbsian.energies.conditional import ConditionalEnergy, GivenEnergy, PairMLP
+from gibbsian.energies.conditional import ConditionalEnergy, GivenEnergy
 from gibbsian.energies.double_well import DoubleWell
 from gibbsian.energies.experts import ProductOfExperts, StudentExperts
 from gibbsian.energies.exponential import ExponentialFamily, Monomials
@@ -10,19 +10,29 @@ from gibbsian.energies.field import FieldOfExperts
 from gibbsian.energies.funnel import Funnel
 from gibbsian.energies.gaussian import Gaussian
 from gibbsian.energies.gaussian_mixture import Bimodal, GaussianMixture
+from gibbsian.energies.graph import GraphEnergy, Graphs
 from gibbsian.energies.grid import Grid
 from gibbsian.energies.ica import ICA
 from gibbsian.energies.label_field import LabelField
 from gibbsian.energies.latent import LatentEnergy, PosteriorEnergy
-from gibbsian.energies.neural import MLP, LayerNorm, MLPEnergy, NeuralEnergy
-from gibbsian.energies.neural_conv import ConvEnergy, ConvNet, ResidualEnergy, ResidualNet, WideResidualNet
-from gibbsian.energies.neural_graph import GraphEnergy, GraphNet, Graphs
-from gibbsian.energies.neural_sequence import AttentionEnergy, AttentionNet, RecurrentEnergy, RecurrentNet
+from gibbsian.energies.neural import ConvEnergy, MLPEnergy, NeuralEnergy, ResidualEnergy
 from gibbsian.energies.observed import Observed
 from gibbsian.energies.parzen import MarginalParzen, Parzen
 from gibbsian.energies.ring import Ring
+from gibbsian.energies.sequence import AttentionEnergy, RecurrentEnergy
 from gibbsian.energies.student import StudentT
 from gibbsian.energies.tilted import PushedEnergy, TiltedEnergy
+from gibbsian.nets import (
+    MLP,
+    AttentionNet,
+    ConvNet,
+    GraphNet,
+    LayerNorm,
+    PairMLP,
+    RecurrentNet,
+    ResidualNet,
+    WideResidualNet,
+)
 
 __all__ = [
     "ICA",

@@ -13,38 +13,13 @@ from torch.utils.checkpoint import checkpoint
 
 from gibbsian.domains import Discrete, Domain
 from gibbsian.energies.conditional_integral import log_integral
-from gibbsian.energies.neural import MLP
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DomainError, ShapeError
-from gibbsian.recorded import Recorded
 
-__all__ = ["ConditionalEnergy", "GivenEnergy", "PairMLP"]
+__all__ = ["ConditionalEnergy", "GivenEnergy"]
 
 _ROWS = 1 << 15  # pairs evaluated at a time in sums over y
 _MOST_STATES = 1 << 20
-
-
-class PairMLP(Recorded):
-    """A multi-layer perceptron of an input and an output together: (x, y) → `(batch, 1)`.
-
-    >>> PairMLP(3, 2)(torch.zeros(5, 3), torch.zeros(5, 2)).shape
-    torch.Size([5, 1])
-    """
-
-    def __init__(
-        self,
-        inputs: int,
-        outputs: int,
-        hidden: tuple[int, ...] = (64, 64),
-        *,
-        activation: str = "silu",
-        generator: torch.Generator | None = None,
-    ) -> None:
-        super().__init__()
-        self.net = MLP(inputs + outputs, hidden, activation=activation, generator=generator)
-
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.net(torch.cat([x.flatten(1), y.flatten(1)], 1))
 
 
 class ConditionalEnergy(Energy):
@@ -63,14 +38,14 @@ class ConditionalEnergy(Energy):
     Reference: LeCun et al. 2006; Gustafsson et al. 2020 (regression).
 
     Args:
-        net: (h, y) → energies `(batch,)` or `(batch, 1)`, h the encoded input, such as `PairMLP(3, 1)`. Subclasses
+        net: (h, y) → energies `(batch,)` or `(batch, 1)`, h the encoded input, such as `nets.PairMLP(3, 1)`. Subclasses
             that write `encoded_energy` themselves pass None.
         domain: where y lives.
         encoder: x → h, computed once for all outputs that are tried with an input; none when left out.
         confine: c of a quadratic confinement ½c‖y‖², for real y.
 
     >>> import gibbsian as gb
-    >>> model = ConditionalEnergy(PairMLP(3, 1), gb.domains.Real(1), confine=1.0)
+    >>> model = ConditionalEnergy(gb.nets.PairMLP(3, 1), gb.domains.Real(1), confine=1.0)
     >>> x, y = torch.zeros(5, 3), torch.zeros(5, 1)
     >>> model.given(x)(y).shape, model.log_prob(x, y).shape
     (torch.Size([5]), torch.Size([5]))

@@ -1,61 +1,23 @@
-"""Neural energies: what they share, and the plain multi-layer perceptron.
+"""Neural energies: a network with one output, on a domain, optionally confined; of vectors and of images.
 
-A network maps a batch to `(batch, outputs)`: one output is an energy, K outputs are the logits of a hybrid
-model (`models.JointEnergy`). Activations are smooth, because the score is a derivative of the energy and
-score matching differentiates twice; nothing depends on the statistics of the batch, because an energy belongs
-to one x.
+K outputs instead of one are the logits of a hybrid model, `models.JointEnergy`.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from typing import Any, Unpack
 
-import torch
 from torch import Tensor, nn
-from torch.nn.utils.parametrizations import spectral_norm as spectrally_normalized
 
+from gibbsian.capabilities import Jet
 from gibbsian.domains import Domain, Real
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, ShapeError
-from gibbsian.random import isolated, stream
-from gibbsian.recorded import Recorded
+from gibbsian.nets.conv import ConvNet, ResidualNet
+from gibbsian.nets.layers import LayerOptions
+from gibbsian.nets.mlp import MLP
 
-__all__ = ["MLP", "LayerNorm", "MLPEnergy", "NeuralEnergy"]
-
-ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
-    "silu": nn.SiLU,
-    "softplus": nn.Softplus,
-    "gelu": nn.GELU,
-    "elu": nn.ELU,
-    "mish": nn.Mish,
-    "tanh": nn.Tanh,
-}
-
-
-def activation_of(name: str) -> nn.Module:
-    """A smooth activation by name."""
-    if name not in ACTIVATIONS:
-        why = ": it has no second derivative" if name in ("relu", "leaky_relu") else ""
-        raise ArgumentError(f"activation {name!r} is not among {', '.join(ACTIVATIONS)}{why}; use one of those")
-    return ACTIVATIONS[name]()
-
-
-def sizes_of(name: str, values: Sequence[int], least: int = 1) -> tuple[int, ...]:
-    """Whole positive numbers as a tuple."""
-    sizes = tuple(values)
-    if len(sizes) < least or not all(isinstance(v, int) and v >= 1 for v in sizes):
-        raise ArgumentError(f"{name}={values!r}: give at least {least} whole numbers from 1 on")
-    return sizes
-
-
-def layer(module: nn.Module, spectral_norm: bool) -> nn.Module:
-    """The layer, its weight divided by its largest singular value where that is asked for."""
-    return spectrally_normalized(module) if spectral_norm else module
-
-
-def seeded(generator: torch.Generator | None) -> torch.Generator:
-    """The generator for initial weights: a fixed seed where none is given."""
-    return stream(0, "init") if generator is None else generator
+__all__ = ["ConvEnergy", "MLPEnergy", "NeuralEnergy", "ResidualEnergy"]
 
 
 class NeuralEnergy(Energy):
@@ -69,8 +31,8 @@ class NeuralEnergy(Energy):
         domain: where x lives.
         confine: c, zero or more.
 
-    >>> import gibbsian as gb
-    >>> energy = NeuralEnergy(MLP(2), gb.domains.Real(2), confine=0.1)
+    >>> import torch, gibbsian as gb
+    >>> energy = NeuralEnergy(gb.nets.MLP(2), gb.domains.Real(2), confine=0.1)
     >>> energy(torch.zeros(3, 2)).shape
     torch.Size([3])
     """
@@ -90,76 +52,29 @@ class NeuralEnergy(Energy):
         energy = energy.squeeze(1) if energy.dim() == 2 else energy
         return energy + self.confinement(x) if self.confine else energy
 
+    def taylor_parts(self) -> tuple[nn.Module, ...]:
+        return (self.net,)
 
-class MLP(Recorded):
-    """A multi-layer perceptron over flattened events: `(batch, *event)` → `(batch, outputs)`.
-
-    Args:
-        inputs: numbers in one event.
-        hidden: widths.
-        outputs: 1 for an energy, K for logits.
-        activation: "silu", "softplus", "gelu", "elu", "mish" or "tanh".
-        spectral_norm: divide every weight by its largest singular value (a Lipschitz bound). Its power
-            iteration moves at every pass in training mode; call `.eval()` for a fixed function.
-        generator: for the initial weights; a fixed seed where it is left out.
-
-    >>> MLP(4, outputs=3)(torch.zeros(5, 2, 2)).shape
-    torch.Size([5, 3])
-    """
-
-    def __init__(
-        self,
-        inputs: int,
-        hidden: Sequence[int] = (128, 128),
-        outputs: int = 1,
-        *,
-        activation: str = "silu",
-        spectral_norm: bool = False,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        super().__init__()
-        sizes = sizes_of("inputs, hidden", (inputs, *hidden), 1)
-        sizes_of("outputs", (outputs,))
-        layers: list[nn.Module] = []
-        with isolated(seeded(generator)):
-            for a, b in pairwise(sizes):
-                layers += [layer(nn.Linear(a, b), spectral_norm), activation_of(activation)]
-            layers.append(layer(nn.Linear(sizes[-1], outputs), spectral_norm))
-        self.layers = nn.Sequential(*layers)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.layers(x.flatten(1))
+    def taylor(self, jet: Jet, propagate: Callable[[Any, Jet], Jet]) -> Jet:
+        out = propagate(self.net, jet)
+        out = out.squeeze(1) if out.value.dim() == 2 else out
+        if not self.confine:
+            return out
+        c, x, v = self.confine, jet.value.flatten(1), jet.first.flatten(2)
+        second = c * v.square().sum(2).sum(0)
+        return Jet(
+            out.value + 0.5 * c * x.square().sum(1),
+            out.first + c * (v * x).sum(2),
+            second if out.second is None else out.second + second,
+        )
 
 
-class LayerNorm(nn.Module):
-    """(x - mean)/√(variance + ε), scaled and shifted, over the last axis.
-
-    Written out, because the third derivative of torch's own, which score matching needs for its gradient,
-    takes the variance for a constant and is silently wrong (pytorch issue 175754).
-
-    >>> LayerNorm(4)(torch.arange(4.0)[None])
-    tensor([[-1.3416, -0.4472,  0.4472,  1.3416]], grad_fn=<AddBackward0>)
-    """
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.weight, self.bias = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
-
-    def forward(self, x: Tensor) -> Tensor:
-        centered = x - x.mean(-1, keepdim=True)
-        return centered * (centered.square().mean(-1, keepdim=True) + 1e-5).rsqrt() * self.weight + self.bias
-
-
-def domain_of(domain: Domain | int | tuple[int, ...]) -> Domain:
-    """A domain, or R^d from a number or shape."""
-    return domain if isinstance(domain, Domain) else Real(domain)
-
-
-def need_axes(domain: Domain, axes: int, what: str) -> tuple[int, ...]:
-    """The event shape, refused where it does not have that many axes."""
+def domain_with_axes(domain: Domain | int | tuple[int, ...], axes: int, what: str) -> Domain:
+    """A domain, or R^d from a shape, refused where its events do not have that many axes."""
+    domain = domain if isinstance(domain, Domain) else Real(domain)
     if len(domain.shape) != axes:
         raise ShapeError(f"{what} needs events with {axes} axes, but {domain} has shape {tuple(domain.shape)}")
-    return domain.shape
+    return domain
 
 
 class MLPEnergy(NeuralEnergy):
@@ -170,9 +85,11 @@ class MLPEnergy(NeuralEnergy):
 
     Args:
         domain: a domain, or a number or shape for R^d.
-        hidden, activation, spectral_norm, generator: as for `MLP`.
+        hidden: as for `nets.MLP`.
         confine: c of the quadratic confinement.
+        activation, spectral_norm, generator: as for `nets.Layers`.
 
+    >>> import torch
     >>> energy = MLPEnergy(2, hidden=(64, 64), confine=0.1)
     >>> energy.score(torch.zeros(3, 2)).shape
     torch.Size([3, 2])
@@ -183,11 +100,64 @@ class MLPEnergy(NeuralEnergy):
         domain: Domain | int | tuple[int, ...],
         hidden: Sequence[int] = (128, 128),
         *,
-        activation: str = "silu",
-        spectral_norm: bool = False,
         confine: float = 0.0,
-        generator: torch.Generator | None = None,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        domain = domain_of(domain)
-        net = MLP(domain.numel, hidden, activation=activation, spectral_norm=spectral_norm, generator=generator)
-        super().__init__(net, domain, confine=confine)
+        domain = domain if isinstance(domain, Domain) else Real(domain)
+        super().__init__(MLP(domain.numel, hidden, **options), domain, confine=confine)
+
+
+class ConvEnergy(NeuralEnergy):
+    """Four convolutions of stride two and a dense head as an energy of images.
+
+    Small and quick; the size that course notes train on digits. For color images `ResidualEnergy`.
+
+    Args:
+        domain: a domain of shape (channels, height, width), or that shape for R^d.
+        channels, head: as for `nets.ConvNet`.
+        confine: c of ½c‖x‖²; a box needs none.
+        activation, spectral_norm, generator: as for `nets.Layers`.
+
+    >>> import torch
+    >>> ConvEnergy((1, 8, 8), channels=(8, 8))(torch.zeros(2, 1, 8, 8)).shape
+    torch.Size([2])
+    """
+
+    def __init__(
+        self,
+        domain: Domain | tuple[int, int, int],
+        channels: Sequence[int] = (16, 32, 64, 64),
+        head: int = 64,
+        *,
+        confine: float = 0.0,
+        **options: Unpack[LayerOptions],
+    ) -> None:
+        domain = domain_with_axes(domain, 3, "ConvEnergy")
+        super().__init__(ConvNet(domain.shape, channels, head, **options), domain, confine=confine)  # type: ignore[arg-type]
+
+
+class ResidualEnergy(NeuralEnergy):
+    """A residual network as an energy of images: no batch normalization, smooth activations.
+
+    Args:
+        domain: a domain of shape (channels, height, width), or that shape for R^d.
+        widths, blocks: as for `nets.ResidualNet`.
+        confine: c of ½c‖x‖²; a box needs none.
+        activation, spectral_norm, generator: as for `nets.Layers`.
+
+    >>> import torch
+    >>> ResidualEnergy((3, 8, 8), widths=(8, 16), blocks=1)(torch.zeros(2, 3, 8, 8)).shape
+    torch.Size([2])
+    """
+
+    def __init__(
+        self,
+        domain: Domain | tuple[int, int, int],
+        widths: Sequence[int] = (64, 128, 128),
+        blocks: int = 2,
+        *,
+        confine: float = 0.0,
+        **options: Unpack[LayerOptions],
+    ) -> None:
+        domain = domain_with_axes(domain, 3, "ResidualEnergy")
+        super().__init__(ResidualNet(domain.shape, widths, blocks, **options), domain, confine=confine)  # type: ignore[arg-type]

@@ -1,1 +1,25 @@
-"""Plain networks."""
+"""Plain networks, of which energies, classifiers and score models are made."""
+
+from gibbsian.nets.conv import ConvNet, ResidualNet, WideResidualNet
+from gibbsian.nets.graph import GraphNet
+from gibbsian.nets.layers import LayerNorm, LayerOptions, Layers
+from gibbsian.nets.mlp import MLP, PairMLP
+from gibbsian.nets.score import LevelEnergy, ScoreMLP, ScoreUNet
+from gibbsian.nets.sequence import AttentionNet, RecurrentNet
+
+__all__ = [
+    "MLP",
+    "AttentionNet",
+    "ConvNet",
+    "GraphNet",
+    "LayerNorm",
+    "LayerOptions",
+    "Layers",
+    "LevelEnergy",
+    "PairMLP",
+    "RecurrentNet",
+    "ResidualNet",
+    "ScoreMLP",
+    "ScoreUNet",
+    "WideResidualNet",
+]

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gibbsian.energies.neural import MLP, activation_of, seeded, sizes_of
 from gibbsian.errors import ArgumentError
-from gibbsian.random import isolated
+from gibbsian.nets.layers import Layers, sizes_of
+from gibbsian.nets.mlp import MLP
 from gibbsian.recorded import Recorded
 
 __all__ = ["LevelEnergy", "ScoreMLP", "ScoreUNet"]
@@ -63,7 +63,7 @@ class ScoreMLP(AroundGaussian):
         hidden: widths.
         center, spread: m and τ, mean and standard deviation of the data.
         features: numbers in which the level is told to the network.
-        activation, generator: as for `MLP`.
+        activation, generator: as for `Layers`.
 
     >>> import gibbsian as gb
     >>> family = gb.models.NoiseConditionalScore(ScoreMLP(2), gb.domains.Real(2), gb.schedules.geometric(5.0, 0.1, 10))
@@ -103,14 +103,14 @@ def _still(layer: nn.Module) -> None:
 class _Block(nn.Module):
     """conv φ norm, plus the level, conv φ norm, beside a shortcut."""
 
-    def __init__(self, a: int, b: int, wide: int, activation: str) -> None:
+    def __init__(self, a: int, b: int, wide: int, make: Layers) -> None:
         super().__init__()
         self.first_norm, self.second_norm = (nn.GroupNorm(math.gcd(8, n), n) for n in (a, b))
-        self.first = nn.Conv2d(a, b, 3, padding=1)
-        self.level = nn.Linear(wide, b)
-        self.second = nn.Conv2d(b, b, 3, padding=1)
-        self.shortcut = nn.Identity() if a == b else nn.Conv2d(a, b, 1)
-        self.activation = activation_of(activation)
+        self.first = make.conv(a, b, 3)
+        self.level = make.linear(wide, b)
+        self.second = make.conv(b, b, 3)
+        self.shortcut = nn.Identity() if a == b else make.conv(a, b, 1)
+        self.activation = make.activation()
 
     def forward(self, x: Tensor, level: Tensor) -> Tensor:
         h = self.first(self.activation(self.first_norm(x))) + self.level(level)[:, :, None, None]
@@ -152,28 +152,27 @@ class ScoreUNet(AroundGaussian):
         wide = sizes_of("widths", widths)
         sizes_of("shape, blocks, features", (*shape, blocks, features), 5)
         self.features = features
-        with isolated(seeded(generator)):
-            size = 4 * wide[0]
-            self.level = nn.Sequential(nn.Linear(features, size), activation_of(activation), nn.Linear(size, size))
-            self.stem = nn.Conv2d(shape[0], wide[0], 3, padding=1)
+        make = Layers(activation, generator=generator)
+        size = 4 * wide[0]
+
+        def stage(first: int, width: int) -> nn.ModuleList:
+            return nn.ModuleList(_Block(before, width, size, make) for before in [first] + [width] * (blocks - 1))
+
+        with make.drawn():
+            self.level = nn.Sequential(make.linear(features, size), make.activation(), make.linear(size, size))
+            self.stem = make.conv(shape[0], wide[0], 3)
             at = wide[0]
             down, up = [], []
             for width in wide:
-                down.append(
-                    nn.ModuleList(_Block(at if i == 0 else width, width, size, activation) for i in range(blocks))
-                )
+                down.append(stage(at, width))
                 at = width
             for width in reversed(wide):
                 # the first block of the way up sees what comes from below beside what was passed across
-                up.append(
-                    nn.ModuleList(
-                        _Block(at + width if i == 0 else width, width, size, activation) for i in range(blocks)
-                    )
-                )
+                up.append(stage(at + width, width))
                 at = width
             self.down, self.up = nn.ModuleList(down), nn.ModuleList(up)
-            self.norm, self.activation = nn.GroupNorm(math.gcd(8, at), at), activation_of(activation)
-            self.last = nn.Conv2d(at, shape[0], 3, padding=1)
+            self.norm, self.activation = nn.GroupNorm(math.gcd(8, at), at), make.activation()
+            self.last = make.conv(at, shape[0], 3)
         _still(self.last)
 
     def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
@@ -209,7 +208,7 @@ class LevelEnergy(AroundGaussian):
         center, spread: m and τ.
 
     >>> import gibbsian as gb
-    >>> net = LevelEnergy(gb.energies.MLP(3))
+    >>> net = LevelEnergy(gb.nets.MLP(3))
     >>> family = gb.models.NoiseConditionalEnergy(net, gb.domains.Real(2), gb.schedules.geometric(5.0, 0.1, 10))
     >>> family.given(1.0).score(torch.ones(3, 2)).shape
     torch.Size([3, 2])

@@ -7,7 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gibbsian.derivatives.curvature import batchable, blocks, curvature, diagonal, directions, score_with_graph
+from gibbsian.derivatives.score_jacobian import (
+    batchable,
+    direction_blocks,
+    jacobian_diagonal,
+    quadratic_forms,
+    random_directions,
+    score_with_graph,
+)
 from gibbsian.domains import NonNegative
 from gibbsian.objectives.base import Batch, Loss, observed
 from gibbsian.objectives.common import accumulated, finish, need_domain, need_third_derivative
@@ -53,14 +60,16 @@ class NonNegativeScoreMatching(TracedObjective):
         if self.trace == "hutchinson":
             require_generator(generator, data.device)
             x, s = score_with_graph(energy, data)
-            v = directions("rademacher", self.probes, x, generator) * data
-            return finish(self, curvature(x, s, v, batched=batchable(energy)).mean() + first_order(data, s), state, {})
-        cuts = blocks(data, self.chunk)
+            v = random_directions("rademacher", self.probes, x, generator) * data
+            return finish(
+                self, quadratic_forms(x, s, v, batched=batchable(energy)).mean() + first_order(data, s), state, {}
+            )
+        cuts = direction_blocks(data, self.chunk)
 
         def part(first: int, last: int) -> Tensor:
             x, s = score_with_graph(energy, data)
             square = data.flatten(1)[:, first:last].square()
-            second = (square * diagonal(x, s, first, last, batched=batchable(energy))).sum(1).mean()
+            second = (square * jacobian_diagonal(x, s, first, last, batched=batchable(energy))).sum(1).mean()
             return second + first_order(data, s) if first == 0 else second
 
         return finish(self, accumulated([partial(part, *cut) for cut in cuts], energy), state, {})

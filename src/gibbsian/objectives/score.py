@@ -11,7 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gibbsian.derivatives.curvature import bend, blocks, directions, score_with_graph, trace_block
+from gibbsian.derivatives.score_jacobian import (
+    direction_blocks,
+    random_directions,
+    score_matching_terms,
+    score_with_graph,
+    trace_block,
+)
 from gibbsian.domains import Bounded, Real
 from gibbsian.energy import Energy, ScoreField
 from gibbsian.errors import ArgumentError, ShapeError
@@ -125,7 +131,7 @@ class ImplicitScoreMatching(TracedObjective):
         data = observed(batch)
         if self.trace == "hutchinson":
             require_generator(generator, data.device)
-            found = bend(energy, data, directions("rademacher", self.probes, data, generator))
+            found = score_matching_terms(energy, data, random_directions("rademacher", self.probes, data, generator))
             trace, norm = found.trace / self.probes, found.norm
             return finish(self, trace + 0.5 * norm, state, {"trace": trace, "score_norm": norm})  # type: ignore[operator,dict-item]
         norms: list[Tensor] = []
@@ -137,5 +143,5 @@ class ImplicitScoreMatching(TracedObjective):
             norms.append(found.norm.detach())
             return found.trace + 0.5 * found.norm
 
-        value = accumulated([partial(part, *cut) for cut in blocks(data, self.chunk)], energy)
+        value = accumulated([partial(part, *cut) for cut in direction_blocks(data, self.chunk)], energy)
         return finish(self, value, state, {"trace": value - norms[0] / 2, "score_norm": norms[0]})

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from gibbsian.derivatives.curvature import KINDS, bend, directions
+from gibbsian.derivatives.score_jacobian import DIRECTION_KINDS, random_directions, score_matching_terms
 from gibbsian.objectives.base import Batch, Loss, Objective, observed
 from gibbsian.objectives.common import ADVICE, WHOLE_SPACE, finish, need_domain, need_third_derivative, one_of, whole
 from gibbsian.random import require_generator
@@ -42,7 +42,7 @@ class SlicedScoreMatching(Objective):
 
     def __post_init__(self) -> None:
         whole(self, "projections", self.projections)
-        one_of(self, "kind", self.kind, KINDS)
+        one_of(self, "kind", self.kind, DIRECTION_KINDS)
 
     def check(self, energy: Any, batch: Batch) -> None:
         super().check(energy, batch)
@@ -52,8 +52,8 @@ class SlicedScoreMatching(Objective):
     def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
         data = observed(batch)
         require_generator(generator, data.device)
-        v = directions(self.kind, self.projections, data, generator)
+        v = random_directions(self.kind, self.projections, data, generator)
         reduced = self.variance_reduced
-        found = bend(energy, data, v, norm=reduced, projected=not reduced)
+        found = score_matching_terms(energy, data, v, norm=reduced, projected=not reduced)
         trace, square = found.trace / self.projections, found.norm if reduced else found.projected
         return finish(self, trace + 0.5 * square, state, {"trace": trace, "score_norm": square})  # type: ignore[operator,dict-item]

@@ -14,7 +14,13 @@ import torch
 from torch import Tensor
 
 from gibbsian.capabilities import Family
-from gibbsian.derivatives.curvature import batchable, curvature, diagonal, directions, score_with_graph
+from gibbsian.derivatives.score_jacobian import (
+    batchable,
+    jacobian_diagonal,
+    quadratic_forms,
+    random_directions,
+    score_with_graph,
+)
 from gibbsian.energies.gaussian import Gaussian
 from gibbsian.energy import Energy, log_z_of
 from gibbsian.errors import ArgumentError, CapabilityError, DataError, EstimateWarning
@@ -111,7 +117,7 @@ def flow_log_likelihood(
     log_z = log_z_of(end, "the law at the largest noise level")
     parts = []
     for rows in x.split(batch_size):
-        v = None if kind == "exact" else directions("rademacher", probes, rows, generator)  # type: ignore[arg-type]
+        v = None if kind == "exact" else random_directions("rademacher", probes, rows, generator)  # type: ignore[arg-type]
         parts.append(_converged(family, rows.detach(), v, end, log_z, steps, max_steps, tolerance))
     values, errors = torch.cat([p[0] for p in parts], 1), torch.cat([p[1] for p in parts])
     used = max(p[2] for p in parts)
@@ -195,10 +201,10 @@ def _slope(family: Any, y: Tensor, t: float, v: Tensor | None, dtype: torch.dtyp
     x, s = score_with_graph(family.given(sigma), y.to(dtype))
     batched = batchable(family)
     if v is not None:
-        trace = curvature(x, s, v, batched=batched)
+        trace = quadratic_forms(x, s, v, batched=batched)
     else:
         d = x[0].numel()
         size = max(1, _BLOCK // x.numel())
-        parts = [diagonal(x, s, i, min(i + size, d), batched=batched).sum(1) for i in range(0, d, size)]
+        parts = [jacobian_diagonal(x, s, i, min(i + size, d), batched=batched).sum(1) for i in range(0, d, size)]
         trace = torch.stack(parts).sum(0)[None]
     return -(sigma**2) * s.detach().double(), -(sigma**2) * trace.detach().double()

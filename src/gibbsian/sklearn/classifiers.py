@@ -12,12 +12,12 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from gibbsian import domains, objectives
-from gibbsian.energies.neural import MLP
 from gibbsian.errors import ArgumentError, DataError
 from gibbsian.kernels.gibbs import Gibbs
 from gibbsian.kernels.langevin import Langevin
 from gibbsian.models.dbn.machine import DBN
 from gibbsian.models.joint import JointEnergy
+from gibbsian.nets.mlp import MLP
 from gibbsian.random import stream
 from gibbsian.recorded import Recorded
 from gibbsian.sampling.sample import sample

@@ -17,8 +17,22 @@ _MOVED = {  # modules that were moved, the longest match first
     "gibbsian.models.rbm:": "gibbsian.models.rbm.machine:",
     "gibbsian.models.directed:": "gibbsian.models.dbn.directed:",
     "gibbsian.models.score_networks:": "gibbsian.nets.score:",
+    "gibbsian.energies.neural_conv:": "gibbsian.energies.neural:",
+    "gibbsian.energies.neural_graph:": "gibbsian.energies.graph:",
+    "gibbsian.energies.neural_sequence:": "gibbsian.energies.sequence:",
     "gibbsian.objectives.regularisers:": "gibbsian.objectives.regularizers:",
     "gibbsian.factories:": "gibbsian.app.factories:",
+}
+_RENAMED = {  # single classes
+    "gibbsian.energies.conditional:PairMLP": "gibbsian.nets.mlp:PairMLP",
+    "gibbsian.energies.neural:LayerNorm": "gibbsian.nets.layers:LayerNorm",
+    "gibbsian.energies.neural:MLP": "gibbsian.nets.mlp:MLP",
+    "gibbsian.energies.neural_conv:ConvNet": "gibbsian.nets.conv:ConvNet",
+    "gibbsian.energies.neural_conv:ResidualNet": "gibbsian.nets.conv:ResidualNet",
+    "gibbsian.energies.neural_conv:WideResidualNet": "gibbsian.nets.conv:WideResidualNet",
+    "gibbsian.energies.neural_graph:GraphNet": "gibbsian.nets.graph:GraphNet",
+    "gibbsian.energies.neural_sequence:AttentionNet": "gibbsian.nets.sequence:AttentionNet",
+    "gibbsian.energies.neural_sequence:RecurrentNet": "gibbsian.nets.sequence:RecurrentNet",
 }
 _STEMS = "optim|minim|binar|standard|dequant|initial|normal|random|factor|regular|reparametr|serial"
 _SPELLED = [
@@ -51,6 +65,8 @@ def current_name(name: str) -> str:
     """
     if not name.startswith("gibbsian."):
         return name
+    if name in _RENAMED:
+        return _RENAMED[name]
     for old, new in _MOVED.items():
         if name.startswith(old):
             name = new + name.removeprefix(old)

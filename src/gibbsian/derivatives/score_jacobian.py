@@ -1,6 +1,6 @@
-"""Second derivatives along directions: what score matching needs of ∇s(x), without ever forming it.
+"""The Jacobian ∇s(x) of a score along directions: what score matching needs of it, without ever forming it.
 
-Plain networks push Taylor coefficients forward (`taylor.py`). For everything else directions share one forward
+Plain networks propagate Taylor coefficients forward (`taylor.py`). For everything else directions share one forward
 pass and one gradient; only the product (∇s)ᵀv is done for each, all of them in one batched backward pass.
 """
 
@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from gibbsian.derivatives.taylor import along, understood
+from gibbsian.derivatives.taylor import directional_derivatives, has_taylor_rules
 
-KINDS = ("rademacher", "gaussian", "sphere")
-BLOCK = 1 << 24  # numbers in one block of directions: 128 MiB in double precision
+DIRECTION_KINDS = ("rademacher", "gaussian", "sphere")
+_BLOCK = 1 << 24  # numbers in one block of directions: 128 MiB in double precision
 
 
 def score_with_graph(energy: Any, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -23,7 +23,7 @@ def score_with_graph(energy: Any, x: Tensor) -> tuple[Tensor, Tensor]:
         return x, energy.score(x, create_graph=True)
 
 
-def directions(kind: str, count: int, x: Tensor, generator: torch.Generator) -> Tensor:
+def random_directions(kind: str, count: int, x: Tensor, generator: torch.Generator) -> Tensor:
     """`count` random directions per row, `(count, batch, *event)`, all with E[vvᵀ] = I.
 
     "rademacher": entries ±1; "gaussian": standard normal; "sphere": uniform on the sphere of radius √d.
@@ -46,7 +46,7 @@ def batchable(model: nn.Module) -> bool:
     return not any(isinstance(module, nn.GroupNorm) for module in model.modules())
 
 
-def products(x: Tensor, s: Tensor, v: Tensor, *, batched: bool = True) -> Tensor:
+def jacobian_products(x: Tensor, s: Tensor, v: Tensor, *, batched: bool = True) -> Tensor:
     """(∇s)ᵀv for directions `(count, batch, *event)`; differentiable once more."""
     if not s.requires_grad:  # a score that depends on nothing
         return torch.zeros_like(v)
@@ -58,12 +58,12 @@ def products(x: Tensor, s: Tensor, v: Tensor, *, batched: bool = True) -> Tensor
         return torch.zeros_like(v) if out is None else out
 
 
-def curvature(x: Tensor, s: Tensor, v: Tensor, *, batched: bool = True) -> Tensor:
+def quadratic_forms(x: Tensor, s: Tensor, v: Tensor, *, batched: bool = True) -> Tensor:
     """vᵀ(∇s)v for directions `(count, batch, *event)`, shape `(count, batch)`."""
-    return (products(x, s, v, batched=batched) * v).flatten(2).sum(2)
+    return (jacobian_products(x, s, v, batched=batched) * v).flatten(2).sum(2)
 
 
-class Bend(NamedTuple):
+class ScoreMatchingTerms(NamedTuple):
     """Σ_v vᵀ(∇s)v over the directions, averaged over the batch; the mean of ‖s‖², and that of (vᵀs)²."""
 
     trace: Tensor
@@ -71,45 +71,47 @@ class Bend(NamedTuple):
     projected: Tensor | None
 
 
-def bend(energy: Any, data: Tensor, v: Tensor, *, norm: bool = True, projected: bool = False) -> Bend:
+def score_matching_terms(
+    energy: Any, data: Tensor, v: Tensor, *, norm: bool = True, projected: bool = False
+) -> ScoreMatchingTerms:
     """What score matching needs along the directions v `(count, batch, *event)`."""
     n = len(data)
-    if understood(energy):
+    if has_taylor_rules(energy):
         x = data.detach().requires_grad_(norm)
-        value, slope, second = along(energy, x, v)
+        value, slope, second = directional_derivatives(energy, x, v)
         square = None
         if norm:
             (gradient,) = torch.autograd.grad(value.sum(), x, create_graph=True)
             square = gradient.square().sum() / n
-        return Bend(-second.sum() / n, square, slope.square().mean() if projected else None)
+        return ScoreMatchingTerms(-second.sum() / n, square, slope.square().mean() if projected else None)
     x, s = score_with_graph(energy, data)
-    trace = (products(x, s, v, batched=batchable(energy)) * v).sum() / n
+    trace = (jacobian_products(x, s, v, batched=batchable(energy)) * v).sum() / n
     along_v = (v * s).flatten(2).sum(2).square().mean() if projected else None
-    return Bend(trace, s.square().sum() / n if norm else None, along_v)
+    return ScoreMatchingTerms(trace, s.square().sum() / n if norm else None, along_v)
 
 
-def trace_block(energy: Any, data: Tensor, first: int, last: int, *, norm: bool) -> Bend:
+def trace_block(energy: Any, data: Tensor, first: int, last: int, *, norm: bool) -> ScoreMatchingTerms:
     """The part first..last-1 of the exact trace of ∇s, averaged over the batch, with the mean of ‖s‖²."""
-    if understood(energy):
+    if has_taylor_rules(energy):
         d = data[0].numel()
         basis = torch.eye(d, dtype=data.dtype, device=data.device)[first:last]
-        return bend(energy, data, basis.reshape(-1, 1, *data.shape[1:]), norm=norm)
+        return score_matching_terms(energy, data, basis.reshape(-1, 1, *data.shape[1:]), norm=norm)
     x, s = score_with_graph(energy, data)
-    trace = diagonal(x, s, first, last, batched=batchable(energy)).sum() / len(data)
-    return Bend(trace, s.square().sum() / len(data) if norm else None, None)
+    trace = jacobian_diagonal(x, s, first, last, batched=batchable(energy)).sum() / len(data)
+    return ScoreMatchingTerms(trace, s.square().sum() / len(data) if norm else None, None)
 
 
-def diagonal(x: Tensor, s: Tensor, first: int, last: int, *, batched: bool = True) -> Tensor:
+def jacobian_diagonal(x: Tensor, s: Tensor, first: int, last: int, *, batched: bool = True) -> Tensor:
     """∂ᵢsᵢ(x) for the flattened entries first..last-1, exactly; shape `(batch, last - first)`."""
     d = x[0].numel()
     basis = torch.eye(d, dtype=x.dtype, device=x.device)[first:last]
     v = basis.reshape(-1, 1, *x.shape[1:]).expand(-1, *x.shape)
-    found = products(x, s, v, batched=batched)
+    found = jacobian_products(x, s, v, batched=batched)
     return found.flatten(2)[:, :, first:last].diagonal(dim1=0, dim2=2)
 
 
-def blocks(x: Tensor, chunk: int | None) -> Sequence[tuple[int, int]]:
+def direction_blocks(x: Tensor, chunk: int | None) -> Sequence[tuple[int, int]]:
     """How the d directions of an exact trace are cut: `chunk` at a time, by default what fits in a block."""
     d = x[0].numel()
-    size = chunk or max(1, BLOCK // x.numel())
+    size = chunk or max(1, _BLOCK // x.numel())
     return [(i, min(i + size, d)) for i in range(0, d, size)]

@@ -1,19 +1,18 @@
-"""Energies of graphs: messages along edges, summed over nodes."""
+"""Energies of graphs: of one, or of a batch of different ones."""
 
-from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Unpack
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gibbsian.domains import Domain
-from gibbsian.energies.neural import MLP, NeuralEnergy, domain_of, layer, need_axes, seeded, sizes_of
+from gibbsian.energies.neural import NeuralEnergy, domain_with_axes
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, ShapeError
-from gibbsian.random import isolated
-from gibbsian.recorded import Recorded
+from gibbsian.nets.graph import GraphNet
+from gibbsian.nets.layers import LayerOptions
 
-__all__ = ["GraphEnergy", "GraphNet", "Graphs"]
+__all__ = ["GraphEnergy", "Graphs"]
 
 
 class Graphs(NamedTuple):
@@ -58,56 +57,6 @@ class Graphs(NamedTuple):
         return x[self.batch, self.places]
 
 
-class GraphNet(Recorded):
-    """Message passing with sums, so that the order of nodes and edges does not matter.
-
-        m_i = Σ_{j→i} MLP(h_i, h_j),   h_i ← h_i + MLP(h_i, m_i),   output_g = Σ_{i in g} MLP(h_i)
-
-    Args:
-        features: numbers per node.
-        width: of the node states.
-        rounds: of message passing.
-        outputs, activation, spectral_norm, generator: as for `MLP`.
-
-    >>> net = GraphNet(3, outputs=2)
-    >>> edges, batch = torch.tensor([[0, 1], [1, 0]]), torch.tensor([0, 0, 1])
-    >>> net(torch.zeros(3, 3), edges, batch, 2).shape
-    torch.Size([2, 2])
-    """
-
-    def __init__(
-        self,
-        features: int,
-        width: int = 64,
-        rounds: int = 3,
-        outputs: int = 1,
-        *,
-        activation: str = "silu",
-        spectral_norm: bool = False,
-        generator: torch.Generator | None = None,
-    ) -> None:
-        super().__init__()
-        sizes_of("features, width, rounds, outputs", (features, width, rounds, outputs), 4)
-        generator = seeded(generator)
-        dense = partial(MLP, hidden=(width,), activation=activation, spectral_norm=spectral_norm, generator=generator)
-        with isolated(generator):
-            self.embed = layer(nn.Linear(features, width), spectral_norm)
-        self.messages = nn.ModuleList(dense(2 * width, outputs=width) for _ in range(rounds))
-        self.updates = nn.ModuleList(dense(2 * width, outputs=width) for _ in range(rounds))
-        self.head = dense(width, outputs=outputs)
-
-    def forward(self, nodes: Tensor, edge_index: Tensor, batch: Tensor, graphs: int) -> Tensor:
-        """Node features `(nodes, features)`, edges `(2, edges)` from row 0 to row 1, graph of every node."""
-        source, target = edge_index
-        h = self.embed(nodes)
-        for message, update in zip(self.messages, self.updates, strict=True):
-            sent = message(torch.cat([h[target], h[source]], 1))
-            received = torch.zeros_like(h).index_add(0, target, sent)
-            h = h + update(torch.cat([h, received], 1))
-        out = self.head(h)
-        return out.new_zeros(graphs, out.shape[1]).index_add(0, batch, out)
-
-
 class GraphEnergy(NeuralEnergy):
     """Message passing as an energy of node features, for one graph or for a batch of different ones.
 
@@ -119,8 +68,9 @@ class GraphEnergy(NeuralEnergy):
     Args:
         domain: a domain of shape (nodes, features), or that shape for R^d; nodes is the largest graph's.
         edge_index: `(2, edges)`, the graph of every row; left out where graphs are given later.
-        width, rounds, activation, spectral_norm, generator: as for `GraphNet`.
+        width, rounds: as for `nets.GraphNet`.
         confine: c of ½c‖x‖² over the real nodes.
+        activation, spectral_norm, generator: as for `nets.Layers`.
 
     >>> ring = torch.tensor([[0, 1, 2], [1, 2, 0]])
     >>> energy = GraphEnergy((3, 2), edge_index=ring)
@@ -137,24 +87,14 @@ class GraphEnergy(NeuralEnergy):
         width: int = 64,
         rounds: int = 3,
         *,
-        activation: str = "silu",
-        spectral_norm: bool = False,
         confine: float = 0.0,
-        generator: torch.Generator | None = None,
+        **options: Unpack[LayerOptions],
     ) -> None:
-        domain = domain_of(domain)
-        nodes, features = need_axes(domain, 2, "GraphEnergy")
+        domain = domain_with_axes(domain, 2, "GraphEnergy")
+        nodes, features = domain.shape
         if edge_index is not None:
             check_edges(edge_index, nodes)
-        net = GraphNet(
-            features,
-            width,
-            rounds,
-            activation=activation,
-            spectral_norm=spectral_norm,
-            generator=generator,
-        )
-        super().__init__(net, domain, confine=confine)
+        super().__init__(GraphNet(features, width, rounds, **options), domain, confine=confine)
         self.register_buffer("edge_index", edge_index)
 
     def forward(self, x: Tensor) -> Tensor:

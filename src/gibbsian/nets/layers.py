@@ -1,0 +1,107 @@
+"""What networks of energies are made of: smooth activations, normalized layers, initial weights from a generator.
+
+Activations are smooth, because the score is a derivative of the energy and score matching differentiates twice;
+nothing depends on the statistics of the batch, because an energy belongs to one x.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import TypedDict
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import spectral_norm
+
+from gibbsian.errors import ArgumentError
+from gibbsian.random import isolated, stream
+
+__all__ = ["ACTIVATIONS", "LayerNorm", "LayerOptions", "Layers", "sizes_of"]
+
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "silu": nn.SiLU,
+    "softplus": nn.Softplus,
+    "gelu": nn.GELU,
+    "elu": nn.ELU,
+    "mish": nn.Mish,
+    "tanh": nn.Tanh,
+}
+
+
+class LayerOptions(TypedDict, total=False):
+    """What every network here can be told about its layers; `Layers` has the defaults."""
+
+    activation: str
+    spectral_norm: bool
+    generator: torch.Generator | None
+
+
+class Layers:
+    """Makes the layers of one network, all with the same options.
+
+    Args:
+        activation: "silu", "softplus", "gelu", "elu", "mish" or "tanh".
+        spectral_norm: divide every weight by its largest singular value (a Lipschitz bound). Its power
+            iteration moves at every pass in training mode; call `.eval()` for a fixed function.
+        generator: for the initial weights; a fixed seed where it is left out.
+
+    >>> make = Layers("tanh")
+    >>> with make.drawn():
+    ...     net = nn.Sequential(make.linear(2, 3), make.activation(), make.linear(3, 1))
+    >>> net(torch.zeros(5, 2)).shape
+    torch.Size([5, 1])
+    """
+
+    def __init__(
+        self, activation: str = "silu", spectral_norm: bool = False, generator: torch.Generator | None = None
+    ) -> None:
+        if activation not in ACTIVATIONS:
+            why = ": it has no second derivative" if activation in ("relu", "leaky_relu") else ""
+            raise ArgumentError(
+                f"activation {activation!r} is not among {', '.join(ACTIVATIONS)}{why}; use one of those"
+            )
+        generator = stream(0, "init") if generator is None else generator
+        self.options = LayerOptions(activation=activation, spectral_norm=spectral_norm, generator=generator)
+
+    def drawn(self) -> AbstractContextManager[None]:
+        """Where layers are made: their initial weights come from the generator, and no global state moves."""
+        return isolated(self.options["generator"])  # type: ignore[arg-type]
+
+    def activation(self) -> nn.Module:
+        return ACTIVATIONS[self.options["activation"]]()
+
+    def linear(self, inputs: int, outputs: int) -> nn.Module:
+        return self._normalized(nn.Linear(inputs, outputs))
+
+    def conv(self, inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Module:
+        """A convolution that keeps the size of an image, up to its stride."""
+        return self._normalized(nn.Conv2d(inputs, outputs, size, stride=stride, padding=size // 2))
+
+    def _normalized(self, layer: nn.Module) -> nn.Module:
+        return spectral_norm(layer) if self.options["spectral_norm"] else layer
+
+
+class LayerNorm(nn.Module):
+    """(x - mean)/√(variance + ε), scaled and shifted, over the last axis.
+
+    Written out, because the third derivative of torch's own, which score matching needs for its gradient,
+    takes the variance for a constant and is silently wrong (pytorch issue 175754).
+
+    >>> LayerNorm(4)(torch.arange(4.0)[None])
+    tensor([[-1.3416, -0.4472,  0.4472,  1.3416]], grad_fn=<AddBackward0>)
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        centered = x - x.mean(-1, keepdim=True)
+        return centered * (centered.square().mean(-1, keepdim=True) + 1e-5).rsqrt() * self.weight + self.bias
+
+
+def sizes_of(name: str, values: Sequence[int], least: int = 1) -> tuple[int, ...]:
+    """Whole positive numbers as a tuple."""
+    sizes = tuple(values)
+    if len(sizes) < least or not all(isinstance(v, int) and v >= 1 for v in sizes):
+        raise ArgumentError(f"{name}={values!r}: give at least {least} whole numbers from 1 on")
+    return sizes
