@@ -18,8 +18,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from gibbsian.errors import CompileWarning
-from gibbsian.fast.compiled import stepping
-from gibbsian.objectives.base import Loss
+from gibbsian.objectives.base import Loss, Step
 from gibbsian.training.rows import TensorRows
 
 if TYPE_CHECKING:
@@ -225,8 +224,8 @@ class CapturedStep:
         """Forward and backward pass."""
         job, run = self.job, self.job.run
         job.updates.drop_gradients()
-        with job.precision(cache=False), stepping(fusing=True, watched=watched):
-            loss = run.objective(run.energy, batch, state, job.generator)
+        with job.precision(cache=False):
+            loss = run.objective.loss(run.energy, batch, state, job.generator, Step(watched, fused=True))
         job.backward(loss)
         return loss
 

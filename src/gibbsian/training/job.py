@@ -10,10 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gibbsian.derivatives.known import differentiate
 from gibbsian.errors import ArgumentError, DivergenceError, TrainingWarning
-from gibbsian.fast.compiled import stepping
-from gibbsian.objectives.base import Loss, Objective, observed, state_modules
+from gibbsian.objectives.base import Loss, Objective, Step, observed, state_modules
 from gibbsian.placement import check_placement
 from gibbsian.random import stream
 from gibbsian.training.captured import CapturedStep
@@ -136,12 +134,12 @@ class Job:
         if captured is not None:
             return captured, None
         try:
-            with self.precision(), stepping(fusing=False, watched=watched):
-                loss = run.objective(run.energy, batch, run.state, self.generator)
+            with self.precision():
+                loss = run.objective.loss(run.energy, batch, run.state, self.generator, Step(watched))
             self.backward(loss)
         except (DivergenceError, torch.linalg.LinAlgError) as error:
             return None, str(error)
-        return loss._replace(value=loss.value.detach(), other=None), None  # lets go of the graph
+        return loss._replace(value=loss.value.detach(), other=None, gradients=None), None  # lets go of the graph
 
     def backward(self, loss: Loss) -> None:
         """Gradients of the loss; of two losses where there are two players."""
@@ -150,9 +148,13 @@ class Job:
                 f"the loss of {type(self.run.objective).__name__} depends on no trainable parameter of "
                 f"{type(self.run.energy).__name__}; check requires_grad, and that forward uses its parameters"
             )
+        if loss.gradients is not None:
+            for parameter in self.parameters:
+                parameter.grad = loss.gradients.get(parameter)
+            return
         if loss.other is None:
             # only what is trained: score matching would otherwise differentiate in the data as well
-            differentiate(loss.value, self.parameters)
+            loss.value.backward(inputs=self.parameters)
             return
         own, theirs = self.parameters[: self.split], self.parameters[self.split :]
         gradients = [
