@@ -299,7 +299,7 @@ def test_fast_phases_are_those_of_any_units():
     dbn = randomize(DBN(6, 5, 4, 3))
     x = bits(9, 6)
     low, high = dbn.layers
-    wake, top = wake_phase(dbn.layers, x, gen())
+    wake, slopes, top = wake_phase(dbn.layers, x, gen())
     noise = torch.rand(9, 5, generator=(g := gen()), dtype=F64), torch.rand(9, 4, generator=g, dtype=F64)
     h = (noise[0] < torch.sigmoid(low.recognition_bias + x @ low.recognition_weight)).double()
     k = (noise[1] < torch.sigmoid(high.recognition_bias + h @ high.recognition_weight)).double()
@@ -308,9 +308,10 @@ def test_fast_phases_are_those_of_any_units():
     torch.testing.assert_close(wake, expected)
     names = [low.weight, low.bias, high.weight, high.bias]
     got = torch.autograd.grad(wake, names)
-    for a, b in zip(got, torch.autograd.grad(expected, names), strict=True):
+    for p, a, b in zip(names, got, torch.autograd.grad(expected, names), strict=True):
         torch.testing.assert_close(a, b)
-    sleep = sleep_phase(dbn.layers, k, gen(1))
+        assert torch.equal(a, slopes[p])
+    sleep, _ = sleep_phase(dbn.layers, k, gen(1))
     noise = torch.rand(9, 6, generator=(g := gen(1)), dtype=F64), torch.rand(9, 5, generator=g, dtype=F64)
     h = (noise[1] < torch.sigmoid(high.bias + k @ high.weight.T)).double()
     v = (noise[0] < torch.sigmoid(low.bias + h @ low.weight.T)).double()

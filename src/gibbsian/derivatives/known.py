@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gibbsian.errors import CapabilityError
 
-__all__ = ["Gradients", "differentiate", "hand_out", "sum_of", "take_gradients", "with_gradients"]
+__all__ = ["Gradients", "differentiate", "gradients_of", "sum_of", "take_gradients", "with_gradients"]
 
 Gradients = dict[Tensor, Tensor]  # from a parameter to its gradient
 
@@ -25,6 +25,8 @@ def with_gradients(
 
     Where a parameter is itself a function of others (a parametrization) only autograd can go on from here: None.
     """
+    if not torch.is_grad_enabled():
+        return value, None
     attached = _HandOut.apply(value, list(gradients), *parameters)
     trained = [(p, g) for p, g in zip(parameters, gradients, strict=True) if p.requires_grad]
     if not all(p.is_leaf for p, _ in trained):
@@ -35,19 +37,29 @@ def with_gradients(
     return attached, known
 
 
-def hand_out(value: Tensor, parameters: Sequence[Tensor], gradients: list[Tensor]) -> Tensor:
-    """A loss with this value and these gradients, which become the parameters' own without a copy: only once."""
-    return _HandOut.apply(value, gradients, *parameters)
+def sum_of(
+    parts: Sequence[tuple[Tensor, Gradients | None]], weights: Sequence[float]
+) -> tuple[Tensor, Gradients | None]:
+    """Σ wᵢ·valueᵢ with its gradients; None where those of a part are not known, so that autograd must go through it.
+
+    The gradients of the parts are used up: they are scaled and added to in place.
+    """
+    if any(gradients is None for _, gradients in parts):
+        return sum(w * value for w, (value, _) in zip(weights, parts, strict=True)), None  # type: ignore[return-value]
+    total: Gradients = {}
+    for w, (_, gradients) in zip(reversed(weights), reversed(parts), strict=True):  # the order of autograd
+        for p, gradient in (gradients or {}).items():
+            scaled = gradient if w == 1 else gradient.mul_(w)
+            total[p] = total[p].add_(scaled) if p in total else scaled
+    value = sum(w * value.detach() for w, (value, _) in zip(weights, parts, strict=True))
+    return with_gradients(value, list(total), list(total.values()))  # type: ignore[arg-type]
 
 
-def sum_of(*values: Tensor) -> Tensor:
-    """The sum of losses; one that can be handed out at once where all of them can."""
-    nodes: list[Any] = [value.grad_fn for value in values]
-    if not all(_handed_out(node) for node in nodes):
-        return torch.stack(values).sum()
-    parameters = [p for node in nodes for p in node.parameters]
-    gradients = [gradient for node in nodes for gradient in node.gradients]
-    return hand_out(torch.stack([value.detach() for value in values]).sum(), parameters, gradients)
+def gradients_of(value: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
+    """Gradients by autograd, zero where the value does not depend on a parameter, owned by nobody else: what autograd
+    returns may be shared or expanded."""
+    found = torch.autograd.grad(value, parameters, allow_unused=True, materialize_grads=True)
+    return [gradient.clone() for gradient in found]
 
 
 def take_gradients(value: Tensor, parameters: Sequence[Tensor]) -> bool:

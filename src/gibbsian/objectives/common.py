@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gibbsian.derivatives.known import Gradients
+from gibbsian.derivatives.known import Gradients, with_gradients
 from gibbsian.domains import Domain, Real
 from gibbsian.energy import ScoreField
 from gibbsian.errors import ArgumentError, CapabilityError, DomainError
@@ -112,45 +112,25 @@ def trainable(energy: nn.Module) -> list[nn.Parameter]:
     return [p for p in energy.parameters() if p.requires_grad]
 
 
-class _GivenGradient(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, gradients: Sequence[Tensor | None], *parameters: Tensor) -> Tensor:
-        ctx.gradients = gradients
-        return value.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *outer: Tensor) -> Any:
-        return (None, None, *(g if g is None else outer[0] * g for g in ctx.gradients))
-
-
-def linear_loss(value: Tensor, parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> Tensor:
-    """A loss with the given value and the given gradient in the parameters, which is copied: what autograd returns may be
-    shared or expanded. For a gradient that belongs to nobody else see `gibbsian.derivatives.known`."""
-    return _GivenGradient.apply(value.detach(), gradients, *parameters)
-
-
-def accumulated(parts: Sequence[Callable[[], Tensor]], energy: nn.Module) -> Tensor:
+def accumulated(parts: Sequence[Callable[[], Tensor]], energy: nn.Module) -> tuple[Tensor, Gradients | None]:
     """Σ of parts whose graphs are freed one by one, so that memory is that of the largest part.
 
     Each part is differentiated at once; the sum carries the collected gradient of the energy's parameters.
     A single part is returned as it is.
     """
+    if not parts:
+        raise ArgumentError("nothing to add up: give at least one part")
     if len(parts) == 1:
-        return parts[0]()
-    parameters = trainable(energy)
-    total: Tensor | None = None
-    gradients: list[Tensor | None] = [None] * len(parameters)
+        return parts[0](), None
+    parameters, total, gradients = trainable(energy), [], Gradients()
     for part in parts:
         value = part()
         if parameters and value.requires_grad:
-            for i, g in enumerate(torch.autograd.grad(value, parameters, allow_unused=True)):
+            for p, g in zip(parameters, torch.autograd.grad(value, parameters, allow_unused=True), strict=True):
                 if g is not None:
-                    seen = gradients[i]
-                    gradients[i] = g if seen is None else seen + g
-        total = value.detach() if total is None else total + value.detach()
-    if total is None:
-        raise ArgumentError("nothing to add up: give at least one part")
-    return linear_loss(total, parameters, gradients)
+                    gradients[p] = gradients[p].add_(g) if p in gradients else g.clone()
+        total.append(value.detach())
+    return with_gradients(sum(total[1:], total[0]), list(gradients), list(gradients.values()))
 
 
 @contextmanager

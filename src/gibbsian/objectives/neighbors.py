@@ -96,5 +96,5 @@ class NeighborObjective(Objective):
             at_data.append(own.detach())
             return self.term(own - energies[len(x) :].reshape(near.shape[:3])).sum() * scale
 
-        value = accumulated([partial(part, i) for i in range(0, len(units), size)], energy)
-        return finish(self, value, state, {"energy_data": at_data[0].mean()})
+        value, gradients = accumulated([partial(part, i) for i in range(0, len(units), size)], energy)
+        return finish(self, value, state, {"energy_data": at_data[0].mean()}, gradients=gradients)

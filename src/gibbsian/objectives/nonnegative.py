@@ -72,4 +72,5 @@ class NonNegativeScoreMatching(TracedObjective):
             second = (square * jacobian_diagonal(x, s, first, last, batched=batchable(energy))).sum(1).mean()
             return second + first_order(data, s) if first == 0 else second
 
-        return finish(self, accumulated([partial(part, *cut) for cut in cuts], energy), state, {})
+        value, gradients = accumulated([partial(part, *cut) for cut in cuts], energy)
+        return finish(self, value, state, {}, gradients=gradients)

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.utils import parameters_to_vector
 
 from gibbsian.capabilities import Family
+from gibbsian.derivatives.known import gradients_of, with_gradients
 from gibbsian.errors import ArgumentError, CapabilityError, DataError
 from gibbsian.kernels.base import Kernel, where_chain
 from gibbsian.kernels.tempering import ParallelTempering
@@ -24,7 +25,7 @@ from gibbsian.objectives.chains import (
     walk,
     walk_tempered,
 )
-from gibbsian.objectives.common import finish, linear_loss, need_energy, number, trainable, whole
+from gibbsian.objectives.common import finish, need_energy, number, trainable, whole
 from gibbsian.objectives.starts import Start, check_start_option, check_starts, start_points
 from gibbsian.random import require_generator
 
@@ -223,9 +224,9 @@ class PersistentContrastiveDivergence(SteppedObjective):
             metrics |= chain
         fast = state.fast
         if fast is not None:
-            gradients = torch.autograd.grad(value, parameters, allow_unused=True, materialize_grads=True)
+            gradients = gradients_of(value, parameters)
             fast = self.fast_decay * fast - self.fast_weights * parameters_to_vector(gradients)  # type: ignore[operator]
-            value = linear_loss(value, parameters, gradients)
+            value, known = with_gradients(value.detach(), parameters, gradients)
         slots = _written(state.x, index, samples.detach())
         heat = None if state.hot is None or hot is None else _written(state.hot, index, hot)
         return finish(self, value, Chains(slots, fast, heat, state.turn), metrics, gradients=known)

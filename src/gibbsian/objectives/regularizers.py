@@ -11,38 +11,13 @@ import torch
 from torch import Tensor
 
 from gibbsian import units
+from gibbsian.derivatives.known import gradients_of, with_gradients
 from gibbsian.errors import ArgumentError, CapabilityError
 from gibbsian.fast.compiled import compiled_copy
 from gibbsian.objectives.base import Batch, Loss, Objective, Step, SteppedObjective, observed
-from gibbsian.objectives.common import finish, linear_loss, number, one_of, trainable
+from gibbsian.objectives.common import finish, number, one_of, trainable
 
 __all__ = ["Centered", "Sparsity", "WeightDecay"]
-
-
-class _HalfSquare(torch.autograd.Function):
-    """½Σw², with one temporary of the size of w: for the weights of an RBM those cost more than arithmetic."""
-
-    @staticmethod
-    def forward(ctx: Any, w: Tensor) -> Tensor:
-        ctx.save_for_backward(w)
-        return 0.5 * torch.linalg.vector_norm(w).square()
-
-    @staticmethod
-    def backward(ctx: Any, *outer: Tensor) -> Tensor:
-        return outer[0] * ctx.saved_tensors[0]
-
-
-class _AbsoluteSum(torch.autograd.Function):
-    """Σ|w|, the same way."""
-
-    @staticmethod
-    def forward(ctx: Any, w: Tensor) -> Tensor:
-        ctx.save_for_backward(w)
-        return torch.linalg.vector_norm(w, 1)
-
-    @staticmethod
-    def backward(ctx: Any, *outer: Tensor) -> Tensor:
-        return outer[0] * ctx.saved_tensors[0].sign()
 
 
 @dataclass(frozen=True)
@@ -87,9 +62,12 @@ class WeightDecay(Objective):
 
     def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
         weights = self.weights(energy)
-        size = _AbsoluteSum if self.norm == 1 else _HalfSquare
-        sizes = [size.apply(w) for w in weights]
-        return finish(self, self.rate * torch.stack(sizes).sum(), state, {})
+        with torch.no_grad():
+            sizes = torch.stack([torch.linalg.vector_norm(w, self.norm) for w in weights])
+            value = self.rate * (sizes if self.norm == 1 else 0.5 * sizes.square()).sum()
+            slopes = [self.rate * (w.sign() if self.norm == 1 else w) for w in weights]
+        value, gradients = with_gradients(value, weights, slopes)
+        return finish(self, value, state, {}, gradients=gradients)
 
 
 @dataclass(frozen=True)
@@ -201,19 +179,21 @@ class Centered(SteppedObjective):
 
     def loss(self, energy: Any, batch: Batch, state: Offsets, generator: torch.Generator, step: Step) -> Loss:
         loss = self.objective.loss(energy, batch, state.inner, generator, step)
-        parameters = trainable(energy)
-        if not parameters or not loss.value.requires_grad:  # only judged, as in validation: the value is the same
+        if not loss.value.requires_grad:  # only judged, as in validation: the value is the same
             return loss._replace(state=Offsets(loss.state, state.visible, state.hidden))
-        plain = torch.autograd.grad(loss.value, parameters, allow_unused=True, materialize_grads=True)
-        gradient = {id(p): g for p, g in zip(parameters, plain, strict=True)}
-        w, b, c = (gradient[id(p)] for p in (energy.weight, energy.visible_bias, energy.hidden_bias))
+        gradients = loss.gradients
+        if gradients is None:
+            parameters = trainable(energy)
+            gradients = dict(zip(parameters, gradients_of(loss.value, parameters), strict=True))
+        mine = energy.weight, energy.visible_bias, energy.hidden_bias
+        w, b, c = (gradients[p] if p in gradients else torch.zeros_like(p) for p in mine)
         direction = compiled_copy(_center, *w.shape, len(observed(batch)), self) if step.fused else _center
         old = state.visible, state.hidden
         (dw, db, dc), mu, nu = direction(w, b, c, *_statistics(energy, observed(batch)), *old, self.rate, self.offsets)
-        for p, g in zip((energy.weight, energy.visible_bias, energy.hidden_bias), (dw, db, dc), strict=True):
-            gradient[id(p)] = g
-        value = linear_loss(loss.value, parameters, [gradient[id(p)] for p in parameters])
-        return Loss(value, Offsets(loss.state, mu, nu), loss.metrics, loss.other)
+        gradients = gradients | dict(zip(mine, (dw, db, dc), strict=True))
+        value, known = with_gradients(loss.value.detach(), list(gradients), list(gradients.values()))
+        state = Offsets(loss.state, mu, nu)
+        return Loss(value, state, loss.metrics, loss.other, known if loss.other is None else None)
 
 
 def _linear(layer: Any) -> bool:

@@ -143,5 +143,5 @@ class ImplicitScoreMatching(TracedObjective):
             norms.append(found.norm.detach())
             return found.trace + 0.5 * found.norm
 
-        value = accumulated([partial(part, *cut) for cut in direction_blocks(data, self.chunk)], energy)
-        return finish(self, value, state, {"trace": value - norms[0] / 2, "score_norm": norms[0]})
+        value, gradients = accumulated([partial(part, *cut) for cut in direction_blocks(data, self.chunk)], energy)
+        return finish(self, value, state, {"trace": value - norms[0] / 2, "score_norm": norms[0]}, gradients=gradients)

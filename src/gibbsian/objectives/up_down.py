@@ -72,16 +72,21 @@ class UpDown(SteppedObjective):
         layers = energy.layers
         plain = all(type(unit) is Bernoulli for layer in layers for unit in (layer.lower, layer.upper))
         if plain:
-            wake, h = wake_phase(layers, x, generator, fused=step.fused)
+            wake, wake_slopes, h = wake_phase(layers, x, generator, fused=step.fused)
         else:
             states = energy.up(x, generator=generator)
             pairs = zip(layers, states[:-1], states[1:], strict=True)
-            wake, h = -sum(layer.log_p(low, high).mean() for layer, low, high in pairs), states[-1]
+            wake, wake_slopes, h = -sum(layer.log_p(low, high).mean() for layer, low, high in pairs), None, states[-1]
         seen = h if energy.classes is None else torch.cat([energy.one_hot(batch[1], h), h.flatten(1)], 1)
-        gap, chain, _ = energy.top.contrast(seen, None, self.steps, generator, fused=step.fused)
+        gap, chain, gap_slopes = energy.top.contrast(seen, None, self.steps, generator, fused=step.fused)
         y = energy.features_of(chain)
-        sleep = sleep_phase(layers, y, generator, fused=step.fused) if plain else _sleep(energy, y, x, generator)
-        return finish(self, sum_of(wake, gap, sleep), state, {"wake": wake, "gap": gap, "sleep": sleep})
+        if plain:
+            sleep, sleep_slopes = sleep_phase(layers, y, generator, fused=step.fused)
+        else:
+            sleep, sleep_slopes = _sleep(energy, y, x, generator), None
+        parts = [(wake, wake_slopes), (gap, gap_slopes), (sleep, sleep_slopes)]
+        value, gradients = sum_of(parts, (1.0, 1.0, 1.0))
+        return finish(self, value, state, {"wake": wake, "gap": gap, "sleep": sleep}, gradients=gradients)
 
 
 def _sleep(dbn: DBN, y: Tensor, x: Tensor, generator: torch.Generator) -> Tensor:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from gibbsian.derivatives.known import hand_out
+from gibbsian.derivatives.known import with_gradients
 from gibbsian.errors import ArgumentError, CapabilityError
 from gibbsian.fast.compiled import compiled_copy
 from gibbsian.models.dbm.fused import Learned, fused_phases
@@ -133,11 +133,10 @@ class VariationalLikelihood(SteppedObjective):
                 _center(weights, biases, offsets)
             gradient = {id(p): g for p, g in zip((*energy.weights, *energy.biases), (*weights, *biases), strict=True)}
         parameters = trainable(energy)
-        value = hand_out(learned.gap, parameters, [gradient[id(p)] for p in parameters])
+        value, known = with_gradients(learned.gap, parameters, [gradient[id(p)] for p in parameters])
         layers = tuple(learned.layers)
-        return finish(
-            self, value, LayerChains(layers, offsets), _metrics(value, learned.residual, state.layers, layers, step)
-        )
+        metrics = _metrics(value, learned.residual, state.layers, layers, step)
+        return finish(self, value, LayerChains(layers, offsets), metrics, gradients=known)
 
     def _fused(self, energy: DBM, x: Tensor, state: LayerChains, generator: torch.Generator) -> Learned | None:
         """Both phases compiled, where a captured step asks for that."""

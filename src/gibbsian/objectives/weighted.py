@@ -7,6 +7,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from gibbsian.derivatives.known import sum_of
 from gibbsian.errors import ArgumentError
 from gibbsian.objectives.base import Batch, Loss, Objective, Step, SteppedObjective, state_modules
 from gibbsian.objectives.common import finish, number
@@ -73,20 +74,33 @@ class Weighted(SteppedObjective):
         parts = zip(self.objectives, state, strict=True)
         losses = [part.loss(energy, batch, own, generator, step) for part, own in parts]
         weights: Sequence[float] = self.weights  # type: ignore[assignment]
-        value = sum(w * loss.value for w, loss in zip(weights, losses, strict=True))
-        other: Tensor | None = None
-        if any(loss.other is not None for loss in losses):
-            # with a second player `value` trains the energy alone: modules of one-player parts move over
-            for w, loss in zip(weights, losses, strict=True):
-                own = loss.other
-                if own is None and any(True for _ in state_modules(loss.state)):
-                    own = loss.value
-                if own is not None:
-                    other = w * own if other is None else other + w * own
+        other = _second_player(losses, weights)
+        known = [(loss.value, loss.gradients if other is None else None) for loss in losses]
+        value, gradients = sum_of(known, weights)
+        state = tuple(loss.state for loss in losses)
+        return finish(self, value, state, self._metrics(losses), other, gradients)
+
+    def _metrics(self, losses: list[Loss]) -> dict[str, Tensor]:
+        """Those of the parts, and the value of each."""
         metrics: dict[str, Tensor] = {}
         names = [name for loss in losses for name in loss.metrics]
         for i, (part, loss) in enumerate(zip(self.objectives, losses, strict=True)):
             for name, metric in loss.metrics.items():
                 metrics[name if names.count(name) == 1 else f"{i}.{type(part).__name__}.{name}"] = metric
             metrics[f"{i}.{type(part).__name__}"] = loss.value
-        return finish(self, value, tuple(loss.state for loss in losses), metrics, other)  # type: ignore[arg-type]
+        return metrics
+
+
+def _second_player(losses: list[Loss], weights: Sequence[float]) -> Tensor | None:
+    """What the modules in the states minimize where a part has two players, else nothing.
+
+    With a second player `value` trains the energy alone, so the modules of one-player parts move over.
+    """
+    if all(loss.other is None for loss in losses):
+        return None
+    theirs = []
+    for w, loss in zip(weights, losses, strict=True):
+        own = loss.value if loss.other is None and any(True for _ in state_modules(loss.state)) else loss.other
+        if own is not None:
+            theirs.append(w * own)
+    return sum(theirs[1:], theirs[0])

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gibbsian.derivatives.known import hand_out
+from gibbsian.derivatives.known import Gradients, with_gradients
 from gibbsian.fast.compiled import compiled_copy
 from gibbsian.models.dbn.directed import below
 from gibbsian.models.rbm.contrast import Way
@@ -29,23 +29,27 @@ __all__ = ["sleep_phase", "wake_phase"]
 
 def wake_phase(
     layers: Sequence["Directed"], x: Tensor, generator: torch.Generator, *, fused: bool = False
-) -> tuple[Tensor, Tensor]:
-    """Σ_l -log p(x^{l-1} | x^l) averaged over the batch, differentiable in G and g, and the states x^{L-1}."""
+) -> tuple[Tensor, Gradients | None, Tensor]:
+    """Σ_l -log p(x^{l-1} | x^l) averaged over the batch, differentiable in G and g, its gradients, and
+    the states x^{L-1}."""
     ways = _ways(layers)
     noise = [_uniforms(x, layer.upper.size, generator) for layer in layers]
     with torch.no_grad():
         value, top, gradients = _runner(_wake, x, layers, fused)(ways, x, noise)
-    return hand_out(value, [p for layer in layers for p in (layer.weight, layer.bias)], gradients), top
+    return *with_gradients(value, [p for layer in layers for p in (layer.weight, layer.bias)], gradients), top
 
 
-def sleep_phase(layers: Sequence["Directed"], y: Tensor, generator: torch.Generator, *, fused: bool = False) -> Tensor:
-    """Σ_l -log q(y^l | y^{l-1}) averaged over the batch, differentiable in R and r; y are states of layer L-1."""
+def sleep_phase(
+    layers: Sequence["Directed"], y: Tensor, generator: torch.Generator, *, fused: bool = False
+) -> tuple[Tensor, Gradients | None]:
+    """Σ_l -log q(y^l | y^{l-1}) averaged over the batch, differentiable in R and r, and its gradients; y are states of
+    layer L-1."""
     ways = _ways(layers)
     noise = [_uniforms(y, layer.lower.size, generator) for layer in layers]
     with torch.no_grad():
         value, gradients = _runner(_sleep, y, layers, fused)(ways, y, noise)
     parameters = [p for layer in layers for p in (layer.recognition_weight, layer.recognition_bias)]
-    return hand_out(value, parameters, gradients)
+    return with_gradients(value, parameters, gradients)
 
 
 Ways = list[tuple[Way, Way]]  # up and down, of every layer from below
