@@ -108,7 +108,9 @@ def _estimators() -> list[Entry]:
 
 
 def find_class(name: str) -> type:
-    """A class of the library by its name, or by `gibbsian....Name`; models and energies come before units.
+    """A class of the library by its name, or by `gibbsian....Name`, or one of a trusted module by its dotted name.
+
+    Models and energies come before units.
 
     >>> find_class("RBM").__module__
     'gibbsian.models.rbm.machine'
@@ -118,6 +120,12 @@ def find_class(name: str) -> type:
     for kind, found in known.items():
         if short in found and name in {short, f"gibbsian.{kind}.{short}", f"{found[short].__module__}.{short}"}:
             return found[short]
+    from gibbsian.training.trust import known_module  # here, because torch comes with it
+
+    home = known_module(name.rpartition(".")[0]) if "." in name and not name.startswith("gibbsian.") else None
+    own = None if home is None else vars(home).get(short)
+    if isinstance(own, type):
+        return own
     every = [n for found in known.values() for n in found]
     raise ArgumentError(f"there is no class {name!r}; {suggest(short, every)}See `gibbsian list`")
 

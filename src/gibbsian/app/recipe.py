@@ -10,7 +10,8 @@
 
 import inspect
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -35,6 +36,7 @@ from gibbsian.objectives.ranking import Proposal
 from gibbsian.objectives.samplers import SamplerKind
 from gibbsian.training.fit import fit
 from gibbsian.training.guard import Guard
+from gibbsian.training.trust import known_module
 
 __all__ = [
     "DataSpec",
@@ -173,6 +175,7 @@ class Recipe:
 # --- YAML -----------------------------------------------------------------------------------------
 
 _SECTIONS = {"data", "fit", "sample", "evaluate", "pretrain"}
+_WITH_CLASSES = ("model", "objective", "fit", "pretrain", "sample")
 
 
 def _expand(value: Any, names: set[str]) -> Any:
@@ -308,6 +311,7 @@ def parse_recipe(text: str, flags: Sequence[str] = (), *, name: str = "run") -> 
     (3, 5)
     """
     loaded = _loaded(text, name)
+    _check_foreign(loaded, flags, name)
     parser = make_parser(_kind_of_model(loaded, flags))
     _check_keys(loaded, parser, name)
     if not any(flag.startswith("--print_config") or flag == "--help" for flag in flags):
@@ -346,6 +350,34 @@ def _loaded(text: str, name: str) -> dict[str, Any]:
     return loaded
 
 
+def _check_foreign(loaded: dict[str, Any], flags: Sequence[str], name: str) -> None:
+    """Refuse classes of modules that nobody has named: the parser would import them, which runs their code."""
+    given = [loaded.get(section) for section in _WITH_CLASSES]
+    for i, flag in enumerate(flags):
+        key, equals, value = flag.partition("=")
+        value = value if equals else "".join(flags[i + 1 : i + 2])
+        if key == "--config" and Path(value).is_file():
+            given.append(_loaded(Path(value).read_text(encoding="utf-8"), value))
+        elif key.removeprefix("--").split(".")[0] in _WITH_CLASSES:
+            with suppress(yaml.YAMLError):  # which the parser will report
+                given.append(_load(value))
+    for path in _dotted_names(given):
+        module = path.rpartition(".")[0]
+        if known_module(module) is None:
+            raise ArgumentError(
+                f"{name} names {path}, and {module} is not imported without being named, since that runs its code; if you "
+                f"trust it, say --trust {module} (its name, or its file)"
+            )
+
+
+def _dotted_names(value: Any) -> Iterator[str]:
+    if isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _dotted_names(item)
+    elif isinstance(value, str) and re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)+", value):
+        yield value
+
+
 def _check_whole(loaded: dict[str, Any], flags: Sequence[str], name: str) -> None:
     for key in ("data", "model", "objective"):
         if key not in loaded and not any(flag.startswith(f"--{key}") for flag in flags):
@@ -362,11 +394,12 @@ def _kind_of_model(loaded: dict[str, Any], flags: Sequence[str]) -> type:
             name = flags[i + 1]
         elif flag.startswith("--model="):
             name = flag.removeprefix("--model=")
-    try:
-        found = catalog.find_class(str(name))
-    except ArgumentError:  # one of the user's own, or a typing error that the parser will report
-        return Energy
-    return ScoreField if issubclass(found, ScoreField) else Energy
+    return ScoreField if str(name).rpartition(".")[2] in _below(ScoreField) else Energy
+
+
+def _below(cls: type) -> set[str]:
+    """The names of all classes made from one."""
+    return {name for sub in cls.__subclasses__() for name in ({sub.__name__} | _below(sub))}
 
 
 def _yaml_problem(error: yaml.YAMLError) -> str:
@@ -441,7 +474,8 @@ def _wrong_value(text: str, where: str) -> str | None:
     if unknown and not wanted:
         name = unknown[1] or unknown[2]
         near = suggest(name.rpartition(".")[2], sorted(_names()))
-        return f"{where}there is no {name!r} that fits here; {near}See `gibbsian list`"
+        own = "or name the module of a class of your own with --trust"
+        return f"{where}there is no {name!r} that fits here; {near}See `gibbsian list`, {own}"
     if values and wanted and not _reasons(text):
         kinds = dict.fromkeys(w.removeprefix("<class '").removesuffix("'>") for w in wanted)
         named = " or ".join(kinds).replace("NoneType", "nothing")

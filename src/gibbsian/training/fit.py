@@ -18,6 +18,7 @@ from gibbsian.training.job import Job
 from gibbsian.training.log import check_tensorboard, read_log
 from gibbsian.training.loop import Hook, train
 from gibbsian.training.run import Run, Settings
+from gibbsian.training.trust import trust as trust_modules
 
 __all__ = ["Guard", "Run", "fit", "load", "resume"]
 
@@ -167,6 +168,7 @@ def resume(
     validation: Any = None,
     hooks: Iterable[Hook] = (),
     progress: bool | None = None,
+    trust: str | Iterable[str] = (),
 ) -> Run:
     """Go on with a run from its newest whole checkpoint, to the bit on the CPU, as if it had not stopped.
 
@@ -175,7 +177,9 @@ def resume(
         data: the data that it was trained on.
         steps, epochs: the total, what was done before counted in; by default what `fit` was asked for.
         device, transform, validation, hooks, progress: as in `fit`; they are not kept in the folder.
+        trust: as in `load`.
     """
+    trust_modules(trust)
     if steps is not None and epochs is not None:
         raise ArgumentError("say how long to train: steps=1000 or epochs=10, one of the two")
     folder = Path(run_dir)
@@ -207,6 +211,7 @@ def load(
     *,
     ema: bool = False,
     device: torch.device | str = "cpu",
+    trust: str | Iterable[str] = (),
 ) -> Any:
     """The trained energy of a run folder, in evaluation mode.
 
@@ -215,7 +220,10 @@ def load(
         which: "last", "best" (with keep_best) or a step that has a checkpoint.
         ema: the averaged weights instead of the last ones.
         device: where to put it.
+        trust: modules of your own whose classes the folder names, by name or as .py files; importing them runs their
+            code. Those that the program has imported need not be named.
     """
+    trust_modules(trust)
     folder = Path(run_dir)
     energy = read_config(folder, ("energy",))["energy"]
     step = which if isinstance(which, int) else None

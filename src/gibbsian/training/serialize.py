@@ -3,12 +3,12 @@
     describe(object) -> plain JSON, with tensors put aside by name;   rebuild(plain, tensors) -> object
 
 Written down are numbers, strings, None, tensors, tuples, named tuples, lists, dictionaries, dataclasses
-(objectives, kernels, domains) and modules by their constructor's arguments. Rebuilding imports the class by
-its dotted name and constructs it: only modules, dataclasses and named tuples are constructed, and functions
-are referred to by name, so that a foreign folder can name nothing that does harm by being built.
+(objectives, kernels, domains) and modules by their constructor's arguments. Rebuilding finds the class by
+its dotted name and constructs it: only modules, dataclasses and named tuples are constructed, functions
+are referred to by name, and foreign modules are not imported (see `trust`), so that a foreign folder can name nothing
+that does harm by being built.
 """
 
-import importlib
 import inspect
 import math
 from collections.abc import Collection
@@ -24,6 +24,7 @@ from gibbsian.errors import CapabilityError, CheckpointError
 from gibbsian.random import isolated, stream
 from gibbsian.recorded import Recorded
 from gibbsian.training.renames import current_name, renamed_keys
+from gibbsian.training.trust import known_module
 from gibbsian.trees import is_named
 
 __all__ = ["describe", "load_module", "rebuild"]
@@ -52,13 +53,18 @@ def _dotted(thing: Any) -> str:
 def _import(name: str) -> Any:
     module, _, path = current_name(name).partition(":")
     try:
-        thing: Any = importlib.import_module(module)
+        thing: Any = known_module(module)
+        if thing is None:
+            raise CheckpointError(
+                f"the run folder names {name}, and {module} is not imported without being named, since that runs its "
+                f'code; if you trust it, say trust="{module}" (its name, or its file), or --trust on the command line'
+            )
         for part in path.split("."):
             thing = getattr(thing, part)
     except (ImportError, AttributeError, ValueError) as error:
         raise CheckpointError(
-            f"the run folder names {name}, which cannot be imported here ({error}); "
-            "make the module that defines it importable (it may live in the script that trained)"
+            f"the run folder names {name}, which cannot be imported here ({error}); it was moved or renamed since, or "
+            "lives in the script that trained"
         ) from error
     return thing
 

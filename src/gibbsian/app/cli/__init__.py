@@ -36,6 +36,14 @@ def _parser() -> argparse.ArgumentParser:
     common.add_argument(
         "--quiet", "-q", action="store_true", help="no progress bars and no tables, only warnings and errors"
     )
+    trusting = argparse.ArgumentParser(add_help=False)
+    trusting.add_argument(
+        "--trust",
+        metavar="MODULE",
+        action="append",
+        default=[],
+        help="a module of your own, by name or as a .py file, whose classes the recipe may name; may be repeated",
+    )
     parser = argparse.ArgumentParser(
         prog="gibbsian",
         description="Energy-based models: define an energy, train it by any principle, sample it, know its likelihood.",
@@ -46,12 +54,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"gibbsian {gibbsian.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
 
-    def add(name: str, about: str, more: str = "") -> argparse.ArgumentParser:
+    def add(name: str, about: str, more: str = "", *, runs: bool = True) -> argparse.ArgumentParser:
         return commands.add_parser(
             name,
             help=about,
             description=about[0].upper() + about[1:] + "." + (f"\n\n{more}" if more else ""),
-            parents=[common],
+            parents=[common, trusting] if runs else [common],
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
@@ -63,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
         "  gibbsian train digits-rbm --fit.epochs 50 --model.hidden 200 --run runs/wide\n"
         "  gibbsian train mnist-rbm --fit.device cuda\n"
         "  gibbsian train mine.yaml --print_config     shows the whole recipe, defaults included\n"
+        "  gibbsian train mine.yaml --trust mine.py    the recipe names classes of that file, such as mine.Machine\n"
         "  gibbsian train digits-rbm --keys            shows every key with its meaning",
     )
     train.add_argument("recipe", metavar="RECIPE", help="a recipe's name, or a YAML file")
@@ -106,10 +115,12 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("run", metavar="RUN", help="the run's folder")
     report.add_argument("--fresh", action="store_true", help="judge the model anew instead of using what is there")
 
-    listing = add("list", "show what there is: recipes, data, models, energies, kernels, objectives, estimators")
+    what = "show what there is: recipes, data, models, energies, kernels, objectives, estimators"
+    listing = add("list", what, runs=False)
     listing.add_argument("what", nargs="*", metavar="WHAT", help="kinds (kernels), or single names (MALA, digits-rbm)")
 
-    doctor = add("doctor", "check this installation: versions, devices, the compiler, samplers against exact answers")
+    what = "check this installation: versions, devices, the compiler, samplers against exact answers"
+    doctor = add("doctor", what, runs=False)
     doctor.add_argument("--fast", action="store_true", help="skip the compiler")
     return parser
 
@@ -144,7 +155,8 @@ def _read(parser: argparse.ArgumentParser, arguments: list[str]) -> tuple[argpar
         near = get_close_matches(arguments[0], _COMMANDS, 1)
         hint = f"did you mean `gibbsian {near[0]}`? " if near else ""
         raise ArgumentError(f"there is no command {arguments[0]!r}; {hint}there are {', '.join(_COMMANDS)}")
-    options, rest = parser.parse_known_args(arguments, argparse.Namespace(arguments=arguments, folder=None, run=None))
+    given = {"arguments": arguments, "folder": None, "run": None, "trust": []}
+    options, rest = parser.parse_known_args(arguments, argparse.Namespace(**given))
     if rest and options.command != "train":
         raise ArgumentError(
             f"{rest[0]} is not understood by `gibbsian {options.command}`; see gibbsian {options.command} --help"
@@ -154,6 +166,8 @@ def _read(parser: argparse.ArgumentParser, arguments: list[str]) -> tuple[argpar
 
 def _run(options: argparse.Namespace, rest: list[str]) -> int:
     os.environ.setdefault("MPLBACKEND", "Agg")
+    if options.trust:
+        import_module("gibbsian.training.trust").trust(options.trust)
     command = import_module(f"gibbsian.app.cli.{'listing' if options.command == 'list' else options.command}")
     with warnings.catch_warnings():  # how they are shown is changed for the time of the command
         return int(command.run(options, rest) or 0)

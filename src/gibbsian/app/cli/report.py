@@ -4,11 +4,11 @@ import argparse
 from pathlib import Path
 
 from gibbsian.app.cli.show import Output
-from gibbsian.app.cli.train import finish
+from gibbsian.app.cli.train import judge
 
 __all__ = ["run"]
 
 
 def run(options: argparse.Namespace, rest: list[str]) -> int:
     """Write the report; judge the model first where that has not been done."""
-    return finish(Output(options), Path(options.run), report=True, fresh=options.fresh)
+    return judge(Output(options), Path(options.run), fresh=options.fresh)

@@ -26,4 +26,4 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         return compare(out, options, known["name"], known["text"], members, known["flags"])
     done, _, _ = resume_run(folder, steps=options.steps, epochs=options.epochs, progress=out.progress)
     out.say(f"{folder} is at {done.step} updates")
-    return finish(out, folder, report=not options.no_report, fresh=True)
+    return finish(out, folder, report=not options.no_report)

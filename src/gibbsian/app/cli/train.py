@@ -4,12 +4,11 @@ import argparse
 import json
 import time
 from pathlib import Path
-from typing import Any
 
 from gibbsian.app.cli.show import Output, results_table
 from gibbsian.errors import GibbsianError
 
-__all__ = ["finish", "run"]
+__all__ = ["compare", "finish", "judge", "run"]
 
 
 def run(options: argparse.Namespace, rest: list[str]) -> int:
@@ -37,7 +36,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     )
     for event in done.events:
         out.say(f"guard, step {event['step']}: {event['message']}")
-    return finish(out, folder, report=not options.no_report, fresh=True)
+    return finish(out, folder, report=not options.no_report)
 
 
 def compare(
@@ -78,24 +77,26 @@ def compare(
     return 0
 
 
-def finish(out: Output, folder: Path, *, report: bool, fresh: bool) -> int:
-    """Judge a trained run and write its report."""
-    document: dict[str, Any] = {"run": str(folder)}
-    if report:
-        from gibbsian.app.report import write_report
-
-        try:
-            path, found = write_report(folder, fresh=fresh, progress=out.progress)
-        except GibbsianError as error:
-            raise type(error)(
-                f"the model is trained and saved in {folder}, but could not be judged: {error}"
-            ) from error
-        out.table(results_table(found), title="what came out")
-        for text in found.get("warnings", []):
-            out.say(f"[yellow]note[/yellow] {text}")
-        out.say(f"report: {path}")
-        document |= {"report": str(path), **found}
-    else:
+def finish(out: Output, folder: Path, *, report: bool) -> int:
+    """Judge a run that has just been trained and write its report."""
+    if not report:
         out.say(f"judge it with: gibbsian report {folder}")
-    out.document(document)
+        out.document({"run": str(folder)})
+        return 0
+    try:
+        return judge(out, folder, fresh=True)
+    except GibbsianError as error:
+        raise type(error)(f"the model is trained and saved in {folder}, but could not be judged: {error}") from error
+
+
+def judge(out: Output, folder: Path, *, fresh: bool) -> int:
+    """Write the report of a run, and show what came out."""
+    from gibbsian.app.report import write_report
+
+    path, found = write_report(folder, fresh=fresh, progress=out.progress)
+    out.table(results_table(found), title="what came out")
+    for text in found.get("warnings", []):
+        out.say(f"[yellow]note[/yellow] {text}")
+    out.say(f"report: {path}")
+    out.document({"run": str(folder), "report": str(path), **found})
     return 0
