@@ -399,7 +399,8 @@ def _kind_of_model(loaded: dict[str, Any], flags: Sequence[str]) -> type:
 
 def _below(cls: type) -> set[str]:
     """The names of all classes made from one."""
-    return {name for sub in cls.__subclasses__() for name in ({sub.__name__} | _below(sub))}
+    made: list[type] = cls.__subclasses__()
+    return {sub.__name__ for sub in made}.union(*(_below(sub) for sub in made))
 
 
 def _yaml_problem(error: yaml.YAMLError) -> str:
