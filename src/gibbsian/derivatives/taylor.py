@@ -101,11 +101,15 @@ def has_taylor_rules(module: Any) -> bool:
     rule = _rule_of(module)
     if rule is not None:
         return rule.applies(module)
-    if not isinstance(module, TaylorModule):
+    if not isinstance(module, TaylorModule) or not _fits_forward(module):
         return False
+    return all(has_taylor_rules(part) for part in module.taylor_parts())
+
+
+def _fits_forward(module: nn.Module) -> bool:
+    """Is `taylor` that of the class whose `forward` is called? A subclass with another forward needs its own."""
     nearest = next(vars(cls) for cls in type(module).__mro__ if "forward" in vars(cls) or "taylor" in vars(cls))
-    # a subclass that has another forward needs a rule of its own
-    return "taylor" in nearest and all(has_taylor_rules(part) for part in module.taylor_parts())
+    return "taylor" in nearest
 
 
 def propagate(module: Any, jet: Jet) -> Jet:

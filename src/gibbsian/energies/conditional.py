@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from gibbsian.domains import Discrete, Domain
-from gibbsian.energies.conditional_integral import log_integral
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DomainError, ShapeError
+from gibbsian.quadrature import log_integrals
 
 __all__ = ["ConditionalEnergy", "GivenEnergy"]
 
@@ -100,7 +100,7 @@ class ConditionalEnergy(Energy):
     def _log_partition(self, h: Tensor, n: int) -> Tensor:
         domain = self.domain
         if not isinstance(domain, Discrete):
-            return log_integral(domain, self._tiled(h, n), n, h)
+            return log_integrals(domain, self._tiled(h, n), n, h)
         if domain.size > _MOST_STATES:
             raise DomainError(
                 f"log Z(x) sums over every y, and {domain} has 2^{domain.log_size / math.log(2):.0f} of them; use "

@@ -6,12 +6,12 @@ import warnings
 import torch
 from torch import Tensor
 
-from gibbsian.domains import Discrete, Real
+from gibbsian.domains import Discrete, Domain, Real
 from gibbsian.energies.exponential import ExponentialFamily
 from gibbsian.errors import ArgumentError, CapabilityError, EstimateWarning, InfeasibleError
 from gibbsian.kernels.base import Kernel
 from gibbsian.kernels.gibbs import SiteGibbs
-from gibbsian.maxent.dual import Solution, mean_and_covariance, newton_direction
+from gibbsian.maxent.dual import Problem, Solution, mean_and_covariance, newton_direction
 from gibbsian.partition.annealed import ais
 from gibbsian.random import require_generator
 from gibbsian.sampling.sample import sample
@@ -21,31 +21,20 @@ __all__ = ["solve_by_chains"]
 
 def solve_by_chains(
     family: ExponentialFamily,
-    mu: Tensor,
-    eta: Tensor,
-    slack: float,
+    problem: Problem,
     kernel: Kernel | None,
     chains: int,
     steps: int,
-    rounds: int,
-    tolerance: float,
     generator: torch.Generator | None,
 ) -> Solution:
     """Stochastic Newton steps: each round moves the chains, then η by -γ Cov⁻¹(E[f] - μ), with γ falling as 1/k in
     the second half, where η is averaged. With slack the residual is shrunk towards 0 (a proximal step)."""
-    domain = family.domain
+    mu, eta, slack, _, rounds = problem
     generator = require_generator(generator, torch.device("cpu"))
-    if kernel is None:
-        if not isinstance(domain, Discrete):
-            raise CapabilityError(
-                f"Monte Carlo over {domain} needs a kernel; give one, such as kernel=kernels.HMC(0.1, 10)"
-            )
-        kernel = SiteGibbs()
-    if isinstance(domain, Real) and not bool(eta.any()):
-        raise ArgumentError("on R^d η = 0 is no law; give start=, an η for which exp(η·f) can be integrated")
     if rounds < 2 or chains < 8:
         raise ArgumentError(f"iterations={rounds}, chains={chains}: at least 2 rounds and 8 chains are needed")
-    x = domain.sample(chains, generator=generator, dtype=torch.float64)
+    kernel = _suitable(kernel, family.domain, eta)
+    x = family.domain.sample(chains, generator=generator, dtype=torch.float64)
     half, averaged = rounds // 2, torch.zeros_like(eta)
     most, least = torch.full_like(mu, -math.inf), torch.full_like(mu, math.inf)
     for k in range(rounds):
@@ -53,16 +42,7 @@ def solve_by_chains(
         trace = sample(family, kernel, x, steps=steps, thin=max(1, steps // 10), generator=generator, progress=False)
         x = trace.last
         f = family.features(trace.samples.flatten(0, 1)).double()  # type: ignore[union-attr]
-        mean, covariance = mean_and_covariance(f, torch.full((len(f),), 1 / len(f), dtype=f.dtype))
-        rate = 1.0 if k < half else 1.0 / (k - half + 2)
-        ridge = 1e-3 * covariance.diagonal().mean() + 1e-12
-        covariance = covariance + ridge * torch.eye(len(mu), dtype=f.dtype)
-        move = newton_direction(covariance, mean - mu + slack * eta.sign() * (eta != 0))
-        size = float((move @ covariance @ move).clamp(min=0).sqrt())
-        new = eta + rate * min(1.0, 1.0 / max(size, 1e-300)) * move
-        if slack > 0:
-            new = _held(eta, new, mean - mu, slack)
-        eta = new
+        eta = _moved(eta, f, problem, 1.0 if k < half else 1.0 / (k - half + 2))
         averaged = averaged + eta if k >= half else averaged
         most, least = torch.maximum(most, f.amax(0)), torch.minimum(least, f.amin(0))
     _check_reached(f, most, least, mu, eta, slack)
@@ -70,7 +50,29 @@ def solve_by_chains(
     if slack > 0:
         eta = torch.where(family.eta == 0, 0.0, eta)
     family.eta.copy_(eta)
-    return _judged(family, kernel, x, mu, slack, steps, rounds, tolerance, generator)
+    return _judged(family, kernel, x, problem, steps, generator)
+
+
+def _suitable(kernel: Kernel | None, domain: Domain, eta: Tensor) -> Kernel:
+    """The kernel, or one that fits the domain, where a law stands at η."""
+    if kernel is None and not isinstance(domain, Discrete):
+        raise CapabilityError(
+            f"Monte Carlo over {domain} needs a kernel; give one, such as kernel=kernels.HMC(0.1, 10)"
+        )
+    if isinstance(domain, Real) and not bool(eta.any()):
+        raise ArgumentError("on R^d η = 0 is no law; give start=, an η for which exp(η·f) can be integrated")
+    return SiteGibbs() if kernel is None else kernel
+
+
+def _moved(eta: Tensor, f: Tensor, problem: Problem, rate: float) -> Tensor:
+    """η after a Newton step with moments from the features of draws, no longer than one standard unit times the rate."""
+    mean, covariance = mean_and_covariance(f, torch.full((len(f),), 1 / len(f), dtype=f.dtype))
+    ridge = 1e-3 * covariance.diagonal().mean() + 1e-12
+    covariance = covariance + ridge * torch.eye(len(eta), dtype=f.dtype)
+    move = newton_direction(covariance, mean - problem.mu + problem.slack * eta.sign() * (eta != 0))
+    size = float((move @ covariance @ move).clamp(min=0).sqrt())
+    new = eta + rate * min(1.0, 1.0 / max(size, 1e-300)) * move
+    return _held(eta, new, mean - problem.mu, problem.slack) if problem.slack > 0 else new
 
 
 def _check_reached(f: Tensor, most: Tensor, least: Tensor, mu: Tensor, eta: Tensor, slack: float) -> None:
@@ -100,15 +102,7 @@ def _held(old: Tensor, new: Tensor, residual: Tensor, slack: float) -> Tensor:
 
 
 def _judged(
-    family: ExponentialFamily,
-    kernel: Kernel,
-    x: Tensor,
-    mu: Tensor,
-    slack: float,
-    steps: int,
-    rounds: int,
-    tolerance: float,
-    generator: torch.Generator,
+    family: ExponentialFamily, kernel: Kernel, x: Tensor, problem: Problem, steps: int, generator: torch.Generator
 ) -> Solution:
     """A long run at the η that was found: its moments with standard errors, and log Z by annealing."""
     trace = sample(
@@ -128,5 +122,5 @@ def _judged(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", EstimateWarning)  # the entropy is an extra; its error is not the law's
         log_z = ais(family, trace.last, chains=100, betas=500, generator=generator, progress=False).value
-    converged = bool(((moments - mu).abs() <= slack + 4 * error + tolerance).all())
-    return Solution(family.eta.detach().clone(), moments, error, log_z.double(), converged, rounds)
+    kept = (moments - problem.mu).abs() <= problem.slack + 4 * error + problem.tolerance
+    return Solution(family.eta.detach().clone(), moments, error, log_z.double(), bool(kept.all()), problem.iterations)

@@ -15,6 +15,7 @@ from gibbsian.errors import InfeasibleError
 
 __all__ = [
     "Points",
+    "Problem",
     "Solution",
     "check_feasible",
     "least_violation",
@@ -37,6 +38,17 @@ class Points(NamedTuple):
 
     f: Tensor
     log_w: Tensor
+
+
+class Problem(NamedTuple):
+    """Moments μ `(m,)` to be had within `slack`, η to start from, and when to stop: at a residual below `tolerance`, relative
+    to the spread of its feature, or after so many iterations."""
+
+    mu: Tensor
+    start: Tensor
+    slack: float
+    tolerance: float
+    iterations: int
 
 
 class Solution(NamedTuple):
@@ -72,16 +84,17 @@ def newton_direction(hessian: Tensor, gradient: Tensor) -> Tensor:
     return -scale * (vector @ (inverse * (vector.T @ (scale * gradient))))
 
 
-def solve(points: Points, mu: Tensor, eta: Tensor, slack: float, tolerance: float, iterations: int) -> Solution:
+def solve(points: Points, problem: Problem) -> Solution:
     """The minimizer of the dual. Raises `InfeasibleError` where there is none."""
-    check_feasible(points, mu, slack)
-    found = minimize_dual(points, mu, eta, slack, tolerance, iterations)
-    _check_direction(points, mu, found.eta, slack, found.converged)
+    check_feasible(points, problem.mu, problem.slack)
+    found = minimize_dual(points, problem)
+    _check_direction(points, problem.mu, found.eta, problem.slack, found.converged)
     return found
 
 
-def minimize_dual(points: Points, mu: Tensor, eta: Tensor, slack: float, tolerance: float, iterations: int) -> Solution:
+def minimize_dual(points: Points, problem: Problem) -> Solution:
     """The minimizer of the dual, where there is one."""
+    mu, eta, slack, tolerance, iterations = problem
     signs = torch.zeros_like(eta)
     spread = points.f.std(0).clamp(min=1e-300)
     if slack > 0:

@@ -7,14 +7,14 @@ import math
 import warnings
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from gibbsian.domains import Box, Counts, Discrete, NonNegative, Real
 from gibbsian.energies.exponential import ExponentialFamily
 from gibbsian.errors import ArgumentError, DomainError, EstimateWarning, InfeasibleError
-from gibbsian.maxent.dual import Points, Solution, least_violation, log_law, minimize_dual
+from gibbsian.maxent.dual import Points, Problem, Solution, least_violation, log_law, minimize_dual
+from gibbsian.quadrature import exponential, legendre, product_grid, quantiles, sinh
 
 __all__ = ["MOST_NUMBERS", "enumerated", "solve_by_quadrature"]
 
@@ -62,29 +62,21 @@ class Nodes:
     def axis(self, i: int, reach: float, step: float, more: int) -> tuple[Tensor, Tensor]:
         """Positions and log weights along axis i."""
         if self.box is not None:
-            nodes, weights = np.polynomial.legendre.leggauss(more * _LEGENDRE[self.d])
-            low, high = self.box[i].tolist()
-            log_w = torch.as_tensor(weights).log() + math.log(0.5 * (high - low))
-            return torch.as_tensor(0.5 * (low + high) + 0.5 * (high - low) * nodes), log_w
+            low, high = self.box[i]
+            return legendre(low, high, more * _LEGENDRE[self.d])
         if self.half:
-            n = round((36 + reach) * more / step)
-            t = torch.linspace(-36, reach, n, dtype=torch.float64)
-            log_slope = t
-            x = t.exp()
+            t = torch.linspace(-36, reach, round((36 + reach) * more / step), dtype=torch.float64)
+            x, log_slope = exponential(t)
         else:
-            n = 2 * round(reach * more / step) + 1
-            t = torch.linspace(-reach, reach, n, dtype=torch.float64)
-            log_slope = t.abs() + torch.log1p(torch.exp(-2 * t.abs())) - math.log(2)
-            x = torch.sinh(t)
+            t = torch.linspace(-reach, reach, 2 * round(reach * more / step) + 1, dtype=torch.float64)
+            x, log_slope = sinh(t)
         log_w = log_slope + self.scale[i].log() + math.log(float(t[1] - t[0]))
         return self.center[i] + self.scale[i] * x, log_w
 
     def points(self, reach: float, step: float, more: int = 1) -> tuple[Tensor, Points, Tensor]:
         """Positions `(N, d)`, points, and which of them lie at an end that could be moved further."""
         axes = [self.axis(i, reach, step, more) for i in range(self.d)]
-        grids = torch.meshgrid(*(x for x, _ in axes), indexing="ij")
-        x = torch.stack([grid.flatten() for grid in grids], 1)
-        log_w = sum(w.flatten() for w in torch.meshgrid(*(w for _, w in axes), indexing="ij"))
+        x, log_w = product_grid(axes)
         edge = torch.zeros(len(x), dtype=torch.bool)
         if self.box is None:
             for i, (line, _) in enumerate(axes):
@@ -93,14 +85,12 @@ class Nodes:
                     edge |= x[:, i] <= line[1]
         shape = self.family.domain.shape
         f = torch.cat([self.family.features(part.reshape(-1, *shape)).double() for part in x.split(1 << 15)])
-        return x, Points(f, log_w), edge  # type: ignore[arg-type]
+        return x, Points(f, log_w), edge
 
     def follow(self, x: Tensor, p: Tensor) -> None:
         """Center and scale to where a law on the nodes has its mass: median and quartiles."""
         for i in range(self.d):
-            value, order = x[:, i].sort()
-            level = p[order].cumsum(0)
-            low, middle, high = (float(value[min(int((level < q).sum()), len(value) - 1)]) for q in (0.16, 0.5, 0.84))
+            low, middle, high = (float(q) for q in quantiles(x[:, i], p))
             if self.half:
                 self.scale[i] = max(middle, 1e-300)
             else:
@@ -109,51 +99,36 @@ class Nodes:
 
 
 def solve_by_quadrature(
-    family: ExponentialFamily,
-    mu: Tensor,
-    eta: Tensor,
-    slack: float,
-    tolerance: float,
-    iterations: int,
-    bounds: Sequence[tuple[float, float]] | None,
+    family: ExponentialFamily, problem: Problem, bounds: Sequence[tuple[float, float]] | None
 ) -> Solution:
     """The law of maximum entropy on a line, a plane or in space, on a grid that is fitted to it."""
     nodes = Nodes(family, bounds)
     step = _STEP[nodes.d]
-    _find_scale(nodes, mu, slack)
+    _find_scale(nodes, problem.mu, problem.slack)
     reach = _REACH[0]
     x, points, edge = nodes.points(reach, step)
-    found = minimize_dual(points, mu, eta, slack, 1e-6, iterations)
+    found = minimize_dual(points, problem._replace(tolerance=1e-6))
     if nodes.box is None:
         for _ in range(4):  # to where the mass is
             nodes.follow(x, log_law(points, found.eta)[1])
             x, points, edge = nodes.points(reach, step)
-            found = minimize_dual(points, mu, found.eta, slack, 1e-6, iterations)
+            found = minimize_dual(points, problem._replace(start=found.eta, tolerance=1e-6))
         for reach in _REACH:
             x, points, edge = nodes.points(reach, step)
-            found = minimize_dual(points, mu, found.eta, slack, tolerance, iterations)
+            found = minimize_dual(points, problem._replace(start=found.eta))
             p = log_law(points, found.eta)[1]
             if float(p[edge].sum()) < 1e-13:
                 break
         else:
             _refuse_unattained(points, edge, found.eta)
-    return _refined(nodes, reach, step, mu, found, slack, tolerance, iterations)
+    return _refined(nodes, reach, step, problem, found)
 
 
-def _refined(
-    nodes: Nodes,
-    reach: float,
-    step: float,
-    mu: Tensor,
-    found: Solution,
-    slack: float,
-    tolerance: float,
-    iterations: int,
-) -> Solution:
+def _refined(nodes: Nodes, reach: float, step: float, problem: Problem, found: Solution) -> Solution:
     """The same on twice as many nodes: both must agree."""
     _, points, _ = nodes.points(reach, step, 2)
     spread = _deviation(points, found.eta)
-    finer = minimize_dual(points, mu, found.eta, slack, tolerance, iterations)
+    finer = minimize_dual(points, problem._replace(start=found.eta))
     off = float(((finer.eta - found.eta) * spread).abs().max())
     if off > 1e-4:
         warnings.warn(
@@ -162,8 +137,8 @@ def _refined(
             EstimateWarning,
             stacklevel=4,
         )
-    moments = finer.moments
-    good = bool(((moments - mu).abs() <= slack + 1e-6 * spread).all())  # as far as rounding lets a wide grid come
+    missed = (finer.moments - problem.mu).abs()
+    good = bool((missed <= problem.slack + 1e-6 * spread).all())  # as far as rounding lets a wide grid come
     return finer._replace(converged=finer.converged or good)
 
 

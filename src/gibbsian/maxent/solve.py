@@ -15,7 +15,7 @@ from gibbsian.energies.exponential import ExponentialFamily
 from gibbsian.errors import ArgumentError, CapabilityError, DataError, EstimateWarning, ShapeError
 from gibbsian.kernels.base import Kernel
 from gibbsian.maxent.chains import solve_by_chains
-from gibbsian.maxent.dual import Solution, solve
+from gibbsian.maxent.dual import Problem, Solution, solve
 from gibbsian.maxent.nodes import MOST_NUMBERS, enumerated, solve_by_quadrature
 
 __all__ = ["MaximumEntropy", "maximum_entropy"]
@@ -62,14 +62,14 @@ class MaximumEntropy:
 
 
 def maximum_entropy(
-    features: "Callable[[Tensor], Tensor]",
-    moments: "Tensor | Sequence[float]",
+    features: Callable[[Tensor], Tensor],
+    moments: Tensor | Sequence[float],
     domain: Domain,
     *,
     slack: float = 0.0,
     start: Tensor | None = None,
     method: str | None = None,
-    bounds: "Sequence[tuple[float, float]] | None" = None,
+    bounds: Sequence[tuple[float, float]] | None = None,
     kernel: Kernel | None = None,
     chains: int = 256,
     steps: int = 20,
@@ -111,42 +111,49 @@ def maximum_entropy(
     >>> found.eta  # N(1, 4): mean/variance, -1/(2 variance)
     tensor([ 0.2500, -0.1250], dtype=torch.float64)
     """
-    if not isinstance(domain, Domain):
-        raise ArgumentError(f"domain is a {type(domain).__name__}, expected one of gibbsian.domains")
+    family = ExponentialFamily(features, domain).double()
+    method = _method(domain, len(family.eta)) if method is None else method
+    if method not in METHODS:
+        raise ArgumentError(f"method={method!r}: expected one of {', '.join(map(repr, METHODS))}")
+    most = iterations if iterations is not None else 60 if method == "monte carlo" else 200
+    problem = Problem(*_checked(moments, start, len(family.eta)), slack, tolerance, most)
+    _check_limits(slack, tolerance)
+    with torch.no_grad():
+        if method == "monte carlo":
+            found = solve_by_chains(family, problem, kernel, chains, steps, generator)
+        elif method == "exact":
+            found = solve(enumerated(family), problem)
+        else:
+            found = solve_by_quadrature(family, problem, bounds)
+        family.eta.copy_(found.eta)
+    if not found.converged:
+        more = ", steps= or chains=" if method == "monte carlo" else ""
+        warnings.warn(
+            f"after {found.iterations} iterations the largest residual is "
+            f"{float((found.moments - problem.mu).abs().max()):.2g}: no sign that the moments are impossible, but the "
+            f"search has not come to its end; raise iterations={more}",
+            EstimateWarning,
+            stacklevel=2,
+        )
+    return _result(family, found, problem.mu, slack, method)
+
+
+def _check_limits(slack: float, tolerance: float) -> None:
     if not slack >= 0 or not tolerance > 0:
         raise ArgumentError(f"slack={slack}, tolerance={tolerance}: slack is zero or more, tolerance positive")
-    family = ExponentialFamily(features, domain).double()
+
+
+def _checked(moments: Tensor | Sequence[float], start: Tensor | None, features: int) -> tuple[Tensor, Tensor]:
+    """μ and the η to start from, one number for each feature."""
     mu = torch.as_tensor(moments, dtype=torch.float64).flatten()
-    if mu.shape != family.eta.shape:
-        raise ShapeError(f"{len(mu)} moments were given for {len(family.eta)} features; give one for each")
+    if len(mu) != features:
+        raise ShapeError(f"{len(mu)} moments were given for {features} features; give one for each")
     if not bool(torch.isfinite(mu).all()):
         raise DataError(f"moment {int((~torch.isfinite(mu)).nonzero()[0])} is not finite")
     eta = torch.zeros_like(mu) if start is None else torch.as_tensor(start, dtype=torch.float64).clone()
     if eta.shape != mu.shape:
         raise ShapeError(f"start has shape {tuple(eta.shape)}, expected {tuple(mu.shape)}")
-    method = _method(domain, len(mu)) if method is None else method
-    if method not in METHODS:
-        raise ArgumentError(f"method={method!r}: expected one of {', '.join(map(repr, METHODS))}")
-    with torch.no_grad():
-        if method == "monte carlo":
-            rounds = 60 if iterations is None else iterations
-            found = solve_by_chains(family, mu, eta, slack, kernel, chains, steps, rounds, tolerance, generator)
-        else:
-            most = 200 if iterations is None else iterations
-            if method == "exact":
-                found = solve(enumerated(family), mu, eta, slack, tolerance, most)
-            else:
-                found = solve_by_quadrature(family, mu, eta, slack, tolerance, most, bounds)
-        family.eta.copy_(found.eta)
-    if not found.converged:
-        warnings.warn(
-            f"after {found.iterations} iterations the largest residual is "
-            f"{float((found.moments - mu).abs().max()):.2g}: no sign that the moments are impossible, but the search has "
-            "not come to its end; raise iterations=" + (", steps= or chains=" if method == "monte carlo" else ""),
-            EstimateWarning,
-            stacklevel=2,
-        )
-    return _result(family, found, mu, slack, method)
+    return mu, eta
 
 
 def _result(family: ExponentialFamily, found: Solution, mu: Tensor, slack: float, method: str) -> MaximumEntropy:

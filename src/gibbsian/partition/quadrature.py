@@ -9,7 +9,7 @@ walls and endpoint singularities turn into tails too.
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from gibbsian.energy import Energy, FunctionEnergy, Unconstrained
 from gibbsian.errors import ArgumentError, DivergenceError, DomainError, EstimateWarning
 from gibbsian.partition.base import LogZ, refuse_nan, require_energy
 from gibbsian.placement import placement
+from gibbsian.quadrature import sinh, uniform_grid
 
 __all__ = ["quadrature"]
 
@@ -143,19 +144,9 @@ class _LogDensity:
         return value
 
 
-def _nodes(low: Tensor, high: Tensor, n: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """All nodes of a grid with n nodes on every axis: flat indices `(rows, d)` and positions t `(rows, d)`."""
-    d = len(low)
-    powers = n ** torch.arange(d - 1, -1, -1, device=low.device)
-    for start in range(0, n**d, _ROWS):
-        index = torch.arange(start, min(start + _ROWS, n**d), device=low.device)[:, None] // powers % n
-        yield index, low + (high - low) * index / (n - 1)
-
-
 def _pulled(density: Callable[[Tensor], Tensor], center: Tensor, scale: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
     """u = sinh(t) and the log of the integrand in t, log|∂x/∂t| included."""
-    u = torch.sinh(t)
-    log_cosh = t.abs() + torch.log1p(torch.exp(-2 * t.abs())) - math.log(2)
+    u, log_cosh = sinh(t)
     return u, density(center + u @ scale.T) + log_cosh.sum(1) + scale.diagonal().log().sum()
 
 
@@ -167,7 +158,7 @@ def _find_modes(density: _LogDensity, n: int, reach: float) -> tuple[Tensor, Ten
     """
     d, device = density.dim, density.device
     ends = torch.full((d,), reach, dtype=torch.float64, device=device)
-    x = torch.cat([torch.sinh(t) for _, t in _nodes(-ends, ends, n)])
+    x = torch.cat([torch.sinh(t) for _, t in uniform_grid(-ends, ends, n, _ROWS)])
     f = torch.cat([density.probe(part) for part in x.split(_ROWS)])
     if not bool((f > -math.inf).any()):
         raise DivergenceError("the energy is +∞ at every node of the search grid; say where the mass is with bounds=")
@@ -211,7 +202,7 @@ def _find_mass(density: _LogDensity) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     matter = mass > mass.max() - 20
     modes, mass, width = modes[matter], mass[matter], width[matter]
     ends = torch.full((d,), reach, dtype=torch.float64, device=device)
-    t = torch.cat([t for _, t in _nodes(-ends, ends, n)])
+    t = torch.cat([t for _, t in uniform_grid(-ends, ends, n, _ROWS)])
     center = torch.softmax(mass, 0) @ modes
     scale = torch.diag((torch.softmax(mass, 0) @ (width.square() + (modes - center).square())).sqrt())
     for _ in range(100):
@@ -245,7 +236,7 @@ def _find_range(density: _LogDensity, center: Tensor, scale: Tensor, modes: Tens
     low = (at_modes.amin(0) - 0.5).clamp(max=-2.5)
     high = (at_modes.amax(0) + 0.5).clamp(min=2.5)
     while True:
-        parts = [_pulled(density.probe, center, scale, t)[1] for _, t in _nodes(low, high, n)]
+        parts = [_pulled(density.probe, center, scale, t)[1] for _, t in uniform_grid(low, high, n, _ROWS)]
         grid = torch.cat(parts).reshape((n,) * d)
         open_ends = False
         for axis in range(d):
@@ -269,7 +260,7 @@ def _trapezoid(
 ) -> tuple[Tensor, Tensor]:
     """The log of the integral with n nodes on each axis, and with every other one of them."""
     fine = coarse = torch.full((), -math.inf, dtype=torch.float64, device=low.device)
-    for index, t in _nodes(low, high, n):
+    for index, t in uniform_grid(low, high, n, _ROWS):
         log_w = _pulled(density, center, scale, t)[1]
         fine = torch.logaddexp(fine, torch.logsumexp(log_w, 0))
         coarse = torch.logaddexp(coarse, torch.logsumexp(log_w[(index % 2 == 0).all(1)], 0))
