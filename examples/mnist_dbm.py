@@ -120,7 +120,7 @@ def train(dbm: models.DBM, data: torch.Tensor, transform, options: argparse.Name
 def evaluate(dbm: models.DBM, train_set: torch.Tensor, test: torch.Tensor, options, clock: Clock) -> dict:
     """The bound on the test likelihood with log Z from both sides."""
     g = gb.random.stream(options.seed, "evaluate", clock.device)
-    odd, base = dbm.side(1), dbm.layers[0].fit_bias(train_set)  # gray values have the same means
+    odd, base = dbm.marginal(1), dbm.layers[0].fit_bias(train_set)  # gray values have the same means
     log_z = partition.ais(odd, base=base, chains=options.ais_chains, betas=options.betas, generator=g, progress=False)
     start = odd.join([h for i, h in enumerate(dbm.draw_hidden(test[: options.ais_chains], generator=g)) if i % 2 == 0])
     states = gb.sample(odd, kernels.Gibbs(), start, steps=options.burn_in, keep=False, generator=g, progress=False).last
@@ -197,7 +197,7 @@ def classify(dbm: models.DBM, x: torch.Tensor, y: torch.Tensor, options, clock: 
 def draw(dbm: models.DBM, test: torch.Tensor, options, clock: Clock, out: Path) -> None:
     """Fantasies from long chains, filters, and digits completed from their left halves."""
     g = gb.random.stream(options.seed, "pictures", clock.device)
-    even = dbm.side(0)
+    even = dbm.marginal(0)
     start = even.join([test[:100], *dbm.draw_hidden(test[:100], generator=g)[1::2]])
     last = gb.sample(even, kernels.Gibbs(), start, steps=options.burn_in, keep=False, generator=g, progress=False).last
     layers = even.hidden_of(last, generator=g)

@@ -26,7 +26,6 @@ from matplotlib.figure import Figure
 
 import gibbsian as gb
 from gibbsian import data, kernels, models, objectives, partition, plots, schedules
-from gibbsian.models.dbn.parts import machine_of
 from gibbsian.training.pretrain import Encoded
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -157,7 +156,7 @@ def stage_cost(
     """Seconds an update of one stage of greedy training."""
     spare = models.DBN(*options.sizes, labels=labels).to(DEVICE)
     encoded = objectives.Binarized(Encoded(objective, spare, stage))
-    return per_update(lambda n: gb.fit(machine_of(spare, stage), encoded, pair, **settings(n, 1e-4, options)))
+    return per_update(lambda n: gb.fit(spare.machine(stage), encoded, pair, **settings(n, 1e-4, options)))
 
 
 def within(options: argparse.Namespace, pair: tuple, greedy: list[int], fine: list[int]) -> tuple[list[int], list[int]]:

@@ -64,7 +64,7 @@ def test_hidden_units_are_summed_out(spin):
     torch.testing.assert_close(machine.complete()(both).detach(), joint.flatten())
     for beta in (torch.tensor(0.4, dtype=F64), torch.linspace(0.2, 1.5, 16, dtype=F64)):
         by_row = beta[:, None] if beta.dim() else beta
-        torch.testing.assert_close(machine.tempered(beta)(v).detach(), -torch.logsumexp(-by_row * joint, 1))
+        torch.testing.assert_close(machine.annealed(beta)(v).detach(), -torch.logsumexp(-by_row * joint, 1))
 
 
 def sweep_statistic(machine, energy, n=50000, clamp=None):
@@ -84,7 +84,7 @@ def sweep_statistic(machine, energy, n=50000, clamp=None):
 def test_sweeps_keep_exact_starts_exact(spin, hidden, tempered):
     """Pearson's statistic within 5 standard deviations, clamped and free."""
     machine = machine_of(4, spin, hidden)
-    energy = machine.tempered(0.5) if tempered else machine
+    energy = machine.annealed(0.5) if tempered else machine
     clamp = torch.rand(50000, 4, generator=gen(3)) < 0.4
     for held in (None, clamp):
         stat, freedom = sweep_statistic(machine, energy, clamp=held)
@@ -184,7 +184,7 @@ def test_big_hidden_layers_are_refused_where_they_cannot_be_summed():
     (lambda: BoltzmannMachine(2).set_parameters(weight=torch.eye(2)), ArgumentError),
     (lambda: BoltzmannMachine(2).set_parameters(weight=torch.zeros(3, 3)), ShapeError),
     (lambda: BoltzmannMachine(2).set_parameters(bias=torch.zeros(3)), ShapeError),
-    (lambda: BoltzmannMachine(2).tempered(torch.ones(2, 2)), ArgumentError),
+    (lambda: BoltzmannMachine(2).annealed(torch.ones(2, 2)), ArgumentError),
 ])  # fmt: skip
 def test_bad_input_is_refused(bad, error):
     with pytest.raises(error) as caught:

@@ -62,7 +62,7 @@ def test_classification_by_enumeration(visible, hidden):
     for beta in (torch.tensor(0.4, dtype=F64), torch.linspace(0.3, 2, len(x), dtype=F64)):
         rows = beta[:, None, None] if beta.dim() else beta
         exact = -torch.logsumexp((-rows * table).flatten(1), 1)
-        torch.testing.assert_close(model.tempered(beta)(x).detach(), exact)
+        torch.testing.assert_close(model.annealed(beta)(x).detach(), exact)
     features = torch.softmax(-table.flatten(1), 1).reshape(table.shape).sum(1) @ h.flatten(1)
     torch.testing.assert_close(model.hidden_mean(x).detach().flatten(1), features)
     one = torch.softmax(-table[:, 2], 1) @ h.flatten(1)
@@ -100,7 +100,7 @@ def invariant(energy, clamp=False, n=50000):
 @pytest.mark.parametrize(("visible", "hidden"), MODELS, ids=str)
 def test_classification_sweeps_keep_exact_starts_exact(visible, hidden, clamp):
     model = classifier(visible, hidden)
-    for energy in (model, model.tempered(0.5), model.given(1)):
+    for energy in (model, model.annealed(0.5), model.given(1)):
         invariant(energy, clamp)
 
 
@@ -203,7 +203,7 @@ def test_subspace_energies_by_enumeration():
     for beta in (torch.tensor(0.3, dtype=F64), torch.linspace(0.2, 2, 16, dtype=F64)):
         rows = beta[:, None] if beta.dim() else beta
         exact = -torch.logsumexp(-rows * table.flatten(1), 1)
-        torch.testing.assert_close(model.tempered(beta)(x).detach(), exact)
+        torch.testing.assert_close(model.annealed(beta)(x).detach(), exact)
     inner = torch.softmax(-table[:, 2], 1) @ s.flatten(1)
     gates = h[2:3].expand(16, 2)
     torch.testing.assert_close(model.subspace_mean(x, gates).detach().flatten(1), inner)
@@ -214,7 +214,7 @@ def test_subspace_energies_by_enumeration():
 @pytest.mark.parametrize("clamp", [False, True])
 def test_subspace_sweeps_keep_exact_starts_exact(clamp):
     model = subspace()
-    for energy in (model, model.tempered(0.5)):
+    for energy in (model, model.annealed(0.5)):
         invariant(energy, clamp)
 
 

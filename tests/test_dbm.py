@@ -81,7 +81,7 @@ def test_the_two_layer_energy_is_the_formula():
 def test_both_sides_and_the_exact_sum_have_one_log_z(name):
     dbm = machine(name)
     whole = torch.logsumexp(joint_table(dbm, dbm.domain.states(dtype=F64)).flatten(), 0)
-    for side in (dbm.side(0), dbm.side(1)):
+    for side in (dbm.marginal(0), dbm.marginal(1)):
         total = torch.logsumexp(-side(side.domain.states(dtype=F64)), 0)
         assert torch.allclose(total, whole)
     assert torch.allclose(partition.exact(dbm).value, whole.detach())
@@ -138,7 +138,7 @@ def test_mean_field_rises_to_a_fixed_point_and_reports_it():
 def transition(side, states):
     """The exact matrix of a sweep: both half-sweeps are products of independent conditionals."""
     dbm = side.dbm
-    other = dbm.side(1 - side.parity)
+    other = dbm.marginal(1 - side.parity)
     middle = other.domain.states(dtype=F64)
     forward = conditional(other, states, middle)
     back = conditional(side, middle, states)
@@ -147,7 +147,7 @@ def transition(side, states):
 
 def conditional(side, given, states):
     """p(states of this side | states of the other one), from the joint energy alone."""
-    dbm, other = side.dbm, side.dbm.side(1 - side.parity)
+    dbm, other = side.dbm, side.dbm.marginal(1 - side.parity)
     rows = []
     for row in given:
         layers = [None] * len(dbm.layers)
@@ -166,7 +166,7 @@ def test_a_sweep_has_the_exact_transition_matrix(parity):
     with torch.no_grad():
         for p in dbm.parameters():
             p.copy_(1.2 * torch.randn(p.shape, generator=gen(7), dtype=F64))
-    side = dbm.side(parity)
+    side = dbm.marginal(parity)
     states = side.domain.states(dtype=F64)
     matrix = transition(side, states)
     pi = torch.softmax(-side(states), 0)
@@ -191,7 +191,7 @@ def test_exact_draws_stay_in_their_law(name):
     index = torch.multinomial(p, n, replacement=True, generator=gen(1))
     v = states[index]
     moved = dbm.gibbs_sweep(v, tuple(part[0] for part in dbm.gibbs_noise(v, 1, gen(2))))
-    even = dbm.side(0)
+    even = dbm.marginal(0)
     start = even.join([v, *dbm.draw_hidden(v, generator=gen(3))[1::2]])
     after = even.gibbs_sweep(start, tuple(part[0] for part in even.gibbs_noise(start, 1, gen(4))))
     for y in (moved, even.split(after)[0]):
@@ -207,7 +207,7 @@ def test_clamped_chains_complete_partial_examples():
     states = dbm.domain.states(dtype=F64)
     fits = (states[:, :2] == given[:2]).all(1)
     truth = torch.softmax(-dbm(states[fits]), 0).detach() @ states[fits]
-    even = dbm.side(0)
+    even = dbm.marginal(0)
     start = even.join([given.expand(n, -1), even.domain.sample(n, generator=gen(), dtype=F64)[:, 4:]])
     clamp = torch.cat([held, torch.zeros(3, dtype=torch.bool)])
     last = gb.sample(even, kernels.Gibbs(), start, steps=30, keep=False, clamp=clamp, generator=gen(1)).last
@@ -232,7 +232,7 @@ def test_hidden_units_of_large_machines_are_drawn_by_clamped_sweeps():
         for i in range(3):
             large.biases[i][: len(small.biases[i])].copy_(small.biases[i])
     v = torch.tensor([[1.0, 0.0, 1.0, 1.0]], dtype=F64).expand(4000, -1)
-    h1, h2 = large.draw_hidden(v, generator=gen(), sweeps=30)
+    h1, h2 = large.draw_hidden(v, generator=gen(), steps=30)
     table = torch.softmax(joint_table(small, v[:1])[0], 0)
     s1, s2 = hidden_states(small)
     off = torch.cat([h1[:, :3].mean(0) - table @ s1, h2[:, :3].mean(0) - table @ s2])
@@ -248,7 +248,7 @@ def test_the_path_is_the_formula():
     dbm, base = machine(), torch.linspace(-1, 1, 4, dtype=F64)
     (w1, w2), (b, c1, c2) = dbm.weights, dbm.biases
     path = dbm.path(base)
-    h = dbm.side(1).domain.states(dtype=F64)
+    h = dbm.marginal(1).domain.states(dtype=F64)
     zeta = torch.nn.functional.softplus
 
     def formula(beta):
@@ -270,7 +270,7 @@ def test_annealed_moves_keep_their_member_invariant(name):
     dbm, n, beta = machine(name), 40000, torch.tensor(0.6, dtype=F64)
     bias = 0.5 * torch.randn(dbm.biases[0].shape, generator=gen(9), dtype=F64)
     path = dbm.path(bias)
-    states = dbm.side(1).domain.states(dtype=F64)
+    states = dbm.marginal(1).domain.states(dtype=F64)
     p = torch.softmax(path.log_density(states, beta), 0).detach()
     x = states[torch.multinomial(p, n, replacement=True, generator=gen(1))]
     y, weight = path.anneal(x, beta, beta, tuple(part[0] for part in path.noise(x, 1, gen(2))))
@@ -284,7 +284,7 @@ def test_ais_is_unbiased(name):
     """The mean weight of few temperatures against the exact sum, 4 σ."""
     dbm = machine(name, scale=0.5)
     data = dbm.domain.sample(200, generator=gen(1), dtype=F64)
-    truth = torch.logsumexp(-dbm.side(1)(dbm.side(1).domain.states(dtype=F64)), 0).detach()
+    truth = torch.logsumexp(-dbm.marginal(1)(dbm.marginal(1).domain.states(dtype=F64)), 0).detach()
     for estimate in (
         partition.ais(dbm, data, chains=4000, betas=10, generator=gen(2)),
         partition.smc(dbm, data, chains=200, betas=10, generator=gen(3)),
@@ -301,27 +301,27 @@ def test_reverse_ais_brackets_log_z():
     forward = partition.ais(dbm, v, chains=2000, betas=20, generator=gen(2))
     reverse = partition.reverse_ais(dbm, v, forward=forward, generator=gen(3))
     assert (reverse.value - truth).abs() < 4 * reverse.stderr
-    odd = dbm.side(1)
+    odd = dbm.marginal(1)
     h = odd.join(dbm.draw_hidden(v, generator=gen(4))[::2])
     base = dbm.layers[0].fit_bias(v)
     again = partition.reverse_ais(odd, h, base=base, betas=20, generator=gen(5))
     assert (again.value - truth).abs() < 4 * again.stderr
     with pytest.raises(ArgumentError, match="odd layers"):
-        partition.ais(dbm.side(0), base=torch.zeros(7, dtype=F64), generator=gen())
+        partition.ais(dbm.marginal(0), base=torch.zeros(7, dtype=F64), generator=gen())
     with pytest.raises(ShapeError):
         dbm.path(torch.zeros(3))
 
 
 def test_tempered_sides_keep_their_conditionals_exact():
     dbm = machine()
-    side = dbm.side(1)
+    side = dbm.marginal(1)
     beta = torch.tensor(0.5, dtype=F64)
     states = side.domain.states(dtype=F64)
     v, h2 = dbm.domain.states(dtype=F64), dbm.layers[2].domain.states(dtype=F64)
     even = [(a.expand(len(states), -1), b.expand(len(states), -1)) for a in v for b in h2]
     sums = torch.logsumexp(torch.stack([-0.5 * plain_energy(dbm, a, states, b) for a, b in even]), 0)
-    assert torch.allclose(side.tempered(beta)(states), -sums)
-    check_kernel(kernels.Gibbs(), side.tempered(beta), states[:6], generator=gen())
+    assert torch.allclose(side.annealed(beta)(states), -sums)
+    check_kernel(kernels.Gibbs(), side.annealed(beta), states[:6], generator=gen())
 
 
 def test_the_likelihood_of_a_large_machine_is_its_bound():
@@ -347,7 +347,7 @@ def test_the_likelihood_of_a_large_machine_is_its_bound():
 @pytest.mark.parametrize("name", ["two layers", "three layers", "softmax"])
 def test_machines_keep_the_promises_of_energies(name):
     dbm = machine(name).float()
-    for energy in (dbm, dbm.side(0), dbm.side(1)):
+    for energy in (dbm, dbm.marginal(0), dbm.marginal(1)):
         x = energy.domain.sample(8, generator=gen(1))
         check_energy(energy, x, generator=gen())
         check_kernel(kernels.Gibbs(), energy, x, generator=gen())
@@ -368,7 +368,7 @@ def test_impossible_machines_are_refused():
         models.DBM(4, units.Gaussian(3))
     with pytest.raises(ArgumentError, match="hidden units must be"):
         models.DBM(units.Count(4), 3)
-    with pytest.raises(ArgumentError, match="side"):
-        models.DBM(4, 3).side(2)
+    with pytest.raises(ArgumentError, match="marginal"):
+        models.DBM(4, 3).marginal(2)
     with pytest.raises(ArgumentError, match="damping"):
         models.DBM(4, 3).infer(torch.zeros(1, 4), damping=1.0)

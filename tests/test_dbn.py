@@ -12,7 +12,6 @@ import gibbsian as gb
 from gibbsian import domains, kernels, objectives, partition, units
 from gibbsian.errors import ArgumentError, CapabilityError, DataError, RandomnessError
 from gibbsian.models import DBN, RBM
-from gibbsian.models.dbn.parts import machine_of
 from gibbsian.models.dbn.phases import sleep_phase, wake_phase
 from gibbsian.models.rbm.contrast import _whole_contrast
 from gibbsian.testing import check_energy, check_objective
@@ -148,7 +147,7 @@ def test_a_stage_starts_where_the_one_below_ended(labels):
                 ("weight", "bias", "recognition_bias"), ("weight", "visible_bias", "hidden_bias"), strict=True
             ):
                 getattr(dbn.layers[0], a).copy_(getattr(rbm, b))
-        dbn.end_stage(0, machine_of(dbn, 0))
+        dbn.end_stage(0, dbn.machine(0))
         machine = dbn.begin_stage(1, torch.zeros(4, dbn.top.visible.size, dtype=F64))
         assert machine is dbn.top
         bound = dbn.log_mass_bound(v, samples=20, generator=gen()) - partition.exact(dbn).value
@@ -443,7 +442,7 @@ def test_refusals_say_what_to_do():
     with pytest.raises(CapabilityError, match="UpDown trains"):
         objectives.UpDown().check(RBM(3, 2), torch.zeros(2, 3))
     with pytest.raises(ArgumentError, match="no bound"):
-        gb.log_likelihood(RBM(3, 2), torch.zeros(2, 3), generator=gen())
+        gb.log_likelihood(RBM(3, 2), torch.zeros(2, 3), samples=3)
 
 
 @pytest.mark.parametrize("name", ["binary", "labels", "spins", "softmax"])

@@ -80,7 +80,7 @@ def test_binary_machines_by_enumeration(name):
         torch.testing.assert_close(partition.exact(one).value, torch.logsumexp(-table[i].flatten(), 0))
         for beta in (torch.tensor(0.4, dtype=F64), torch.linspace(0.2, 2, 16, dtype=F64)):
             rows = beta[:, None] if beta.dim() else beta
-            torch.testing.assert_close(one.tempered(beta)(v).detach(), -torch.logsumexp(-rows * table[i], 1))
+            torch.testing.assert_close(one.annealed(beta)(v).detach(), -torch.logsumexp(-rows * table[i], 1))
     every = model.given(x)
     rows = v.repeat_interleave(len(x), 0)  # inputs run fastest
     torch.testing.assert_close(every(rows).detach().reshape(16, -1).T, -torch.logsumexp(-table, 2))
@@ -171,8 +171,8 @@ def test_chains_under_many_inputs_keep_exact_starts_exact(name, how):
         clamp = torch.rand(len(start), 4, generator=gen(5)) < 0.4
     if how == "tempered":
         beta = torch.tensor(0.5, dtype=F64)
-        energy = energy.tempered(beta)
-        pi = torch.softmax(-every.tempered(beta)(v.repeat_interleave(3, 0)).detach().reshape(16, 3), 0)
+        energy = energy.annealed(beta)
+        pi = torch.softmax(-every.annealed(beta)(v.repeat_interleave(3, 0)).detach().reshape(16, 3), 0)
         start = torch.stack([v[torch.multinomial(pi[:, i], n, True, generator=gen(i))] for i in range(3)], 1).flatten(
             0, 1
         )
@@ -420,7 +420,7 @@ def test_spike_slab_free_energy_and_conditionals_by_quadrature_over_slabs():
             torch.testing.assert_close(spread, 1 / alpha, atol=1e-6, rtol=1e-6)
         beta = torch.tensor(0.6, dtype=F64)
         hot = (weights**0.6).sum() * cell
-        torch.testing.assert_close(-model.tempered(beta)(v[None])[0].detach(), hot.log(), atol=1e-6, rtol=1e-6)
+        torch.testing.assert_close(-model.annealed(beta)(v[None])[0].detach(), hot.log(), atol=1e-6, rtol=1e-6)
         path = model.path()  # base N(0, I) with slabs of precision α
         base = 0.5 * v.square().sum() + 0.5 * (s.square() @ alpha)
         half = (weights**0.6 * torch.exp(-0.4 * base)).sum() * cell
@@ -527,7 +527,7 @@ def test_shared_products_give_the_plain_gradient(name):
     lambda: gated().given(normal(5)), lambda: temporal().given(normal(2, 4)),
     lambda: temporal(units.Gaussian(4)).given(normal(2, 4)), lambda: gated(units.Gaussian(4)).given(normal(5)),
     lambda: gated(units.Softmax(2, 3), units.Spin(3)).given(normal(5)), lambda: spike_slab(4),
-    lambda: spike_slab(4).tempered(torch.tensor(0.5)),
+    lambda: spike_slab(4).annealed(torch.tensor(0.5)),
 ])  # fmt: skip
 def test_conformance(make):
     energy = make()

@@ -79,7 +79,7 @@ def test_uniform_and_axis_couplings():
 def test_colored_sweeps_keep_exact_starts_exact(shape, periodic, beta):
     """Pearson's statistic within 5 standard deviations, free and with random clamps per chain."""
     lattice = Ising(shape, 0.5, 0.3, periodic=periodic).double()
-    energy = lattice if beta is None else lattice.tempered(beta)
+    energy = lattice if beta is None else lattice.annealed(beta)
     x = lattice.domain.states(dtype=F64)
     pi = torch.softmax(-energy(x), 0)
     n = 40000

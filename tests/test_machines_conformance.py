@@ -30,7 +30,7 @@ MODELS = {
     "rectified RBM": lambda: scrambled(models.RBM(units.Rectified(3), 3), 0.2),
     "softmax RBM": lambda: scrambled(models.RBM(units.Softmax(3, classes=3), units.Rectified(2))),
     "joined RBM": lambda: scrambled(models.RBM(units.Joined(units.Softmax(1, classes=3), units.Bernoulli(3)), 3)),
-    "tempered RBM": lambda: scrambled(models.RBM(6, 4)).tempered(torch.tensor(0.5)),
+    "tempered RBM": lambda: scrambled(models.RBM(6, 4)).annealed(torch.tensor(0.5)),
     "annealed RBM": lambda: scrambled(models.RBM(6, 4)).path(torch.ones(6)).at(0.5),
     "classification RBM": lambda: scrambled(models.ClassificationRBM(6, classes=3, hidden=3)),
     "labeled RBM": lambda: scrambled(models.ClassificationRBM(6, classes=3, hidden=3)).given(1),

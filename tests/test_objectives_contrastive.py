@@ -358,7 +358,7 @@ def test_tempered_chains_keep_the_exact_law_of_every_replica():
     rbm, data = random_rbm(scale=1.2), bits(40, 6)
     betas = [1.0, 0.6, 0.3]
     kernel = kernels.ParallelTempering(kernels.Gibbs(), betas)
-    laws = [torch.softmax(-rbm.tempered(torch.tensor(b, dtype=F64))(STATES), 0).detach() for b in betas]
+    laws = [torch.softmax(-rbm.annealed(torch.tensor(b, dtype=F64))(STATES), 0).detach() for b in betas]
     objective = PersistentContrastiveDivergence(kernel, steps=2, chains=50)
     g, draws, hottest = gen(1), [], []
     for seed in range(200):

@@ -7,6 +7,7 @@ import torch
 
 import gibbsian as gb
 from gibbsian import domains, energies, kernels, models, partition, schedules, units
+from gibbsian.energies.bases import Exponential, Factorized, IndependentGaussian, Uniform, fitted_base
 from gibbsian.errors import (
     ArgumentError,
     CapabilityError,
@@ -15,9 +16,9 @@ from gibbsian.errors import (
     EstimateWarning,
     RandomnessError,
 )
+from gibbsian.models.rbm.fused_path import BernoulliPath
+from gibbsian.models.rbm.path import RBMPath
 from gibbsian.partition.annealed import run_path, weight_statistics
-from gibbsian.partition.bases import Exponential, Factorized, IndependentGaussian, Uniform, fitted_base
-from gibbsian.partition.bernoulli_path import BernoulliPath
 from gibbsian.partition.paths import path_of, single
 from gibbsian.partition.smc import systematic
 
@@ -272,9 +273,11 @@ def test_conservative_likelihood_tends_to_the_models():
 
 def test_fused_path_is_the_rbms_own_path_number_for_number():
     rbm = scramble(models.RBM(9, 7))
-    own = rbm.path(data=coin_flips(9))
-    fused = path_of(rbm, coin_flips(9), None, None)
+    fused = rbm.path(data=coin_flips(9))
     assert isinstance(fused, BernoulliPath)
+    own = RBMPath(rbm, rbm.visible.fit(coin_flips(9)))
+    assert type(own) is RBMPath
+    assert isinstance(path_of(rbm, coin_flips(9), None, None), BernoulliPath)
     assert torch.equal(own.log_z0(), fused.log_z0())
     v = own.sample(30, generator=gen())
     noise = single(own.noise(v, 1, gen(1)))
@@ -285,6 +288,11 @@ def test_fused_path_is_the_rbms_own_path_number_for_number():
         assert torch.allclose(w, u, atol=1e-12)
         by_energies = own.at(pair[0])(v) - own.at(pair[1])(v)
         assert torch.allclose(w, by_energies.detach(), atol=1e-12)
+    with torch.no_grad():
+        rbm.weight.mul_(0.5)  # both follow the machine
+    (x, w), (y, u) = own.anneal(v, *pair, noise), fused.anneal(v, *pair, noise)
+    assert torch.equal(x, y)
+    assert torch.allclose(w, u, atol=1e-12)
 
 
 def test_single_precision_weights_are_accurate():

@@ -72,9 +72,9 @@ def test_tempered_and_annealed_machines_by_enumeration(visible, hidden):
     v, h = rbm.domain.states(dtype=F64), hidden.domain.states(dtype=F64)
     joint = tables(rbm, v, h)
     for beta in (0.3, 1.7):
-        torch.testing.assert_close(rbm.tempered(beta)(v).detach(), -torch.logsumexp(-beta * joint, 1))
+        torch.testing.assert_close(rbm.annealed(beta)(v).detach(), -torch.logsumexp(-beta * joint, 1))
     rows = torch.linspace(0.1, 2, len(v), dtype=F64)
-    torch.testing.assert_close(rbm.tempered(rows)(v).detach(), -torch.logsumexp(-rows[:, None] * joint, 1))
+    torch.testing.assert_close(rbm.annealed(rows)(v).detach(), -torch.logsumexp(-rows[:, None] * joint, 1))
     base = torch.randn(rbm.visible.size, generator=gen(5), dtype=F64)
     path = rbm.path(base)
     own = -(v.flatten(1) @ base)[:, None]
@@ -112,7 +112,7 @@ def test_real_hidden_units_by_quadrature(visible, hidden):
     torch.testing.assert_close(rbm.hidden_energy(h).detach(), own)
     for beta in (0.5, 1.5):
         tempered = -torch.logsumexp(-beta * joint, 1) - log_cell
-        torch.testing.assert_close(rbm.tempered(beta)(v).detach(), tempered, atol=1e-3, rtol=0)
+        torch.testing.assert_close(rbm.annealed(beta)(v).detach(), tempered, atol=1e-3, rtol=0)
     path = rbm.path(torch.randn(rbm.visible.size, generator=gen(1), dtype=F64))
     torch.testing.assert_close(path.at(1.0)(v), rbm(v))
     torch.testing.assert_close(torch.logsumexp(-path.at(0.0)(v), 0), path.log_z0())
@@ -166,7 +166,7 @@ def test_gaussian_pairs_are_gaussian_and_refused_when_they_are_not():
     torch.testing.assert_close(gap, gap[:1].expand(6))
     with torch.no_grad():
         rbm.weight.mul_(1.01 / torch.linalg.matrix_norm(rbm.weight, 2))
-    for use in (lambda: rbm(v), lambda: rbm.gibbs_noise(v, 1, gen()), lambda: rbm.tempered(0.5)(v)):
+    for use in (lambda: rbm(v), lambda: rbm.gibbs_noise(v, 1, gen()), lambda: rbm.annealed(0.5)(v)):
         with pytest.raises(DivergenceError, match="singular value"):
             use()
 
@@ -331,7 +331,7 @@ def test_parameters_start_alike_and_leave_global_randomness_alone():
     (lambda: RBM(3, 2).path(torch.zeros(3), data=torch.zeros(2, 3)), ArgumentError),
     (lambda: RBM(3, 2).path(data=torch.full((2, 3), 0.5)), DomainError),
     (lambda: RBM(3, 2).initialize_visible_bias(torch.full((2, 3), 0.5)), DomainError),
-    (lambda: RBM(3, 2).tempered(torch.ones(2, 2)), ArgumentError),
+    (lambda: RBM(3, 2).annealed(torch.ones(2, 2)), ArgumentError),
     (lambda: gb.sample(RBM(3, 2), kernels.Gibbs(), torch.full((2, 3), 0.5), steps=1, generator=gen()), DomainError),
     (lambda: RBM(3, 2).gibbs_noise(torch.zeros(2, 3), 1, None), GibbsianError),
 ])  # fmt: skip

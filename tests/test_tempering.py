@@ -128,7 +128,7 @@ def test_a_machine_with_hidden_units_is_tempered_exactly(inner):
     errors: false-alarm rate below 1e-5."""
     rbm, betas = small_machine(), torch.tensor([1.0, 0.5, 0.2], dtype=D)
     states = rbm.domain.states(dtype=D)
-    laws = torch.stack([torch.softmax(-rbm.tempered(b)(states), 0) for b in betas]).detach()
+    laws = torch.stack([torch.softmax(-rbm.annealed(b)(states), 0) for b in betas]).detach()
     scaled = torch.softmax(-0.2 * rbm(states), 0).detach()
     assert float((laws[2] - scaled).abs().max()) > 0.02  # so plain scaling would be seen
     n = 40000

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gibbsian.capabilities import Jet, Normalized, Sampleable
+from gibbsian.capabilities import Estimate, Jet, Normalized, Sampleable
 from gibbsian.domains import Bounded, Box, Domain, Real
 from gibbsian.errors import ArgumentError, CapabilityError, DomainError, ShapeError
 from gibbsian.random import require_generator
@@ -68,7 +68,11 @@ class Energy(Recorded, ABC):
 
     Subclasses set the domain through `super().__init__(domain)` and write `forward`. Those that know their
     gradient in closed form override `energy_and_score`; those that know more about themselves have the
-    methods of `Normalized`, `Sampleable`, `GibbsModel` or `Family`.
+    methods of `gibbsian.capabilities`.
+
+    Temperatures: `energy / T`, `beta * energy` and `energy.tempered(beta)` are one law, βE(x) of the observed x.
+    `energy.annealed(beta)` is the law at β along which the model's own moves stay exact: the same for a plain energy,
+    but -log Σ_h exp(-βE(x, h)) for a machine with hidden units, which is another law at every β but 1.
     """
 
     domain: Domain
@@ -131,10 +135,32 @@ class Energy(Recorded, ABC):
             (gradient,) = torch.autograd.grad(self(x).sum(), x, create_graph=True)
         return -gradient
 
-    def tempered(self, beta: Tensor) -> "Energy":
-        """The energy at inverse temperature β, a number or one per row: βE. Latent-variable models temper
-        their joint energy instead, so that their conditionals stay exact."""
-        return Tempered(self, beta)
+    def log_prob(self, x: Tensor, log_z: "Estimate | Tensor | float | None" = None) -> Tensor:
+        """log p(x) = -E(x) - log Z of every row, differentiable.
+
+        Args:
+            x: `(batch, *event)`.
+            log_z: an estimate of `gibbsian.partition`, a tensor or a number; the model's own `log_z()` where left out.
+        """
+        if log_z is None:
+            log_z = log_z_of(self, "log_prob")
+        elif isinstance(log_z, Estimate):
+            log_z.check(self)
+            log_z = log_z.value
+        return -self(x) - log_z
+
+    def tempered(self, beta: Tensor | float) -> "Energy":
+        """The law at inverse temperature β, a number or one per row: βE(x), as `beta * energy` and `energy / T` are."""
+        return Tempered(self, torch.as_tensor(beta))
+
+    def annealed(self, beta: Tensor | float) -> "Energy":
+        """The law at inverse temperature β at which the model's own moves stay exact, β a number or one per row.
+
+        βE(x) unless the model says otherwise: machines with hidden units scale their joint energy βE(x, h) and sum the
+        hidden units out there, so that their block conditionals remain those of the law. Tempering and annealing
+        (`kernels.ParallelTempering`, `partition.ais`) use this one.
+        """
+        return self.tempered(beta)
 
     def __add__(self, other: "Energy") -> "Energy":
         """Product of densities: E₁ + E₂."""

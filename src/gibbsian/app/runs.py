@@ -197,7 +197,7 @@ def _draw_deep(
     progress: bool | None,
 ) -> Drawn:
     """Samples of a deep Boltzmann machine: block Gibbs over its even layers, of which the visible ones are kept."""
-    side = dbm.side(0)
+    side = dbm.marginal(0)
     dtype, device = placement(dbm)
     layers = side.split(side.domain.sample(n, generator=generator, dtype=dtype))
     held: Tensor | None = None

@@ -120,7 +120,7 @@ class ConditionalEnergy(Energy):
         parts = [checkpoint(block, start, h, use_reentrant=False, preserve_rng_state=False) for start in starts]
         return torch.logsumexp(torch.stack(parts), 0)
 
-    def log_prob(self, x: Tensor, y: Tensor) -> Tensor:
+    def log_prob(self, x: Tensor, y: Tensor) -> Tensor:  # type: ignore[override]
         """log p(y | x), row by row."""
         h = self.encode(x)
         return -self._tiled(h, len(x))(y) - self._log_partition(h, len(x))

@@ -84,7 +84,7 @@ class StudentExperts(Energy):
         with torch.enable_grad():
             return self._score(x, self.responses(x))
 
-    def tempered(self, beta: Tensor) -> Energy:
+    def tempered(self, beta: Tensor | float) -> Energy:
         """βE: exponents βα and confinement βε, so that the conditionals stay exact; one β for each row is plain βE."""
         beta = torch.as_tensor(beta)
         if beta.dim() or not bool(beta > 0):

@@ -104,6 +104,10 @@ class Gaussian(Energy):
             z = torch.randn(n, len(self.mean), generator=generator, **like)  # type: ignore[call-overload]
             return self.mean + torch.linalg.solve_triangular(self.factor.T, z.T, upper=True).T
 
+    def masses(self) -> Tensor:
+        """Σ⁻¹; one number on a line."""
+        return self.precision if len(self.mean) > 1 else self.precision.flatten()
+
     def sample_conditional(self, x: Tensor, clamp: Tensor, *, generator: torch.Generator) -> Tensor:
         """Draw the entries that `clamp` does not hold given those it does:
         N(μ_f - P_ff⁻¹P_fc(x_c - μ_c), P_ff⁻¹)."""

@@ -63,7 +63,7 @@ class Replicas(nn.Module):
         self.partner = rows.to(x.device)
         self.ratio = self.beta / self.beta[self.partner]
         self.tried = (other[:, :-1] == index[1:]).to(x)
-        self.model = self.energy.tempered(self.beta)
+        self.model = self.energy.annealed(self.beta)
         self.like = (len(x), x.dtype, x.device)
 
 
@@ -88,7 +88,7 @@ class ParallelTempering(Kernel):
         accept with probability min(1, exp(Eᵢ(xᵢ) + Eⱼ(xⱼ) - Eᵢ(xⱼ) - Eⱼ(xᵢ))),
 
     which is exp((βᵢ-βⱼ)(E(xᵢ)-E(xⱼ))) where tempering is plain scaling; models with latent variables temper
-    their joint energy (`energy.tempered`). Hot replicas cross barriers that the inner kernel cannot, and pass
+    their joint energy (`energy.annealed`). Hot replicas cross barriers that the inner kernel cannot, and pass
     what they find down to the cold chain, β = 1, whose positions are returned. Choose βs so that every pair
     swaps in a quarter to a half of its tries: `trace.kernel.swap_acceptance(trace.state)`.
 
@@ -155,7 +155,7 @@ class ParallelTempering(Kernel):
 
     def check(self, energy: Any) -> None:
         super().check(energy)
-        self.kernel.check(energy.tempered(torch.ones(())))
+        self.kernel.check(energy.annealed(torch.ones(())))
 
     def clamped(self, clamp: Tensor) -> Self:
         return replace(self, kernel=self.kernel.clamped(clamp))

@@ -3,14 +3,20 @@
 E(z) = -½ zᵀWz - b·z,   W symmetric with zero diagonal,   z = (v, h)
 """
 
+import copy
+import math
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
-from gibbsian.capabilities import Contrast
-from gibbsian.domains import Binary, Spin
+from gibbsian.capabilities import Contrast, Pairwise, Path
+from gibbsian.domains import Binary, Discrete, Spin
+from gibbsian.energies.bases import Factorized, independent_units
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, ShapeError
-from gibbsian.models.tempered import TemperedMachine
+from gibbsian.models.annealing import AnnealedMachine, PairwisePath
+from gibbsian.models.pairwise import from_dense
 from gibbsian.random import require_generator, stream, uniforms
 from gibbsian.units import pick
 
@@ -115,15 +121,23 @@ class BoltzmannMachine(Energy):
             return own
         return own - torch.logsumexp(self._hidden_logits(x, weight, beta), 1)
 
+    @property
+    def hidden_domain(self) -> Discrete:
+        """Where the hidden units live."""
+        return Spin(self.hidden) if self.spin else Binary(self.hidden)
+
+    def sums_exactly(self) -> bool:
+        """Whether the hidden units are few enough for `forward`."""
+        return self.hidden <= _MOST_HIDDEN
+
     def _hidden_states(self, like: Tensor) -> Tensor:
-        if self.hidden > _MOST_HIDDEN:
+        if not self.sums_exactly():
             raise CapabilityError(
                 f"the free energy of a machine with {self.hidden} hidden units sums 2^{self.hidden} terms, at most "
                 f"2^{_MOST_HIDDEN} are done; sample machine.complete() with the visible units clamped, train with "
                 "contrastive divergence, or use an RBM"
             )
-        domain = Spin(self.hidden) if self.spin else Binary(self.hidden)
-        return domain.states(dtype=like.dtype, device=like.device)
+        return self.hidden_domain.states(dtype=like.dtype, device=like.device)
 
     def _hidden_logits(self, x: Tensor, weight: Tensor, beta: Tensor | None) -> Tensor:
         """log p(h | v) up to a constant for every h: `(batch, 2^hidden)`."""
@@ -138,9 +152,33 @@ class BoltzmannMachine(Energy):
         whole.weight, whole.bias = self.weight, self.bias
         return whole
 
-    def tempered(self, beta: Tensor) -> Energy:
+    def annealed(self, beta: Tensor | float) -> Energy:
         """The machine with joint energy βE, β a number or one per row."""
-        return TemperedMachine(self, beta)
+        return AnnealedMachine(self, beta)
+
+    # --- partition functions ------------------------------------------------------------------------
+
+    def marginals(self) -> Sequence[Energy]:
+        """The machine over all units: hidden ones are summed with the others."""
+        return [self.complete() if self.hidden else self]
+
+    def pairwise(self) -> Pairwise:
+        """All units, hidden ones too, as {0, 1} units."""
+        with torch.no_grad():
+            low = torch.full_like(self.bias, -1.0 if self.spin else 0.0)
+            return from_dense(self.coupling(), self.bias, low)
+
+    def path(self, base_bias: Tensor | None = None, *, data: Tensor | None = None) -> Path:
+        """The annealing path from independent visible units, of this bias or fitted to data, and uniform hidden ones,
+        which are annealed too."""
+        base = independent_units(self.domain, base_bias, data, self.bias.detach())
+        return PairwisePath(self, base, *_moved(self)) if not self.hidden else CompletePath(self, base)
+
+    def hidden_path(self, x: Tensor) -> Path:
+        """The path from uniform hidden units to p(h | x), the rows of x held."""
+        if not self.hidden:
+            raise CapabilityError("this BoltzmannMachine has no hidden units to anneal; use -energy(v), which is exact")
+        return HiddenPath(self, x)
 
     # --- conditionals and Gibbs sampling ------------------------------------------------------------
 
@@ -219,3 +257,57 @@ class BoltzmannMachine(Energy):
 
     def extra_repr(self) -> str:
         return f"{self.n}, spin={self.spin}, hidden={self.hidden}"
+
+
+def _moved(machine: BoltzmannMachine) -> tuple[BoltzmannMachine, Tensor, Tensor]:
+    """A copy to move states with, and its weights and biases."""
+    moved = copy.deepcopy(machine)
+    with torch.no_grad():
+        moved.weight.copy_(machine.coupling())
+    return moved, moved.weight, moved.bias
+
+
+class CompletePath(PairwisePath):
+    """The path of a machine over all its units: states are visible and hidden ones together."""
+
+    def __init__(self, machine: BoltzmannMachine, base: Factorized) -> None:
+        self.observed, whole = machine, machine.complete()
+        bias = torch.zeros_like(whole.bias.detach())
+        bias[: machine.n] = base.bias
+        super().__init__(whole, Factorized(whole.domain, bias), *_moved(whole))
+
+    def complete(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        """Visible states with hidden units drawn from p(h | v)."""
+        machine = self.observed
+        states = machine.hidden_domain.states(dtype=x.dtype, device=x.device)
+        with torch.no_grad():
+            log_p = torch.stack([-machine.joint(x, h.expand(len(x), -1)) for h in states], 1)
+        index = torch.multinomial(torch.softmax(log_p, 1), 1, generator=generator).squeeze(1)
+        return torch.cat([x, states[index]], 1)
+
+
+class HiddenPath(Path):
+    """From uniform hidden units to p(h | v): the machine over all units at β with its visible ones held."""
+
+    def __init__(self, machine: BoltzmannMachine, v: Tensor) -> None:
+        self.machine, self.v, self.whole = machine, v, machine.complete()
+        self.clamp = torch.arange(len(machine.bias), device=machine.bias.device) < machine.n
+
+    def log_z0(self) -> Tensor:
+        """log of the number of hidden states."""
+        return torch.tensor(self.machine.hidden * math.log(2), dtype=torch.float64, device=self.v.device)
+
+    def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
+        """The first n rows of v with uniform hidden units."""
+        hidden = self.machine.hidden_domain.sample(n, generator=generator, dtype=self.v.dtype)
+        return torch.cat([self.v[:n], hidden], 1)
+
+    def noise(self, x: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """The random numbers of sweeps over all units."""
+        return self.whole.gibbs_noise(x, steps, generator)
+
+    def anneal(self, x: Tensor, beta: Tensor, next_beta: Tensor, noise: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        """Weight, then sweep over the hidden units."""
+        with torch.no_grad():
+            increment = (beta - next_beta) * self.whole(x)
+            return self.whole.gibbs_sweep(x, noise, self.clamp, next_beta.to(x)), increment

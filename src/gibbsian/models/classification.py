@@ -1,13 +1,17 @@
 """The classification RBM: hidden units that see an input and its label."""
 
 import copy
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
+from gibbsian.capabilities import Path
+from gibbsian.domains import Discrete
+from gibbsian.energies.bases import independent_units
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, DataError, ShapeError
-from gibbsian.models.tempered import TemperedMachine
+from gibbsian.models.annealing import AnnealedMachine, VisiblePath
 from gibbsian.random import stream
 from gibbsian.units import Count, Natural, Softmax, Unit, as_unit, layer_noise
 
@@ -172,9 +176,21 @@ class ClassificationRBM(Energy):
             logits = self.label_bias + statistic @ self.label_weight.T
             return x, self.label.sample(Natural(logits), noise[0]).flatten(1).argmax(1)
 
-    def tempered(self, beta: Tensor) -> Energy:
+    # --- partition functions ------------------------------------------------------------------------
+
+    def annealed(self, beta: Tensor | float) -> Energy:
         """The machine with joint energy βE, β a number or one per row."""
-        return TemperedMachine(self, beta)
+        return AnnealedMachine(self, beta)
+
+    def path(self, base_bias: Tensor | None = None, *, data: Tensor | None = None) -> Path | None:
+        """The annealing path from independent visible units, of this bias or fitted to data, where these are discrete."""
+        if not isinstance(self.domain, Discrete):
+            return None
+        return VisiblePath(self, independent_units(self.domain, base_bias, data, self.weight.detach()))
+
+    def marginals(self) -> Sequence[Energy]:
+        """The inputs, and the hidden layer with input and label summed out."""
+        return [self, LabeledHidden(self)]
 
     def extra_repr(self) -> str:
         return f"classes={self.classes}"
@@ -201,3 +217,24 @@ class LabeledRBM(Energy):
         """h ~ p(h | x, y), then x ~ p(x | h) where not `clamp`."""
         with torch.no_grad():
             return self.model._resample(x, self.y, noise[0], noise[1], clamp, None)[0]
+
+    def marginals(self) -> Sequence[Energy]:
+        """The inputs, and under one label for all rows the hidden layer."""
+        return [self] if self.y.dim() else [self, LabeledHidden(self.model, self.y)]
+
+
+class LabeledHidden(Energy):
+    """The hidden layer of a classification RBM, the input summed out, and the label as well where none is given."""
+
+    def __init__(self, model: ClassificationRBM, label: Tensor | None = None) -> None:
+        super().__init__(model.hidden.domain)
+        self.model, self.label = model, label
+
+    def forward(self, x: Tensor) -> Tensor:
+        model = self.model
+        h = model.hidden.statistic(x)
+        natural = model.visible.natural(model.visible_bias, h @ model.weight.T)
+        cumulant = model.visible.log_partition(natural) - model.visible.constant(model.visible_bias)
+        labels = model.label_bias + h @ model.label_weight.T
+        seen = torch.logsumexp(labels, 1) if self.label is None else labels[:, self.label]
+        return model.hidden.energy(x, model.hidden_bias) - cumulant - seen

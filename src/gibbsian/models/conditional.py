@@ -19,8 +19,10 @@ from gibbsian.capabilities import Contrast
 from gibbsian.domains import Discrete
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DataError, DomainError, ShapeError
+from gibbsian.models.annealing import AnnealedMachine
 from gibbsian.models.conditional_contrast import End, coins, has_quick_contrast, quick_contrast
-from gibbsian.models.rbm.path import RBMPath, TemperedRBM
+from gibbsian.models.rbm.hidden import HiddenMarginal
+from gibbsian.models.rbm.path import RBMPath
 from gibbsian.placement import check_together
 from gibbsian.random import require_generator
 from gibbsian.units import Count, Natural, Unit, as_unit, layer_noise
@@ -183,8 +185,15 @@ class ConditionedMachine(Energy):
         return self.visible.energy(v, terms[0]) - self.hidden.log_partition(hidden)
 
     def forward(self, x: Tensor) -> Tensor:
+        return self.free_energy(x)
+
+    def free_energy(self, x: Tensor, beta: Tensor | None = None) -> Tensor:
+        """F(x) of the machine with joint energy βE(v, h | x); β a number or one per row."""
         terms = self.terms(len(x))
-        return self._free_energy(x, self.hidden_natural(x, terms), terms)
+        hidden = self.hidden_natural(x, terms)
+        if beta is None:
+            return self._free_energy(x, hidden, terms)
+        return beta * self.visible.energy(x, terms[0]) - self.hidden.log_partition(hidden.scaled(beta))
 
     def joint(self, v: Tensor, h: Tensor) -> Tensor:
         """E(v, h | x), `(batch,)`."""
@@ -261,15 +270,23 @@ class ConditionedMachine(Energy):
         with torch.no_grad():
             return (*noise, *(part.expand(steps, *part.shape) for part in self.terms(len(x))))
 
-    def gibbs_sweep(self, x: Tensor, noise: tuple[Tensor, ...], clamp: Tensor | None = None) -> Tensor:
-        """h ~ p(h | v, x), then v ~ p(v | h, x) where not `clamp`."""
+    def gibbs_sweep(
+        self, x: Tensor, noise: tuple[Tensor, ...], clamp: Tensor | None = None, beta: Tensor | None = None
+    ) -> Tensor:
+        """h ~ p(h | v, x), then v ~ p(v | h, x) where not `clamp`; at joint energy βE where β is given."""
         with torch.no_grad():
-            h = self.hidden.sample(self.hidden_natural(x, noise[2:]), noise[0])
-            return self.visible.resample(self.visible_natural(h, noise[2:]), noise[1], x, clamp)
+            hidden = self.hidden_natural(x, noise[2:])
+            h = self.hidden.sample(hidden if beta is None else hidden.scaled(beta), noise[0])
+            visible = self.visible_natural(h, noise[2:])
+            return self.visible.resample(visible if beta is None else visible.scaled(beta), noise[1], x, clamp)
 
-    def tempered(self, beta: Tensor) -> Energy:
+    def annealed(self, beta: Tensor | float) -> Energy:
         """The machine with joint energy βE(v, h | x), β a number or one per row."""
-        return TemperedRBM(self, torch.as_tensor(beta))
+        return AnnealedMachine(self, beta)
+
+    def marginals(self) -> Sequence[Energy]:
+        """The visible layer, and the hidden one."""
+        return [self, HiddenMarginal(self)]
 
     def mean_field(self, iterations: int = 30) -> tuple[Tensor, Tensor]:
         """Means of v and h that agree with each other given x: E[v | h̄, x] and E[h | v̄, x] in turn, from h̄ without v.

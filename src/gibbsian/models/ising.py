@@ -3,14 +3,19 @@
 E(s) = -Σ_<ij> J_ij sᵢsⱼ - Σᵢ hᵢsᵢ,   s = ±1
 """
 
+import copy
+
 import torch
 from torch import Tensor, nn
 
+from gibbsian.capabilities import Pairwise, Path
 from gibbsian.domains import Spin
+from gibbsian.energies.bases import independent_units
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, ShapeError
+from gibbsian.models.annealing import AnnealedMachine, PairwisePath
 from gibbsian.models.boltzmann import BoltzmannMachine
-from gibbsian.models.tempered import TemperedMachine
+from gibbsian.models.pairwise import from_edges
 from gibbsian.random import require_generator, uniforms
 
 __all__ = ["Ising"]
@@ -22,7 +27,7 @@ class Ising(Energy):
     Only couplings to the next site along each axis are stored, so a lattice of a million sites is fine. Two
     colors (a checkerboard) do wherever no periodic axis has odd length, three otherwise. Near the critical
     point single-site moves are slow: use tempering, or long runs. At inverse temperature β write
-    `Ising(shape, coupling=β)`, or `.tempered(β)`.
+    `Ising(shape, coupling=β)`, or `.annealed(β)`.
 
     Reference: Ising 1925; Onsager 1944.
 
@@ -144,9 +149,30 @@ class Ising(Energy):
                 x = torch.where(moves, 2 * (u < p).to(x.dtype) - 1, x)
             return x
 
-    def tempered(self, beta: Tensor) -> Energy:
-        """The lattice with energy βE, β a number or one per row."""
-        return TemperedMachine(self, beta)
+    def annealed(self, beta: Tensor | float) -> Energy:
+        """The lattice with energy βE, β a number or one per row, with its sweeps."""
+        return AnnealedMachine(self, beta)
+
+    def path(self, base_bias: Tensor | None = None, *, data: Tensor | None = None) -> Path:
+        """The annealing path from independent spins, of this bias or fitted to data."""
+        base = independent_units(self.domain, base_bias, data, self.coupling.detach())
+        moved = copy.deepcopy(self)
+        with torch.no_grad():
+            parts = {"coupling": self.axis_couplings(), "field": self.field.expand(self.shape)}
+        for name, value in parts.items():
+            delattr(moved, name)  # a parameter or a buffer, perhaps one number for all sites
+            moved.register_buffer(name, value.detach().clone())
+        return PairwisePath(self, base, moved, moved.coupling, moved.field)
+
+    def pairwise(self) -> Pairwise:
+        """The sites as {0, 1} units."""
+        with torch.no_grad():
+            index = torch.arange(self.domain.numel, device=self.coupling.device).reshape(self.shape)
+            couplings = self.axis_couplings()
+            here = torch.cat([index.flatten()] * len(couplings))
+            ahead = torch.cat([index.roll(-1, axis).flatten() for axis in range(len(couplings))])
+            bias = self.field.expand(self.shape).flatten()
+            return from_edges(here, ahead, couplings.flatten(), bias, torch.full_like(bias, -1.0))
 
     def to_boltzmann(self) -> BoltzmannMachine:
         """The same law as a Boltzmann machine over flattened sites, with a dense weight matrix; for small ones."""

@@ -1,19 +1,21 @@
 """The spike-and-slab RBM: hidden units that are binary times real, for the covariance of real data."""
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gibbsian.capabilities import Contrast
+from gibbsian.capabilities import Contrast, Path
 from gibbsian.derivatives.known import with_gradients
-from gibbsian.domains import Domain, Real
+from gibbsian.domains import Binary, Domain, Real
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, ShapeError
+from gibbsian.models.annealing import AnnealedMachine
 from gibbsian.models.conditional_contrast import cumulant_gap
-from gibbsian.models.tempered import TemperedMachine
+from gibbsian.models.rbm.hidden import HiddenMarginal
 from gibbsian.random import normals, quick_uniforms, require_generator, stream, uniforms
 from gibbsian.units.binary import below
 
@@ -211,9 +213,13 @@ class SpikeSlabRBM(Energy):
         new = torch.addcmul((law.linear + inside) / law.precision, visible, law.precision.rsqrt())
         return new if clamp is None else torch.where(clamp, v, new)
 
-    def tempered(self, beta: Tensor) -> Energy:
+    def annealed(self, beta: Tensor | float) -> Energy:
         """The machine with joint energy βE, β a number or one per row."""
-        return TemperedMachine(self, beta)
+        return AnnealedMachine(self, beta)
+
+    def marginals(self) -> Sequence[Energy]:
+        """The spikes, visible units and slabs integrated out."""
+        return [HiddenMarginal(self, domain=Binary(len(self.hidden_bias)))]
 
     def path(self, base_bias: Tensor | None = None, *, data: Tensor | None = None) -> "SpikeSlabPath":
         """The annealing path from independent Gaussian units to this machine, fitted to `data` or of unit scale."""
@@ -317,7 +323,7 @@ class SpikeSlabRBM(Energy):
         return f"visible={len(self.visible_bias)}, hidden={len(self.hidden_bias)}"
 
 
-class SpikeSlabPath:
+class SpikeSlabPath(Path):
     """From independent Gaussian units to the machine, slabs of precision α all along:
 
         E_β = (1-β) [½(v-m)ᵀΛ_A(v-m) + ½Σαs²] + βE(v, h, s)
@@ -368,17 +374,14 @@ class SpikeSlabPath:
         """The free energy at β, spikes and slabs summed out."""
         return self._energy(v, v @ self.machine.weight, torch.as_tensor(beta))
 
-    def noise(self, v: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+    def noise(self, x: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, ...]:
         """The random numbers of `steps` calls of `anneal`, with that leading axis."""
-        return self.machine.gibbs_noise(v, steps, generator)
+        return self.machine.gibbs_noise(x, steps, generator)
 
-    def anneal(
-        self, v: Tensor, beta: Tensor, next_beta: Tensor, noise: tuple[Tensor, ...], clamp: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Weight from β to the next β, then one sweep there: (v', log p*_next(v) - log p*_β(v))."""
+    def anneal(self, x: Tensor, beta: Tensor, next_beta: Tensor, noise: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        """Weight from β to the next β, then one sweep there: (x', log p*_next(x) - log p*_β(x))."""
         with torch.no_grad():
-            u, law = v @ self.machine.weight, self._law(next_beta)
-            increment = self._energy(v, u, beta) - self._energy(v, u, next_beta)
-            return self.machine._resample(
-                v, u, torch.sigmoid(self.machine._logits(u, law)), law, noise, clamp
-            ), increment
+            u, law = x @ self.machine.weight, self._law(next_beta)
+            increment = self._energy(x, u, beta) - self._energy(x, u, next_beta)
+            p = torch.sigmoid(self.machine._logits(u, law))
+            return self.machine._resample(x, u, p, law, noise), increment

@@ -1,18 +1,23 @@
 """The subspace RBM: gates that switch groups of subspace units, a third-order machine."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gibbsian.domains import Binary
+from gibbsian.capabilities import Path
+from gibbsian.domains import Binary, Categorical
+from gibbsian.energies.bases import independent_units
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError
-from gibbsian.models.tempered import TemperedMachine
+from gibbsian.models.annealing import AnnealedMachine, VisiblePath
 from gibbsian.random import require_generator, stream, uniforms
 
 __all__ = ["SubspaceRBM"]
+
+_LARGEST = 10  # subspace units whose patterns are enumerated behind a gate
 
 
 class SubspaceRBM(Energy):
@@ -117,9 +122,17 @@ class SubspaceRBM(Energy):
             new = (outer < torch.sigmoid(scale * self._visible_logits(h, s))).to(x.dtype)
             return new if clamp is None else torch.where(clamp, x, new)
 
-    def tempered(self, beta: Tensor) -> Energy:
+    def annealed(self, beta: Tensor | float) -> Energy:
         """The machine with joint energy βE, β a number or one per row."""
-        return TemperedMachine(self, beta)
+        return AnnealedMachine(self, beta)
+
+    def path(self, base_bias: Tensor | None = None, *, data: Tensor | None = None) -> Path:
+        """The annealing path from independent visible units, of this bias or fitted to data."""
+        return VisiblePath(self, independent_units(self.domain, base_bias, data, self.weight.detach()))
+
+    def marginals(self) -> Sequence[Energy]:
+        """The visible units, and the gates with their subspaces where these are small."""
+        return [self, SubspaceGates(self)] if self.subspace <= _LARGEST else [self]
 
     def extra_repr(self) -> str:
         return f"visible={len(self.visible_bias)}, gates={self.gates}, subspace={self.subspace}"
@@ -128,3 +141,24 @@ class SubspaceRBM(Energy):
 def _rows(beta: Tensor, dim: int) -> Tensor:
     """β shaped to broadcast along the batch of a tensor of `dim` axes."""
     return beta.reshape(-1, *[1] * (dim - 1)) if beta.dim() else beta
+
+
+class SubspaceGates(Energy):
+    """Gates with their subspaces: each is closed (its K units are free) or open in one of 2^K patterns, one-hot."""
+
+    patterns: Tensor
+
+    def __init__(self, model: SubspaceRBM) -> None:
+        super().__init__(Categorical(model.gates, 2**model.subspace + 1))
+        self.model = model
+        patterns = Binary(model.subspace).states(dtype=model.weight.dtype, device=model.weight.device)
+        self.register_buffer("patterns", patterns, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        model = self.model
+        closed, opened = x[..., 0], x[..., 1:]
+        units = opened @ self.patterns  # (batch, gates, subspace), 0 behind closed gates
+        own = (opened.sum(2) * model.gate_bias).sum(1) + (units * model.subspace_bias).flatten(1).sum(1)
+        free = closed.sum(1) * model.subspace * math.log(2)
+        field = model.visible_bias + units.flatten(1) @ model.weight.flatten(1).T
+        return -(own + free + F.softplus(field).sum(1))

@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gibbsian.capabilities import Path
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, DivergenceError, EstimateWarning
 from gibbsian.kernels import Kernel
 from gibbsian.partition.base import LogZ, require_energy
-from gibbsian.partition.paths import GeometricPath, Moves, Path, path_of, single
+from gibbsian.partition.paths import path_of, single
 from gibbsian.placement import placement
 from gibbsian.progress import progress_bar
 from gibbsian.random import require_generator
@@ -88,8 +89,7 @@ def ais(
             f"chains={chains}, chunk={chunk}: at least two chains are needed for an error bar, one at a time"
         )
     path, ladder, old = _prepare(energy, data, base, betas, kernel, resume)
-    if isinstance(path, GeometricPath):
-        path.tune(ladder, generator)
+    path.tune(ladder, generator)
     log_w, states = [], []
     size = chunk or chains
     with progress_bar(math.ceil(chains / size) * (len(ladder) - 1), "AIS", progress) as tick:
@@ -100,8 +100,8 @@ def ais(
             states.append(x)
     log_z0 = path.log_z0().double()
     weights = torch.cat([*old, log_z0 + torch.cat(log_w)])
-    diagnostics = {"log_z0": log_z0, "betas": ladder, "states": torch.cat(states), **marks(energy, path)}
-    return from_weights(weights, "AIS", diagnostics)
+    diagnostics = {"log_z0": log_z0, "betas": ladder, "states": torch.cat(states), "path": path, "energy": energy}
+    return from_weights(weights, "AIS", diagnostics).of(energy)
 
 
 def _prepare(
@@ -141,17 +141,12 @@ def ladder_of(betas: "int | Tensor") -> Tensor:
     return ladder
 
 
-def marks(energy: Energy, path: Path) -> dict[str, Any]:
-    """What an estimate remembers of its model, so that another one can go on along its path."""
-    return {"path": path, "energy": energy, "versions": [p._version for p in energy.parameters()]}
-
-
 def path_from(estimate: LogZ, energy: Energy) -> Path:
     """The path of an earlier estimate, which must be of the same energy with the same parameters."""
     known = estimate.diagnostics
     if "path" not in known:
         raise ArgumentError(f"an estimate of ais or smc has a path to go along, one of {estimate.method!r} has none")
-    if known["energy"] is not energy or known["versions"] != [p._version for p in energy.parameters()]:
+    if known["energy"] is not energy or estimate.parameters.changed(energy):
         raise ArgumentError(
             "the earlier estimate belongs to another model, or its parameters have changed since (it was trained "
             "or loaded anew); start afresh with data="
@@ -163,7 +158,7 @@ Resampler = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def run_path(
-    path: Moves,
+    path: Path,
     x: Tensor,
     ladder: Tensor,
     generator: torch.Generator,

@@ -1,16 +1,48 @@
 """The estimate of a log partition function, with what is known about its error."""
 
 import math
-from dataclasses import dataclass, field
-from typing import Any
+import weakref
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gibbsian.energy import Energy
-from gibbsian.errors import CapabilityError, DivergenceError
+from gibbsian.errors import ArgumentError, CapabilityError, DivergenceError
 
-__all__ = ["LogZ", "exactly"]
+__all__ = ["LogZ", "Parameters", "exactly", "require_energy"]
+
+
+class Parameters:
+    """The parameters that a model had, and whether they are still the same; copies remember nothing.
+
+    >>> layer = torch.nn.Linear(1, 1)
+    >>> known = Parameters(layer)
+    >>> with torch.no_grad():
+    ...     _ = layer.weight.add_(1.0)
+    >>> known.changed(layer), Parameters(layer).changed(layer)
+    (True, False)
+    """
+
+    def __init__(self, model: nn.Module | None = None) -> None:
+        parameters = [] if model is None else list(model.parameters())
+        self.versions = {id(p): (weakref.ref(p), _version(p)) for p in parameters}
+
+    def changed(self, model: nn.Module) -> bool:
+        """Whether a parameter that the model shares with those remembered was written to since."""
+        for p in model.parameters():
+            known, version = self.versions.get(id(p), (None, 0))
+            if known is not None and known() is p and _version(p) != version:
+                return True
+        return False
+
+    def __reduce__(self) -> Any:
+        return Parameters, ()
+
+
+def _version(p: Tensor) -> int:
+    return 0 if p.is_inference() else p._version
 
 
 @dataclass(frozen=True)
@@ -24,6 +56,7 @@ class LogZ:
             stochastic estimates, the value itself for exact ones.
         method: which estimator.
         diagnostics: what a person wants to see (effective sample size, convergence, weights, ...).
+        parameters: those of the model that it was found for.
     """
 
     value: Tensor
@@ -32,6 +65,19 @@ class LogZ:
     upper: Tensor
     method: str
     diagnostics: dict[str, Any] = field(default_factory=dict)
+    parameters: Parameters = field(default_factory=Parameters, compare=False)
+
+    def of(self, model: nn.Module) -> Self:
+        """The same, remembered to belong to the model with the parameters that it has now."""
+        return replace(self, parameters=Parameters(model))
+
+    def check(self, model: nn.Module) -> None:
+        """Raise where parameters of the model have changed since this was found for it."""
+        if self.parameters.changed(model):
+            raise ArgumentError(
+                f"this log Z ({self.method}) belongs to earlier parameters of {type(model).__name__}, which has been "
+                "trained or changed since; estimate it again"
+            )
 
     def __repr__(self) -> str:
         interval = f"[{float(self.lower):.4f}, {float(self.upper):.4f}]"

@@ -72,4 +72,4 @@ def bethe(energy: Energy, *, damping: float = 0.5, iterations: int = 1000, toler
         "means": out.means,
         "fixed_points": torch.stack([run.value for run in runs]),
     }
-    return LogZ(out.value, torch.full_like(out.value, math.nan), -inf, inf, "Bethe", diagnostics)
+    return LogZ(out.value, torch.full_like(out.value, math.nan), -inf, inf, "Bethe", diagnostics).of(energy)

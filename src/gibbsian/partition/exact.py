@@ -5,24 +5,25 @@ log Z = log Σ_x exp(-E(x))
 
 import math
 import time
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from gibbsian.capabilities import Normalized
+from gibbsian.capabilities import ConditionedModel, DocumentModel, Normalized, SummableModel, require
 from gibbsian.domains import Discrete
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, DomainError
-from gibbsian.models.conditional import ConditionedMachine
+from gibbsian.errors import ArgumentError, CapabilityError, DomainError
 from gibbsian.partition.base import LogZ, exactly, refuse_nan, require_energy
-from gibbsian.partition.sides import summed_side
 from gibbsian.placement import placement
 from gibbsian.progress import progress_bar
 
-__all__ = ["exact", "exact_log_z"]
+__all__ = ["LogZEach", "exact", "exact_each", "exact_log_z", "smallest_marginal"]
 
 LIMIT = 1 << 30  # states; minutes to an hour on one core
+LIMIT_EACH = 1 << 20  # states for every input
 
 
 def exact(
@@ -37,10 +38,10 @@ def exact(
 
         log Z = log Σ_x exp(-E(x)),   accumulated in float64
 
-    A model that knows its own log Z answers with it. A model that can sum out one of its layers in closed
-    form (RBMs with visible units of any kind, classification and subspace RBMs) is summed over its smaller
-    layer. Use it whenever it fits: about 25 units take seconds, each further unit twice as long. Beyond that
-    use `ais`.
+    A model that knows its own log Z answers with it. A model that can sum out some of its variables in closed form
+    (`marginals()`: RBMs with visible units of any kind, classification and subspace RBMs, deep machines) is summed over
+    the smallest of what is left. Use it whenever it fits: about 25 units take seconds, each further unit twice as long.
+    Beyond that use `ais`.
 
     Args:
         energy: over a discrete domain, or with a discrete layer.
@@ -57,8 +58,9 @@ def exact(
     require_energy(energy)
     if isinstance(energy, Normalized):
         with torch.no_grad():
-            return exactly(energy.log_z().double(), "closed form")
-    summed, domain = summed_side(energy, total)
+            return exactly(energy.log_z().double(), "closed form").of(energy)
+    law = energy if total is None else require(energy, DocumentModel, "a log Z of one length").of_length(total)
+    summed, domain = smallest_marginal(law)
     _check(summed, domain, rows, limit)
     dtype, device = placement(energy)
     value = torch.full((), -math.inf, dtype=torch.float64, device=device)
@@ -67,7 +69,7 @@ def exact(
             value = torch.logaddexp(value, torch.logsumexp(-summed(x).double(), 0))
             tick(len(x))
     refuse_nan(value, "the exact log Z")
-    return exactly(value, "exact sum", states=domain.size, over=str(domain))
+    return exactly(value, "exact sum", states=domain.size, over=str(domain)).of(energy)
 
 
 def exact_log_z(energy: Energy, *, rows: int = 1 << 14, limit: int = LIMIT) -> Tensor:
@@ -92,25 +94,103 @@ def exact_log_z(energy: Energy, *, rows: int = 1 << 14, limit: int = LIMIT) -> T
     if isinstance(energy, Normalized):
         return energy.log_z()
     dtype, device = placement(energy)
-    if isinstance(energy, ConditionedMachine) and len(energy.condition) > 1:
-        from gibbsian.partition.conditional import exact_each
-
+    if isinstance(energy, ConditionedModel) and len(energy.condition) > 1:
         return exact_each(energy, rows=rows, limit=limit).value.to(dtype)
-    summed, domain = summed_side(energy)
+    summed, domain = smallest_marginal(energy)
     _check(summed, domain, rows, limit)
 
-    def block(start: int) -> Tensor:
-        index = torch.arange(start, min(start + rows, domain.size), device=device)
+    def block(index: Tensor) -> Tensor:
         return torch.logsumexp(-summed(domain.decode(index, dtype)).double(), 0)
+
+    total = _log_sum(block, domain, rows, device)
+    refuse_nan(total.detach(), "the exact log Z")
+    return total.to(dtype)
+
+
+class LogZEach(NamedTuple):
+    """log Z(x) of every input, with the standard error of each by the delta method (0 for exact sums)."""
+
+    value: Tensor
+    stderr: Tensor
+    method: str
+
+
+def exact_each(machine: ConditionedModel, *, rows: int = 1 << 14, limit: int = LIMIT_EACH) -> LogZEach:
+    """log Z(x) for every input, summed over all states of the smaller layer; differentiable in the parameters.
+
+    Args:
+        machine: a conditional machine under its inputs; or a conditional energy, which sums over y as it knows how.
+        rows: states times inputs evaluated at a time; blocks are computed again in the backward pass.
+        limit: refuse sums over more states than this.
+
+    >>> import gibbsian as gb
+    >>> model = gb.models.TemporalRBM(visible=4, hidden=3, order=1)
+    >>> exact_each(model.given(torch.zeros(5, 1, 4))).value.shape
+    torch.Size([5])
+    """
+    machine = require_inputs(machine)
+    if isinstance(machine, Normalized):
+        value = machine.log_z().reshape(-1).double()
+        return LogZEach(value, torch.zeros_like(value.detach()), "exact sum")
+    like, n = machine.condition, len(machine.condition)
+    summed, domain = _smallest(machine)  # type: ignore[arg-type]
+    if domain.log_size > math.log(limit) + 1e-9:
+        raise DomainError(
+            f"an exact log Z(x) sums over {domain} for every input, 2^{domain.log_size / math.log(2):.0f} states, and the "
+            f"limit is 2^{math.log2(limit):.0f} (limit=); use partition.ais_each"
+        )
+
+    def block(index: Tensor) -> Tensor:
+        each = domain.decode(index, like.dtype).repeat_interleave(n, 0)  # inputs run fastest, as `repeated` has them
+        return torch.logsumexp(-summed(each).reshape(len(index), n).double(), 0)
+
+    value = _log_sum(block, domain, max(1, rows // n), like.device)
+    refuse_nan(value.detach(), "the exact log Z(x)")
+    return LogZEach(value, torch.zeros_like(value.detach()), "exact sum")
+
+
+def require_inputs(machine: object) -> ConditionedModel:
+    """Refuse models that have one log Z for all rows."""
+    advice = (
+        "it has one log Z: use partition.exact or partition.ais; a model under its inputs is what "
+        "TemporalRBM(...).given(past) returns"
+    )
+    return require(machine, ConditionedModel, "one log Z for every input", advice)
+
+
+def smallest_marginal(energy: Energy) -> tuple[Energy, Discrete]:
+    """The energy whose enumeration gives log Z, and the domain to enumerate: the smallest of a model's marginals."""
+    if isinstance(energy, ConditionedModel) and len(energy.condition) > 1:
+        raise CapabilityError(
+            f"there are {len(energy.condition)} inputs and one log Z for each: use partition.exact_each or ais_each, "
+            "or given() with one input"
+        )
+    return _smallest(energy)
+
+
+def _smallest(energy: Energy) -> tuple[Energy, Discrete]:
+    laws = energy.marginals() if isinstance(energy, SummableModel) else [energy]
+    finite = [(law, law.domain) for law in laws if isinstance(law.domain, Discrete)]
+    if not finite:
+        small = energy.domain.numel <= 3
+        raise DomainError(
+            f"an exact sum needs finitely many states, this energy lives on {energy.domain}; "
+            + ("use partition.quadrature" if small else "use partition.ais, or quadrature in up to three dimensions")
+        )
+    return min(finite, key=lambda law: law[1].log_size)
+
+
+def _log_sum(block: Callable[[Tensor], Tensor], domain: Discrete, rows: int, device: torch.device) -> Tensor:
+    """log Σ over all states of what `block` sums for their positions, each block computed again in the backward pass."""
+
+    def at(start: int) -> Tensor:
+        return block(torch.arange(start, min(start + rows, domain.size), device=device))
 
     starts = range(0, domain.size, rows)
     if len(starts) == 1:
-        total = block(0)
-    else:
-        parts = [checkpoint(block, start, use_reentrant=False, preserve_rng_state=False) for start in starts]
-        total = torch.logsumexp(torch.stack(parts), 0)
-    refuse_nan(total.detach(), "the exact log Z")
-    return total.to(dtype)
+        return at(0)
+    parts = [checkpoint(at, start, use_reentrant=False, preserve_rng_state=False) for start in starts]
+    return torch.logsumexp(torch.stack(parts), 0)
 
 
 def _check(energy: Energy, domain: Discrete, rows: int, limit: int) -> None:

@@ -5,23 +5,26 @@ log p(x) = -E(x) - log Z
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from gibbsian.capabilities import BoundedModel
-from gibbsian.domains import Counts
+from gibbsian.capabilities import BoundedModel, ClampedModel, DocumentModel, require
+from gibbsian.domains import Bounded, Counts, Real
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DomainError
-from gibbsian.models.dbn.machine import DBN
-from gibbsian.models.rbm.machine import RBM
+from gibbsian.partition.annealed import ais
 from gibbsian.partition.base import LogZ, exactly, refuse_nan, require_energy
 from gibbsian.partition.exact import exact
+from gibbsian.partition.hidden import clamped_ais
+from gibbsian.partition.quadrature import quadrature
 
-__all__ = ["LogLikelihood", "known_log_z", "likelihood_of", "log_likelihood"]
+__all__ = ["LogLikelihood", "likelihood_of", "log_likelihood", "log_z_for"]
 
 _BLOCK = 1 << 14  # rows evaluated at a time
+_REACH = 1 << 25  # states of an exact sum that nobody asked for by name: seconds to a minute
+_DIMENSIONS = 3  # of quadrature
 
 
 @dataclass(frozen=True)
@@ -59,25 +62,34 @@ class LogLikelihood:
 
 
 def log_likelihood(
-    energy: Energy, x: Tensor, log_z: "LogZ | float | Tensor | None" = None, **options: Any
+    energy: Energy,
+    x: Tensor,
+    log_z: "LogZ | float | Tensor | None" = None,
+    *,
+    generator: torch.Generator | None = None,
+    **options: Any,
 ) -> LogLikelihood:
     """The mean log-likelihood of data, with an interval from the spread of the data and the uncertainty of log Z.
 
         log p(x) = -E(x) - log Z;   for counts  log p(n) = log(N!/Πn_k!) - F(n) - log Z_N
 
+    Without a log Z it is found by what suits the model, and `method` says by what: the model's own where it knows it, an
+    exact sum of up to 2^25 states, quadrature in up to three dimensions, else annealed importance sampling from a
+    base fitted to x, which needs a generator.
+
     A log Z that is too low flatters every likelihood by the same amount, and estimates of log Z err on that
     side: check `ais` against `reverse_ais`, or report `partition.raise_bound`, which needs no log Z. The
     error of log Z is common to all rows: it does not shrink with more data. Where the hidden variables of a model
-    cannot be summed out (a deep Boltzmann machine, a deep belief network) the result is its variational lower bound,
-    and its method says so.
+    cannot be summed out the result is its variational lower bound (a deep Boltzmann machine, a deep belief network) or
+    annealed over them (a Boltzmann machine with many hidden units), and its method says so.
 
     Args:
         energy: any model.
         x: held-out data `(batch, *event)`.
-        log_z: an estimate from `gibbsian.partition`, or a number; left out for models that know theirs or are
-            small enough for `partition.exact`. For counts of several lengths it must be left out: there is
-            one per length.
-        options: of the bound of such a model: a generator for `DBN.log_mass_bound`, iterations for a DBM's.
+        log_z: an estimate from `gibbsian.partition`, or a number. For counts of several lengths it must be left out:
+            there is one per length.
+        generator: the source of randomness, where something is drawn.
+        options: of the bound of such a model: samples for `DBN.log_mass_bound`, iterations for a DBM's.
 
     >>> import gibbsian as gb
     >>> g = torch.Generator().manual_seed(0)
@@ -85,39 +97,53 @@ def log_likelihood(
     >>> out = log_likelihood(normal, normal.sample(1000, generator=g))
     >>> bool((out.value + 1.4189).abs() < 3 * out.data_stderr)  # the entropy of N(0, 1)
     True
+    >>> log_likelihood(gb.models.RBM(6, 4), torch.ones(10, 6)).method
+    'exact sum'
     """
     require_energy(energy)
     energy.domain.check(x, "x")
-    bounded = isinstance(energy, BoundedModel) and not energy.sums_exactly()
     if options and not isinstance(energy, BoundedModel):
         raise ArgumentError(f"{type(energy).__name__} has an energy and no bound, so there is no {', '.join(options)}")
     with torch.no_grad():
-        minus = torch.cat([_log_mass(energy, part, options).double() for part in x.split(_BLOCK)])
+        mass = _log_mass(energy, x, generator, options)
         if isinstance(energy.domain, Counts):
-            minus = minus + energy.domain.log_orders(x.double())
-            if log_z is None and not isinstance(energy, DBN):
-                return likelihood_of(minus - _log_z_of_lengths(energy, x), None, "exact sum for every length")
-            if not isinstance(energy, DBN) and not bool((x.sum(-1) == x[0].sum()).all()):
-                raise ArgumentError(
-                    "documents of several lengths have one log Z each; leave log_z out, or split the data by length"
-                )
-    known = known_log_z(energy, log_z)
-    out = likelihood_of(minus - known.value.to(minus), known, known.method)
-    if not bounded:
-        return out
-    return replace(out, upper=torch.full_like(out.upper, math.inf), method=f"variational bound, {known.method}")
+            mass = mass._replace(value=mass.value + energy.domain.log_orders(x.double()))
+            if _has_lengths(energy, x):
+                if log_z is None:
+                    lengths = _log_z_of_lengths(energy, x)
+                    return likelihood_of(mass.value - lengths, None, "exact sum for every length")
+                _check_one_length(x)
+    known = log_z_for(energy, x, log_z, generator)
+    method = f"{mass.method}, {known.method}" if mass.method else known.method
+    out = likelihood_of(mass.value - known.value.to(mass.value), known, method)
+    return replace(out, upper=torch.full_like(out.upper, math.inf)) if mass.bound else out
 
 
-def _log_mass(energy: Energy, x: Tensor, options: dict[str, Any]) -> Tensor:
-    """log Σ_h exp(-E(x, h)), or a lower bound where the sum is out of reach."""
+class _Mass(NamedTuple):
+    """log Σ_h exp(-E(x, h)) of every row, how it was found where that is not the energy itself, and whether it is a
+    lower bound."""
+
+    value: Tensor
+    method: str = ""
+    bound: bool = False
+
+
+def _log_mass(energy: Energy, x: Tensor, generator: torch.Generator | None, options: dict[str, Any]) -> _Mass:
+    parts = x.split(_BLOCK)
     if isinstance(energy, BoundedModel) and not energy.sums_exactly():
-        return energy.log_mass_bound(x, **options)
-    return -energy(x)
+        bounds = [energy.log_mass_bound(part, generator=generator, **options).double() for part in parts]
+        return _Mass(torch.cat(bounds), "variational bound", True)
+    if isinstance(energy, ClampedModel) and not energy.sums_exactly():
+        return _Mass(clamped_ais(energy, x, generator=generator).value, "clamped AIS")
+    return _Mass(torch.cat([-energy(part).double() for part in parts]))
 
 
-def known_log_z(energy: Energy, log_z: "LogZ | float | Tensor | None") -> LogZ:
-    """A given log Z as a LogZ, or the exact one where it is within reach."""
+def log_z_for(
+    energy: Energy, x: Tensor, log_z: "LogZ | float | Tensor | None", generator: torch.Generator | None
+) -> LogZ:
+    """A given log Z as a LogZ, or one found by what suits the model: see `log_likelihood`."""
     if isinstance(log_z, LogZ):
+        log_z.check(energy)
         return log_z
     if log_z is not None:
         value = torch.as_tensor(log_z, dtype=torch.float64)
@@ -125,18 +151,34 @@ def known_log_z(energy: Energy, log_z: "LogZ | float | Tensor | None") -> LogZ:
             raise ArgumentError(f"log_z must be a LogZ or one finite number, got {log_z}")
         return exactly(value.reshape(()), "given")
     try:
-        return exact(energy)
-    except DomainError as reason:
+        return exact(energy, limit=_REACH)
+    except DomainError as error:
+        reason = error
+    if isinstance(energy.domain, Real | Bounded) and energy.domain.numel <= _DIMENSIONS:
+        return quadrature(energy)
+    if generator is None:
         raise CapabilityError(
-            f"a likelihood needs log Z, and an exact one is out of reach ({reason}); pass "
-            "log_z=gibbsian.partition.ais(energy, data, generator=g)"
+            f"a likelihood needs log Z, and an exact one is out of reach ({reason}); pass generator= for annealed "
+            "importance sampling, or log_z=gibbsian.partition.ais(energy, data, generator=g) with options of your own"
         ) from reason
+    return ais(energy, x, generator=generator)
+
+
+def _has_lengths(energy: Energy, x: Tensor) -> bool:
+    """Whether documents of other lengths have another log Z."""
+    return not (isinstance(energy, DocumentModel) and energy.of_length(int(x[0].sum())) is energy)
+
+
+def _check_one_length(x: Tensor) -> None:
+    if not bool((x.sum(-1) == x[0].sum()).all()):
+        raise ArgumentError(
+            "documents of several lengths have one log Z each; leave log_z out, or split the data by length"
+        )
 
 
 def _log_z_of_lengths(energy: Energy, x: Tensor) -> Tensor:
     """log Z_N for the length N of each row."""
-    if not isinstance(energy, RBM):
-        raise CapabilityError(f"{type(energy).__name__} over counts has one log Z per document length; pass log_z=")
+    require(energy, DocumentModel, "a likelihood of counts, one log Z for every length,", "pass log_z=")
     lengths, which = x.sum(-1).unique(return_inverse=True)
     return torch.stack([exact(energy, total=int(n)).value for n in lengths])[which].to(x.device)
 

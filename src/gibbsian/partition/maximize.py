@@ -11,7 +11,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 from torch import Tensor
 
-from gibbsian.partition.pairwise import Pairwise
+from gibbsian.capabilities import Pairwise
 
 __all__ = ["Maxima", "attractive_flips", "max_flow"]
 

@@ -8,10 +8,11 @@ import math
 import torch
 from torch import Tensor
 
+from gibbsian.capabilities import Pairwise
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError
 from gibbsian.partition.base import LogZ
-from gibbsian.partition.pairwise import Pairwise, pairwise
+from gibbsian.partition.pairwise import pairwise
 from gibbsian.random import stream
 
 __all__ = ["mean_field"]
@@ -75,14 +76,9 @@ def mean_field(
     bound = graph.log_density(m) + (torch.special.entr(m) + torch.special.entr(1 - m)).sum(1)
     best = int(bound.argmax())
     value = bound[best]
-    return LogZ(
-        value,
-        torch.full_like(value, math.nan),
-        value,
-        torch.full_like(value, math.inf),
-        "mean field",
-        {"means": m[best], "converged": converged, "sweeps": done, "restarts": bound},
-    )
+    diagnostics = {"means": m[best], "converged": converged, "sweeps": done, "restarts": bound}
+    nan, inf = torch.full_like(value, math.nan), torch.full_like(value, math.inf)
+    return LogZ(value, nan, value, inf, "mean field", diagnostics).of(energy)
 
 
 def _blocks(graph: Pairwise) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from gibbsian.capabilities import Pairwise
 from gibbsian.errors import ArgumentError
-from gibbsian.partition.pairwise import Pairwise
 
 __all__ = ["Beliefs", "propagate"]
 

@@ -2,78 +2,34 @@
 
     log p*_β(x) = -(1-β) E_base(x) - β E(x)
 
-A path is anything with the methods of `Path`. RBMs have their own (`RBM.path`), which anneals the joint
-energy and so keeps block Gibbs exact; other machines have those of `machine_paths`; any other energy has the
-geometric path.
+Machines know their own path (`capabilities.Annealable`), along which their Gibbs sweeps are exact; any other energy has
+the geometric one.
 """
 
 import math
 import warnings
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from gibbsian.capabilities import Normalized, Sampleable
+from gibbsian.capabilities import Annealable, Normalized, Path, Sampleable, Scaled
 from gibbsian.domains import Bounded, Discrete
-from gibbsian.energies.gaussian import Gaussian
+from gibbsian.energies.bases import fitted_base, independent_units
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DomainError, EstimateWarning
 from gibbsian.kernels import HMC, Gibbs, Kernel, SiteGibbs
 from gibbsian.kernels.base import MoveInputs
-from gibbsian.models.boltzmann import BoltzmannMachine
-from gibbsian.models.classification import ClassificationRBM
-from gibbsian.models.ising import Ising
-from gibbsian.models.rbm.machine import RBM
-from gibbsian.models.rbm.path import RBMPath
-from gibbsian.models.subspace import SubspaceRBM
 from gibbsian.partition.base import require_energy
-from gibbsian.partition.bases import (
-    Exponential,
-    Factorized,
-    IndependentGaussian,
-    Uniform,
-    fitted_base,
-)
-from gibbsian.partition.bernoulli_path import BernoulliPath
-from gibbsian.partition.machine_paths import MachinePath, TemperedPath
 from gibbsian.placement import placement
 from gibbsian.trees import like_tuple
 
-__all__ = ["GeometricPath", "Moves", "Path", "path_of", "single"]
+__all__ = ["GeometricPath", "path_of", "single"]
 
 
 def single(noise: Any) -> Any:
     """The random numbers of the first of some steps."""
     return like_tuple(type(noise), [part[0] for part in noise])
-
-
-class Moves(Protocol):
-    """What the runner needs of a path."""
-
-    def noise(self, x: Tensor, steps: int, generator: torch.Generator) -> Any:
-        """The random numbers of `steps` calls of `anneal`, a tuple of tensors with that leading axis."""
-
-    def anneal(self, x: Tensor, beta: Tensor, next_beta: Tensor, noise: Any) -> tuple[Tensor, Tensor]:
-        """Weight, then move: (x' after a transition that leaves p_next invariant, log p*_next(x) - log p*_β(x))."""
-
-
-class Path(Moves, Protocol):
-    """What the annealing estimators need: a path whose base is known."""
-
-    def log_z0(self) -> Tensor:
-        """log Z of the base."""
-
-    def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
-        """n exact draws of the base."""
-
-
-@runtime_checkable
-class Annealable(Protocol):
-    """A model that knows its own path to a base."""
-
-    def path(self, base_bias: Tensor | None = None, *, data: Tensor | None = None) -> Path:
-        """The path from a base with this bias, or fitted to data."""
 
 
 class Bridge(Energy):
@@ -99,7 +55,7 @@ class Bridge(Energy):
         return self._at[1]
 
 
-class GeometricPath:
+class GeometricPath(Path):
     """The geometric path between a base and any energy, moved along by any kernel that keeps p_β invariant.
 
     Without a kernel continuous energies are moved by HMC of `leapfrog_steps` steps with masses from the base;
@@ -124,7 +80,8 @@ class GeometricPath:
         self.adapts = kernel is None and not isinstance(energy.domain, Discrete)
         if kernel is None:
             discrete = isinstance(energy.domain, Discrete)
-            kernel = SiteGibbs() if discrete else HMC(1.0, leapfrog_steps, mass=_masses(base), jitter=0.2)
+            masses = base.masses() if isinstance(base, Scaled) else None  # the base has scale 1 in the kernel's eyes
+            kernel = SiteGibbs() if discrete else HMC(1.0, leapfrog_steps, mass=masses, jitter=0.2)
         if not kernel.adjusted:
             raise CapabilityError(
                 f"{type(kernel).__name__} is unadjusted: it does not leave p_β invariant, so its weights would be "
@@ -202,22 +159,8 @@ class GeometricPath:
         self.tuned = (betas, sizes)
 
 
-def _masses(base: Energy) -> Tensor | None:
-    """One over the variances of the base, so that its scale is 1 in the kernel's eyes."""
-    if isinstance(base, IndependentGaussian):
-        return base.std.flatten() ** -2
-    if isinstance(base, Gaussian):
-        return base.precision if len(base.mean) > 1 else base.precision.flatten()
-    if isinstance(base, Exponential):
-        return base.mean.flatten() ** -2
-    if isinstance(base, Uniform) and isinstance(base.domain, Bounded):
-        low, high = base.domain.bounds(base.anchor)
-        return (12 / (high - low).square()).expand(base.domain.shape).flatten()
-    return None
-
-
 def path_of(energy: Energy, data: Tensor | None, base: "Energy | Tensor | None", kernel: Kernel | None) -> Path:
-    """The path that suits an energy: its own, that of its machine, or the geometric one."""
+    """The path that suits an energy: its own, or the geometric one."""
     require_energy(energy)
     if data is not None and base is not None:
         raise ArgumentError("give data, to which a base is fitted, or base, not both")
@@ -231,28 +174,17 @@ def path_of(energy: Energy, data: Tensor | None, base: "Energy | Tensor | None",
             EstimateWarning,
             stacklevel=3,
         )
-    if isinstance(base, Energy) or not own:
-        law = base if isinstance(base, Energy) else _law(energy, data, base)
-        return GeometricPath(energy, law, kernel)
-    if isinstance(energy, BoltzmannMachine | Ising):
-        return MachinePath(energy, _law(energy, data, base))
-    if isinstance(energy, ClassificationRBM | SubspaceRBM) and isinstance(energy.domain, Discrete):
-        return TemperedPath(energy, _law(energy, data, base))
-    if isinstance(energy, Annealable):
-        path = energy.path(data=data) if data is not None else energy.path(base)
-        if isinstance(path, RBMPath) and isinstance(path.rbm, RBM) and path.rbm.bernoulli:
-            return BernoulliPath(path)
-        return path
-    return GeometricPath(energy, _law(energy, data, base), kernel)
+    if own and not isinstance(base, Energy) and isinstance(energy, Annealable):
+        path = energy.path(base, data=data)
+        if path is not None:
+            return path
+    return GeometricPath(energy, base if isinstance(base, Energy) else _base(energy, data, base), kernel)
 
 
-def _law(energy: Energy, data: Tensor | None, base: Tensor | None) -> Any:
+def _base(energy: Energy, data: Tensor | None, bias: Tensor | None) -> Energy:
+    """Where annealing starts: fitted to data, or independent units with a bias."""
     dtype, device = placement(energy)
     like = torch.zeros((), dtype=dtype, device=device)
-    if base is None:
+    if bias is None:
         return fitted_base(energy.domain, data, like)
-    if not isinstance(energy.domain, Discrete) or tuple(base.shape) != energy.domain.shape:
-        raise ArgumentError(
-            "base as a tensor is the bias of independent discrete units; for real values give an energy"
-        )
-    return Factorized(energy.domain, base.to(like))
+    return independent_units(energy.domain, bias, data, like)

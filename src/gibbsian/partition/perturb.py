@@ -8,12 +8,10 @@ import math
 import torch
 from torch import Tensor
 
+from gibbsian.capabilities import PairwiseModel
 from gibbsian.domains import Binary, Categorical, Discrete, Spin
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError
-from gibbsian.models.boltzmann import BoltzmannMachine
-from gibbsian.models.ising import Ising
-from gibbsian.models.rbm.machine import RBM
 from gibbsian.partition.base import LogZ, refuse_nan, require_energy
 from gibbsian.partition.maximize import attractive_flips, max_flow
 from gibbsian.partition.pairwise import pairwise
@@ -76,7 +74,9 @@ def perturb_and_map(
         value = maxima.mean()
         stderr = torch.full_like(value, math.pi / math.sqrt(6 * samples))  # of a Gumbel law
         diagnostics = {"maxima": maxima, "solver": solver}
-        return LogZ(value, stderr, value - 3 * stderr, value + 3 * stderr, "perturb-and-MAP, full order", diagnostics)
+        return LogZ(
+            value, stderr, value - 3 * stderr, value + 3 * stderr, "perturb-and-MAP, full order", diagnostics
+        ).of(energy)
     if solver == "enumerate":
         maxima, scaled, units = _enumerated(energy, samples, generator, rows)
     else:
@@ -84,7 +84,7 @@ def perturb_and_map(
     value, error = maxima.mean(), maxima.std() / math.sqrt(samples)
     lower = scaled.mean() - 3 * scaled.std() / math.sqrt(samples)
     diagnostics = {"maxima": maxima, "scaled_maxima": scaled, "solver": solver, "units": units}
-    return LogZ(value, error, lower, value + 3 * error, "perturb-and-MAP", diagnostics)
+    return LogZ(value, error, lower, value + 3 * error, "perturb-and-MAP", diagnostics).of(energy)
 
 
 def gumbels(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
@@ -101,7 +101,7 @@ def _solver(energy: Energy, solver: str | None, order: str) -> str:
         return "enumerate"
     if solver == "enumerate" or order == "full":
         raise CapabilityError(f"{energy.domain} has more than the 2^20 states that are enumerated; use partition.ais")
-    if isinstance(energy, BoltzmannMachine | Ising | RBM) and attractive_flips(pairwise(energy)) is not None:
+    if isinstance(energy, PairwiseModel) and attractive_flips(pairwise(energy)) is not None:
         return "max_flow"
     raise CapabilityError(
         f"exact maxima of {type(energy).__name__} over {energy.domain} are out of reach: it is neither small (at "

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gibbsian.capabilities import Family
+from gibbsian.capabilities import NoiseLevels, require
 from gibbsian.derivatives.score_jacobian import (
     batchable,
     jacobian_diagonal,
@@ -23,7 +23,7 @@ from gibbsian.derivatives.score_jacobian import (
 )
 from gibbsian.energies.gaussian import Gaussian
 from gibbsian.energy import Energy, log_z_of
-from gibbsian.errors import ArgumentError, CapabilityError, DataError, EstimateWarning
+from gibbsian.errors import ArgumentError, DataError, EstimateWarning
 from gibbsian.partition.likelihood import LogLikelihood, likelihood_of
 from gibbsian.random import require_generator
 
@@ -96,16 +96,10 @@ def flow_log_likelihood(
     >>> round(float(out.value), 3)  # -log 2π·1.01
     -1.848
     """
-    if not isinstance(family, Family) or not isinstance(getattr(family, "sigmas", None), Tensor):
-        raise CapabilityError(
-            f"a probability flow runs over noise levels, which {type(family).__name__} has not; use "
-            "models.NoiseConditionalScore or NoiseConditionalEnergy, or gibbsian.log_likelihood for an energy"
-        )
-    family.domain.check(x, "x")  # type: ignore[attr-defined]
-    numel = x[0].numel()
-    kind = divergence or ("exact" if numel <= _EXACT else "hutchinson")
-    if kind not in {"exact", "hutchinson"}:
-        raise ArgumentError(f"divergence={divergence!r}: expected 'exact' or 'hutchinson'")
+    advice = "use models.NoiseConditionalScore or NoiseConditionalEnergy, or gibbsian.log_likelihood for an energy"
+    require(family, NoiseLevels, "a probability flow over noise levels", advice)
+    family.domain.check(x, "x")
+    kind = _divergence(divergence, x[0].numel())
     if probes < 1 or steps < 1 or max_steps < 2 * steps or not tolerance > 0 or batch_size < 1:
         raise ArgumentError(
             f"probes={probes}, steps={steps}, max_steps={max_steps}, tolerance={tolerance}, batch_size={batch_size}: "
@@ -128,21 +122,32 @@ def flow_log_likelihood(
             EstimateWarning,
             stacklevel=2,
         )
+    return _found(values, errors, used, kind)
+
+
+def _divergence(asked: str | None, numel: int) -> str:
+    """How the divergence is taken: as asked for, else exactly in few dimensions."""
+    kind = asked or ("exact" if numel <= _EXACT else "hutchinson")
+    if kind not in {"exact", "hutchinson"}:
+        raise ArgumentError(f"divergence={asked!r}: expected 'exact' or 'hutchinson'")
+    return kind
+
+
+def _found(values: Tensor, errors: Tensor, steps: int, kind: str) -> FlowLikelihood:
+    """The likelihood of log p `(probes, batch)` whose solver errs by `errors` `(batch,)`."""
     found = likelihood_of(values.mean(0), None, f"probability flow, {kind} divergence")
     spread = values.std(0) / math.sqrt(len(values)) if len(values) > 1 else torch.full_like(errors, math.nan)
     solver = errors.mean()
+    known = {name: getattr(found, name) for name in ("value", "data_stderr", "log_z_stderr", "per_sample", "log_z")}
     return FlowLikelihood(
-        **{
-            name: getattr(found, name)
-            for name in found.__dataclass_fields__
-            if name not in {"lower", "upper", "stderr"}
-        },
+        **known,
+        method=found.method,
         stderr=torch.hypot(found.stderr, solver),
         lower=found.lower - solver,
         upper=found.upper + solver,
         solver_error=errors,
         trace_stderr=torch.zeros_like(errors) if kind == "exact" else spread,
-        steps=used,
+        steps=steps,
     )
 
 

@@ -97,7 +97,7 @@ def quadrature(
         "center": center,
         "scale": scale,
     }
-    return LogZ(fine, error, fine - error, fine + error, "quadrature", diagnostics)
+    return LogZ(fine, error, fine - error, fine + error, "quadrature", diagnostics).of(energy)
 
 
 class _LogDensity:

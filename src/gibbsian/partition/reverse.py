@@ -9,13 +9,14 @@ import warnings
 import torch
 from torch import Tensor
 
+from gibbsian.capabilities import Path
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, EstimateWarning
 from gibbsian.kernels import Kernel
-from gibbsian.partition.annealed import from_weights, ladder_of, marks, path_from, run_path
+from gibbsian.partition.annealed import from_weights, ladder_of, path_from, run_path
 from gibbsian.partition.base import LogZ, require_energy
 from gibbsian.partition.likelihood import LogLikelihood, likelihood_of
-from gibbsian.partition.paths import GeometricPath, Path, path_of, single
+from gibbsian.partition.paths import path_of, single
 from gibbsian.placement import placement
 from gibbsian.progress import progress_bar
 from gibbsian.random import require_generator
@@ -75,10 +76,10 @@ def reverse_ais(
         raise ArgumentError("at least two samples are needed for an error bar")
     path, ladder = _path(energy, data, base, betas, kernel, forward, generator)
     with progress_bar(len(ladder) - 1, "reverse AIS", progress) as tick:
-        x, log_w = run_path(path, complete_states(path, samples, generator), ladder.flip(0), generator, tick)
+        x, log_w = run_path(path, path.complete(samples, generator), ladder.flip(0), generator, tick)
     log_z0 = path.log_z0().double()
-    diagnostics = {"log_z0": log_z0, "betas": ladder, "states": x, **marks(energy, path)}
-    return from_weights(log_w - log_z0, "reverse AIS", diagnostics, sign=-1.0)
+    diagnostics = {"log_z0": log_z0, "betas": ladder, "states": x, "path": path, "energy": energy}
+    return from_weights(log_w - log_z0, "reverse AIS", diagnostics, sign=-1.0).of(energy)
 
 
 def _path(
@@ -95,8 +96,7 @@ def _path(
             raise ArgumentError("forward brings its own path; leave data, base and kernel out")
         return path_from(forward, energy), forward.diagnostics["betas"]
     path, ladder = path_of(energy, data, base, kernel), ladder_of(betas)
-    if isinstance(path, GeometricPath):
-        path.tune(ladder, generator)
+    path.tune(ladder, generator)
     return path, ladder
 
 
@@ -133,7 +133,8 @@ def bounds(forward: LogZ, reverse: LogZ) -> LogZ:
         value = (forward.value + reverse.value) / 2
     stderr = torch.clamp((reverse.value - forward.value).abs() / 2, min=error / 2)
     diagnostics = {"gap": gap, "forward": forward, "reverse": reverse}
-    return LogZ(value, stderr, forward.lower, torch.maximum(reverse.upper, forward.lower), "AIS bounds", diagnostics)
+    upper = torch.maximum(reverse.upper, forward.lower)
+    return LogZ(value, stderr, forward.lower, upper, "AIS bounds", diagnostics, forward.parameters)
 
 
 def _acceptance_ratio(forward: Tensor, reverse: Tensor) -> Tensor:
@@ -146,12 +147,6 @@ def _acceptance_ratio(forward: Tensor, reverse: Tensor) -> Tensor:
         too_low = torch.sigmoid(forward - z - ratio).sum() > torch.sigmoid(z - reverse + ratio).sum()
         low, high = torch.where(too_low, z, low), torch.where(too_low, high, z)
     return (low + high) / 2
-
-
-def complete_states(path: Path, x: Tensor, generator: torch.Generator) -> Tensor:
-    """States of the path's variables from states of the observed ones: hidden units that the path anneals are drawn."""
-    complete = getattr(path, "complete", None)
-    return x.clone() if complete is None else complete(x, generator)
 
 
 def raise_bound(
@@ -200,7 +195,7 @@ def raise_bound(
     if chains < 1:
         raise ArgumentError(f"chains={chains}: at least one backward run from every test point is needed")
     path, ladder = _path(energy, data, base, betas, kernel, forward, generator)
-    start = complete_states(path, x.repeat_interleave(chains, 0), generator)
+    start = path.complete(x.repeat_interleave(chains, 0), generator)
     with torch.no_grad():
         noise = single(path.noise(start, 1, generator))
         moved, _ = path.anneal(start, ladder[-1], ladder[-1], noise)

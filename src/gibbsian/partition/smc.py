@@ -13,9 +13,9 @@ from torch import Tensor
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError
 from gibbsian.kernels import Kernel
-from gibbsian.partition.annealed import from_weights, ladder_of, marks, run_path
+from gibbsian.partition.annealed import from_weights, ladder_of, run_path
 from gibbsian.partition.base import LogZ, require_energy
-from gibbsian.partition.paths import GeometricPath, path_of
+from gibbsian.partition.paths import path_of
 from gibbsian.placement import placement
 from gibbsian.progress import progress_bar
 from gibbsian.random import require_generator
@@ -82,8 +82,7 @@ def smc(
             f"threshold={threshold}, every={every}: a share of the chains in [0, 1], a whole number from 1 on"
         )
     path, ladder = path_of(energy, data, base, kernel), ladder_of(betas)
-    if isinstance(path, GeometricPath):
-        path.tune(ladder, generator)
+    path.tune(ladder, generator)
     x = path.sample(islands * chains, generator=generator)
     population = _Population(islands, chains, threshold, every, generator, x)
     with progress_bar(len(ladder) - 1, "SMC", progress) as tick:
@@ -97,11 +96,12 @@ def smc(
         "resamplings": population.count,
         "states": x,
         "state_log_weights": log_w,
-        **marks(energy, path),
+        "path": path,
+        "energy": energy,
     }
     if not bool(population.count.any()):  # plain annealed importance sampling: every chain has a weight of its own
-        return from_weights(log_z0 + log_w, "SMC", diagnostics)
-    out = from_weights(estimates, "SMC", diagnostics)
+        return from_weights(log_z0 + log_w, "SMC", diagnostics).of(energy)
+    out = from_weights(estimates, "SMC", diagnostics).of(energy)
     width = float(student.ppf(_THREE_SIGMA, islands - 1)) * out.stderr
     return replace(out, lower=out.value - width, upper=out.value + width)
 

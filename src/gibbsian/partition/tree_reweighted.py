@@ -20,11 +20,12 @@ from scipy.sparse.csgraph import breadth_first_order, connected_components, mini
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from gibbsian.capabilities import Pairwise
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, EstimateWarning
 from gibbsian.partition.base import LogZ
 from gibbsian.partition.messages import Beliefs, propagate
-from gibbsian.partition.pairwise import Pairwise, pairwise
+from gibbsian.partition.pairwise import pairwise
 
 __all__ = ["tree_reweighted"]
 
@@ -106,7 +107,7 @@ def tree_reweighted(
         "means": out.means,
     }
     inf, nan = torch.full_like(value, math.inf), torch.full_like(value, math.nan)
-    return LogZ(value, nan, -inf, value, "tree-reweighted", diagnostics)
+    return LogZ(value, nan, -inf, value, "tree-reweighted", diagnostics).of(energy)
 
 
 def _undirected(shares: Tensor) -> Tensor:

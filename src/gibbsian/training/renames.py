@@ -22,6 +22,7 @@ _MOVED = {  # modules that were moved, the longest match first
     "gibbsian.energies.neural_sequence:": "gibbsian.energies.sequence:",
     "gibbsian.objectives.regularisers:": "gibbsian.objectives.regularizers:",
     "gibbsian.factories:": "gibbsian.app.factories:",
+    "gibbsian.partition.bases:": "gibbsian.energies.bases:",
 }
 _RENAMED = {  # single classes
     "gibbsian.energies.conditional:PairMLP": "gibbsian.nets.mlp:PairMLP",

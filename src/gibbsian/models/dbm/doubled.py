@@ -83,5 +83,8 @@ class DoubledRBM(RBM):
     def path(self, base_bias: Tensor | None = None, *, data: Tensor | None = None) -> RBMPath:
         raise self._no_law()
 
-    def tempered(self, beta: Tensor) -> Energy:
+    def tempered(self, beta: Tensor | float) -> Energy:
+        raise self._no_law()
+
+    def annealed(self, beta: Tensor | float) -> Energy:
         raise self._no_law()

@@ -3,18 +3,17 @@
 q(h|v) = Πₗ q(hˡ),   μˡ = σ(cˡ + φ(μ^{l-1})Wˡ + W^{l+1}φ(μ^{l+1})),   log Σ_h exp(-E(v, h)) ≥ -E(v, μ) + H(μ)
 """
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from gibbsian.errors import ArgumentError
+from gibbsian.models.dbm.exact import exact_hidden, exact_noise, few_states
+from gibbsian.models.dbm.layers import LayeredMachine
 from gibbsian.units import Natural, Unit
 
-if TYPE_CHECKING:
-    from gibbsian.models.dbm.machine import DBM
-
-__all__ = ["Posterior", "infer", "log_mass_bound"]
+__all__ = ["Posterior", "draw_hidden", "infer", "log_mass_bound"]
 
 
 class Posterior(NamedTuple):
@@ -35,7 +34,7 @@ class Posterior(NamedTuple):
     converged: bool | None
 
 
-def start(dbm: "DBM", v: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+def start(dbm: LayeredMachine, v: Tensor) -> tuple[Tensor, list[Tensor], list[Tensor]]:
     """Where inference starts: one pass up with the input of inner layers doubled, as they miss that from above.
 
     Returns c¹ + φ(v)W¹, which never changes, and natural parameters and statistics of the layers (φ(v) first).
@@ -60,7 +59,7 @@ def statistic(unit: Unit, natural: Tensor) -> Tensor:
 
 
 def update(
-    dbm: "DBM", parity: int, seen: list[Tensor], below: Tensor, naturals: list[Tensor], damping: float = 0.0
+    dbm: LayeredMachine, parity: int, seen: list[Tensor], below: Tensor, naturals: list[Tensor], damping: float = 0.0
 ) -> None:
     """One half-iteration in place: the layers of a parity from their neighbors' means, `below` the input c¹ + φ(v)W¹
     of the first one, which does not change. Coordinate ascent: without damping the bound never falls."""
@@ -73,7 +72,7 @@ def update(
 
 
 def infer(
-    dbm: "DBM", v: Tensor, *, iterations: int = 50, tolerance: float | None = 1e-5, damping: float = 0.0
+    dbm: LayeredMachine, v: Tensor, *, iterations: int = 50, tolerance: float | None = 1e-5, damping: float = 0.0
 ) -> Posterior:
     """Mean-field posteriors of the hidden layers of a deep Boltzmann machine.
 
@@ -115,7 +114,7 @@ def infer(
         return Posterior(tuple(means), tuple(naturals), done, residual, converged)
 
 
-def log_mass_bound(dbm: "DBM", posterior: Posterior, v: Tensor) -> Tensor:
+def log_mass_bound(dbm: LayeredMachine, posterior: Posterior, v: Tensor) -> Tensor:
     """-E(v, μ) + H(μ) with μ of the odd layers from a posterior and the best μ of the even ones given them, `(batch,)`.
 
     Given the odd layers the even ones can be summed out on average:
@@ -138,3 +137,19 @@ def log_mass_bound(dbm: "DBM", posterior: Posterior, v: Tensor) -> Tensor:
 def odd_term(unit: Unit, own: Tensor, natural: Tensor, mean: Tensor) -> Tensor:
     """own·μ + H(μ) of a layer, `(batch,)`: H = log-partition - η·μ."""
     return ((own - natural) * mean).sum(1) + unit.log_partition(Natural(natural))
+
+
+def draw_hidden(dbm: LayeredMachine, v: Tensor, generator: torch.Generator, steps: int) -> list[Tensor]:
+    """h¹, h², ... ~ p(h | v): exactly where the hidden states can be enumerated, else after `steps` Gibbs sweeps with v
+    clamped that start from the mean-field posterior."""
+    with torch.no_grad():
+        if few_states(dbm):
+            return exact_hidden(dbm, v, tuple(part[0] for part in exact_noise(dbm, v, 1, generator)))
+        numbers = dbm.numbers(v, generator)
+        values: list[Tensor | None] = [v]
+        for i, natural in enumerate(infer(dbm, v).naturals, start=1):
+            values.append(dbm.layers[i].sample(Natural(natural), numbers[i]))
+        for _ in range(steps):
+            numbers = dbm.numbers(v, generator)
+            values = dbm.resample(dbm.resample(values, 1, numbers), 0, numbers, visible=False)
+        return values[1:]  # type: ignore[return-value]

@@ -4,7 +4,7 @@ E(v, h¹, ..., h^L) = Σₗ Eₗ(hˡ) - Σₗ φ(h^{l-1})ᵀ Wˡ φ(hˡ),   h⁰
 """
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
@@ -12,25 +12,26 @@ from torch import Tensor, nn
 
 from gibbsian.domains import Discrete
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError
+from gibbsian.errors import ArgumentError, CapabilityError
 from gibbsian.models.dbm.doubled import DoubledRBM
-from gibbsian.models.dbm.exact import exact_hidden, exact_mass, few_states
-from gibbsian.models.dbm.infer import Posterior, infer, log_mass_bound
+from gibbsian.models.dbm.exact import exact_hidden, exact_mass, exact_noise, few_states
+from gibbsian.models.dbm.infer import Posterior, draw_hidden, infer, log_mass_bound
+from gibbsian.models.dbm.layers import LayeredMachine
+from gibbsian.models.dbm.marginal import LayerMarginal
 from gibbsian.models.dbm.path import DBMPath
-from gibbsian.models.dbm.side import LayerSide
 from gibbsian.random import require_generator, stream
-from gibbsian.units import Bernoulli, Count, Natural, Unit, as_unit, layer_noise
+from gibbsian.units import Count, Unit, as_unit, layer_noise
 
 __all__ = ["DBM"]
 
 
-class DBM(Energy):
+class DBM(LayeredMachine):
     """Deep Boltzmann machine of any depth; `forward(v)` is its free energy, its domain that of the visible units.
 
         two layers of Bernoulli units:  E = -vᵀW¹h¹ - h¹ᵀW²h² - b·v - c¹·h¹ - c²·h²
 
     Given the even layers the odd ones are independent and the other way round, so block Gibbs sampling needs two
-    half-sweeps whatever the depth: `side(0)` is the law of v, h², ... with h¹, h³, ... summed out, `side(1)` that of
+    half-sweeps whatever the depth: `marginal(0)` is the law of v, h², ... with h¹, h³, ... summed out, `marginal(1)` that of
     h¹, h³, ...; both are energies that `kernels.Gibbs` samples, clamps and tempers. `infer` gives mean-field posteriors,
     `log_mass_bound` the bound on log Σ_h exp(-E(v, h)) that they make, which `log_likelihood` uses.
 
@@ -59,10 +60,6 @@ class DBM(Energy):
     True
     """
 
-    layers: Sequence[Unit]
-    weights: nn.ParameterList
-    biases: nn.ParameterList
-
     def __init__(self, *layers: int | Unit, generator: torch.Generator | None = None) -> None:
         if len(layers) < 2:
             raise ArgumentError(f"DBM{layers}: give the visible units and at least one hidden layer")
@@ -85,49 +82,6 @@ class DBM(Energy):
 
     # --- energies -----------------------------------------------------------------------------------
 
-    def natural(self, layer: int, seen: Sequence[Tensor | None]) -> Natural:
-        """Natural parameters of a layer given the statistics φ of its neighbors; other entries are not looked at."""
-        unit, bias = self.layers[layer], self.biases[layer]
-        linear = type(unit).natural is Unit.natural  # bias + input: the bias goes into the product
-        field = bias if linear else None
-        for x, weight in self._neighbors(layer, seen):
-            field = x @ weight if field is None else torch.addmm(field, x, weight)
-        return Natural(field) if linear and field is not None else unit.natural(bias, field)
-
-    def _neighbors(self, layer: int, seen: Sequence[Tensor | None]) -> Iterator[tuple[Tensor, Tensor]]:
-        for other, weight in ((layer - 1, layer - 1), (layer + 1, layer)):
-            if 0 <= other < len(self.layers):
-                x = seen[other]
-                if x is None:
-                    raise ArgumentError(f"layer {layer} has no conditional while layer {other} is unknown")
-                yield x, self.weights[weight] if other < layer else self.weights[weight].T
-
-    def statistics(self, values: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """φ of the values of each layer."""
-        return [None if x is None else unit.statistic(x) for unit, x in zip(self.layers, values, strict=True)]
-
-    def mass(self, values: Sequence[Tensor | None], beta: Tensor | None = None) -> Tensor:
-        """log Σ exp(-βE) over the layers that are None, with these values of the others, `(batch,)`.
-
-        No two neighbors may be None; β is a number or one per row.
-        """
-        seen = self.statistics(values)
-        terms = []
-        for i, (unit, x) in enumerate(zip(self.layers, values, strict=True)):
-            if x is None:
-                natural = self.natural(i, seen)
-                terms.append(unit.log_partition(natural if beta is None else natural.scaled(beta)))
-                own = -unit.constant(self.biases[i])
-            else:
-                own = -unit.energy(x, self.biases[i])
-                if i + 1 < len(seen) and seen[i + 1] is not None:
-                    own = own + (seen[i] @ self.weights[i] * seen[i + 1]).sum(1)
-            terms.append(own if beta is None else beta * own)
-        total = terms[0]
-        for term in terms[1:]:
-            total = total + term
-        return total
-
     def joint(self, v: Tensor, *hidden: Tensor) -> Tensor:
         """E(v, h¹, ..., h^L), `(batch,)`."""
         if len(hidden) != len(self.layers) - 1:
@@ -138,9 +92,13 @@ class DBM(Energy):
         """The free energy F(v) = -log Σ_h exp(-E(v, h)), by enumeration of the smaller half of the hidden layers."""
         return -exact_mass(self, x)
 
-    def side(self, parity: int) -> LayerSide:
+    def marginal(self, parity: int) -> LayerMarginal:
         """The law of the even layers (0: v, h², ...) or of the odd ones (1: h¹, h³, ...), the others summed out."""
-        return LayerSide(self, parity)
+        return LayerMarginal(self, parity)
+
+    def marginals(self) -> Sequence[Energy]:
+        """The even layers, and the odd ones."""
+        return [self.marginal(0), self.marginal(1)]
 
     def sums_exactly(self) -> bool:
         """Whether `forward` is within reach."""
@@ -154,62 +112,36 @@ class DBM(Energy):
         """Mean-field posteriors of the hidden layers; see `Posterior` and `gibbsian.models.dbm.infer`."""
         return infer(self, v, iterations=iterations, tolerance=tolerance, damping=damping)
 
-    def log_mass_bound(self, x: Tensor, *, iterations: int = 50, tolerance: float | None = 1e-5) -> Tensor:
-        """A lower bound on log Σ_h exp(-E(v, h)), `(batch,)`: -E(v, μ) + H(μ) at the mean-field posterior μ."""
+    def log_mass_bound(
+        self,
+        x: Tensor,
+        *,
+        iterations: int = 50,
+        tolerance: float | None = 1e-5,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """A lower bound on log Σ_h exp(-E(v, h)), `(batch,)`: -E(v, μ) + H(μ) at the mean-field posterior μ.
+
+        Nothing is drawn, so that the generator, which other machines need, is not looked at.
+        """
         with torch.no_grad():
             return log_mass_bound(self, self.infer(x, iterations=iterations, tolerance=tolerance), x)
 
-    def resample(
-        self,
-        values: Sequence[Tensor | None],
-        parity: int,
-        noise: dict[int, Tensor],
-        *,
-        clamp: dict[int, Tensor] | None = None,
-        beta: Tensor | None = None,
-        visible: bool = True,
-    ) -> list[Tensor | None]:
-        """Half a sweep: the layers of a parity drawn given the others, where not clamped; v is left out on request."""
-        seen, out = self.statistics(values), list(values)
-        for i in range(parity if visible or parity else 2, len(self.layers), 2):
-            natural = self.natural(i, seen)
-            natural = natural if beta is None else natural.scaled(beta)
-            old = values[i]
-            if old is None:
-                out[i] = self.layers[i].sample(natural, noise[i])
-            else:
-                out[i] = self.layers[i].resample(natural, noise[i], old, None if clamp is None else clamp.get(i))
-        return out
-
     def gibbs_noise(self, x: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, ...]:
         """One uniform to pick the state of the enumerated half, and what the other layers need."""
-        require_generator(generator, x.device)
-        return layer_noise([Bernoulli(1), *self.layers], x, steps, generator, self.layers[0])
+        return exact_noise(self, x, steps, generator)
 
     def gibbs_sweep(self, x: Tensor, noise: tuple[Tensor, ...], clamp: Tensor | None = None) -> Tensor:
-        """h ~ p(h | v) exactly, then v ~ p(v | h¹) where not clamped; for machines of few hidden units, else use `side(0)`."""
+        """h ~ p(h | v) exactly, then v ~ p(v | h¹) where not clamped; for machines of few hidden units, else use `marginal(0)`."""
         with torch.no_grad():
             values: list[Tensor | None] = [x, *exact_hidden(self, x, noise)]
             natural = self.natural(0, self.statistics(values))
             return self.layers[0].resample(natural, noise[1], x, clamp)
 
-    def draw_hidden(self, v: Tensor, *, generator: torch.Generator, sweeps: int = 100) -> list[Tensor]:
-        """h¹, h², ... ~ p(h | v): exactly where the hidden states can be enumerated, else after `sweeps` Gibbs sweeps
+    def draw_hidden(self, v: Tensor, *, generator: torch.Generator, steps: int = 100) -> list[Tensor]:
+        """h¹, h², ... ~ p(h | v): exactly where the hidden states can be enumerated, else after `steps` Gibbs sweeps
         with v clamped that start from the mean-field posterior."""
-        with torch.no_grad():
-            if self.sums_exactly():
-                return exact_hidden(self, v, tuple(part[0] for part in self.gibbs_noise(v, 1, generator)))
-            numbers = self._numbers(v, generator)
-            values: list[Tensor | None] = [v]
-            for i, natural in enumerate(self.infer(v).naturals, start=1):
-                values.append(self.layers[i].sample(Natural(natural), numbers[i]))
-            for _ in range(sweeps):
-                numbers = self._numbers(v, generator)
-                values = self.resample(self.resample(values, 1, numbers), 0, numbers, visible=False)
-            return values[1:]  # type: ignore[return-value]
-
-    def _numbers(self, v: Tensor, generator: torch.Generator) -> dict[int, Tensor]:
-        return {i: part[0] for i, part in enumerate(layer_noise(list(self.layers), v, 1, generator, self.layers[0]))}
+        return draw_hidden(self, v, generator, steps)
 
     def fill_in(self, v: Tensor, clamp: Tensor, *, steps: int = 1000, generator: torch.Generator) -> Tensor:
         """Complete partial examples: Gibbs sweeps with the entries where `clamp` is True held, all else drawn.
@@ -226,9 +158,9 @@ class DBM(Energy):
         v = torch.where(clamp, v, start)
         self.domain.check(v, "v")
         with torch.no_grad():
-            values: list[Tensor | None] = [v, *self.draw_hidden(v, generator=generator, sweeps=1)]
+            values: list[Tensor | None] = [v, *self.draw_hidden(v, generator=generator, steps=1)]
             for _ in range(steps):
-                numbers = self._numbers(v, generator)
+                numbers = self.numbers(v, generator)
                 values = self.resample(self.resample(values, 0, numbers, clamp={0: clamp}), 1, numbers)
             mean = self.layers[0].mean(self.natural(0, self.statistics(values)))
             return torch.where(clamp, v, mean)
@@ -241,6 +173,43 @@ class DBM(Energy):
             data: fit the base to it instead (base rates; for Gaussian units means and variances).
         """
         return DBMPath.of(self, base_bias, data)
+
+    def draw(
+        self,
+        n: int,
+        *,
+        steps: int = 1000,
+        start: Tensor | None = None,
+        clamp: Tensor | None = None,
+        label: int | Tensor | None = None,
+        generator: torch.Generator,
+    ) -> Tensor:
+        """n draws of v: block Gibbs sweeps over the even layers, of which the visible ones are kept.
+
+        Args:
+            n: how many, one chain each.
+            steps: sweeps of every chain.
+            start: visible states to start from, gone through again where there are fewer than n; hidden ones, and all
+                where it is left out, are reference draws of their domains.
+            clamp: True for entries of v that stay.
+            label: refused; a DBM has no classes.
+            generator: required.
+        """
+        if label is not None:
+            raise CapabilityError("a DBM knows no classes to draw from; clamp a label that it was trained with")
+        even, like = self.marginal(0), self.weights[0].detach()
+        require_generator(generator, like.device)
+        layers = even.split(even.domain.sample(n, generator=generator, dtype=like.dtype))
+        if start is not None:
+            layers[0] = start.to(like)[torch.arange(n, device=like.device) % len(start)]
+        held = None
+        if clamp is not None:
+            loose = [torch.zeros(layer.shape, dtype=torch.bool, device=like.device) for layer in layers[1:]]
+            held = even.join([clamp.to(like.device).expand(layers[0].shape), *loose])
+        x = even.join(layers)
+        for _ in range(steps):
+            x = even.gibbs_sweep(x, tuple(part[0] for part in even.gibbs_noise(x, 1, generator)), held)
+        return even.split(x)[0]
 
     # --- learning -----------------------------------------------------------------------------------
 

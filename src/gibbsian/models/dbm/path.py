@@ -6,18 +6,19 @@ For Bernoulli units and two hidden layers
     log p*_β(h¹) = βc¹·h¹ + Σζ((1-β)b^A + β(b + W¹h¹)) + Σζ(β(c² + h¹W²)),   log Z₀ = Σζ(b^A) + (n₁ + n₂) log 2.
 """
 
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from gibbsian.capabilities import Path
 from gibbsian.errors import ArgumentError, ShapeError
+from gibbsian.models.dbm.infer import draw_hidden
+from gibbsian.models.dbm.layers import LayeredMachine
+from gibbsian.models.dbm.marginal import LayerMarginal
 from gibbsian.random import require_generator
 from gibbsian.units import Bernoulli, Natural, layer_noise
-
-if TYPE_CHECKING:
-    from gibbsian.models.dbm.machine import DBM
 
 __all__ = ["DBMPath"]
 
@@ -27,8 +28,8 @@ def _mixed(natural: Natural, base: Natural, beta: Tensor) -> Natural:
     return natural.scaled(beta).plus(base.scaled(1 - beta))
 
 
-class DBMPath:
-    """The path of `DBM.path`: states are the odd layers h¹, h³, ..., as in `DBM.side(1)`.
+class DBMPath(Path):
+    """The path of `DBM.path`: states are the odd layers h¹, h³, ..., as in `DBM.marginal(1)`.
 
     The base has independent visible units fitted to data, and uniform hidden ones. Half of the units never have to be
     sampled for a weight, and a move costs two half-sweeps.
@@ -41,14 +42,14 @@ class DBMPath:
     tensor(6.2383)
     """
 
-    def __init__(self, dbm: "DBM", base: Natural) -> None:
-        self.dbm, self.side = dbm, dbm.side(1)
+    def __init__(self, dbm: LayeredMachine, base: Natural) -> None:
+        self.dbm, self.odd = dbm, LayerMarginal(dbm, 1)
         fixed = Natural(base.linear.detach(), None if base.precision is None else base.precision.detach())
         like = dbm.weights[0].detach()
         self.bases = [fixed, *(unit.base(like) for unit in list(dbm.layers)[1:])]
 
     @classmethod
-    def of(cls, dbm: "DBM", base_bias: Tensor | None, data: Tensor | None) -> Self:
+    def of(cls, dbm: LayeredMachine, base_bias: Tensor | None, data: Tensor | None) -> Self:
         """From a bias, or fitted to data."""
         visible, like = dbm.layers[0], dbm.biases[0]
         if base_bias is not None and data is not None:
@@ -72,26 +73,26 @@ class DBMPath:
         """n exact draws of the odd layers of the base: uniform."""
         weight = self.dbm.weights[0]
         require_generator(generator, weight.device)
-        noise = layer_noise([self.dbm.layers[i] for i in self.side.own], weight.new_empty(n, 1), 1, generator)
+        noise = layer_noise([self.dbm.layers[i] for i in self.odd.own], weight.new_empty(n, 1), 1, generator)
         layers = [
-            self.dbm.layers[i].sample(self.bases[i], part[0]) for i, part in zip(self.side.own, noise, strict=True)
+            self.dbm.layers[i].sample(self.bases[i], part[0]) for i, part in zip(self.odd.own, noise, strict=True)
         ]
-        return self.side.join(layers)
+        return self.odd.join(layers)
 
-    def complete(self, v: Tensor, generator: torch.Generator) -> Tensor:
+    def complete(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """The odd layers given visible states: exact draws for few hidden units, else by clamped sweeps."""
-        if v.shape[1:] == self.side.domain.shape != self.dbm.domain.shape:
-            return v.clone()
-        hidden = self.dbm.draw_hidden(v, generator=generator)
-        return self.side.join([hidden[i - 1] for i in self.side.own])
+        if x.shape[1:] == self.odd.domain.shape != self.dbm.domain.shape:
+            return x.clone()
+        hidden = draw_hidden(self.dbm, x, generator, 100)
+        return self.odd.join([hidden[i - 1] for i in self.odd.own])
 
     def noise(self, x: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, ...]:
         """The random numbers of `steps` calls of `anneal`, with that leading axis."""
-        return self.side.gibbs_noise(x, steps, generator)
+        return self.odd.gibbs_noise(x, steps, generator)
 
     def log_density(self, x: Tensor, beta: Tensor) -> Tensor:
         """log p*_β of states of the odd layers, `(batch,)`."""
-        dbm, values = self.dbm, self.side._values(x)
+        dbm, values = self.dbm, self.odd.values_of(x)
         seen = dbm.statistics(values)
         total = x.new_zeros(len(x))
         for i, unit in enumerate(dbm.layers):
@@ -105,17 +106,17 @@ class DBMPath:
 
     def anneal(self, x: Tensor, beta: Tensor, next_beta: Tensor, noise: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
         """Weight from β to the next β, then the even layers and the odd ones drawn there: (x', log weight)."""
-        dbm, side = self.dbm, self.side
+        dbm, odd = self.dbm, self.odd
         with torch.no_grad():
             before, after = (torch.as_tensor(b) for b in (beta, next_beta))  # numbers on the host go along for free
-            values = side._values(x)
+            values = odd.values_of(x)
             seen = dbm.statistics(values)
-            numbers = dict(zip((*side.others, *side.own), noise, strict=True))
+            numbers = dict(zip((*odd.others, *odd.own), noise, strict=True))
             increment = torch.zeros(len(x), dtype=torch.float64, device=x.device)
             own = x.new_zeros(len(x))
-            for i in side.own:
+            for i in odd.own:
                 own = own - dbm.layers[i].energy(values[i], dbm.biases[i])  # type: ignore[arg-type]
-            for i in side.others:
+            for i in odd.others:
                 unit, natural = dbm.layers[i], dbm.natural(i, seen)
                 own = own - unit.constant(dbm.biases[i])
                 low, high = (_mixed(natural, self.bases[i], b) for b in (before, after))
@@ -125,10 +126,10 @@ class DBMPath:
                     increment += unit.log_partition(high).double() - unit.log_partition(low).double()
                 values[i] = unit.sample(high, numbers[i])
             increment += (after - before) * own.double()
-            for i in side.own:
+            for i in odd.own:
                 values[i] = None
-            return side.join(self._odd(values, after, numbers)), increment
+            return odd.join(self._odd(values, after, numbers)), increment
 
     def _odd(self, values: list[Tensor | None], beta: Tensor, numbers: dict[int, Tensor]) -> list[Tensor]:
         drawn = self.dbm.resample(values, 1, numbers, beta=beta)  # their base is uniform: β natural
-        return [drawn[i] for i in self.side.own]  # type: ignore[misc]
+        return [drawn[i] for i in self.odd.own]  # type: ignore[misc]

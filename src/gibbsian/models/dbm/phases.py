@@ -7,18 +7,16 @@ given the even ones, which are at hand and vary less.
 """
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from gibbsian.models.dbm.infer import odd_term, start, statistic, update
+from gibbsian.models.dbm.layers import LayeredMachine
 from gibbsian.models.rbm.contrast import Way
 from gibbsian.random import normals, quick_uniforms
 from gibbsian.units import Bernoulli, Natural, Unit
-
-if TYPE_CHECKING:
-    from gibbsian.models.dbm.machine import DBM
 
 __all__ = ["Phase", "linear_layers", "negative_phase", "phase_contrast", "positive_phase"]
 
@@ -34,19 +32,19 @@ class Phase(NamedTuple):
     energy: Tensor
 
 
-def linear_layers(dbm: "DBM") -> bool:
+def linear_layers(dbm: LayeredMachine) -> bool:
     """Whether all biases enter the energy linearly, as those of Bernoulli, Spin and Softmax units do."""
     return all(type(unit).natural is Unit.natural and not unit.real for unit in dbm.layers)
 
 
-def _ends(dbm: "DBM") -> dict[int, Way]:
+def _ends(dbm: LayeredMachine) -> dict[int, Way]:
     """The layers with one neighbor by number, where product, bias and logistic function can be done at once."""
     top = len(dbm.layers) - 1
     ways = {0: Way.of(dbm.biases[0], dbm.weights[0].T), top: Way.of(dbm.biases[top], dbm.weights[-1])}
     return {i: way for i, way in ways.items() if isinstance(dbm.layers[i], Bernoulli) and i % 2 == 0}
 
 
-def positive_phase(dbm: "DBM", v: Tensor, iterations: int) -> tuple[Phase, Tensor]:
+def positive_phase(dbm: LayeredMachine, v: Tensor, iterations: int) -> tuple[Phase, Tensor]:
     """Means of all layers given the data after a fixed number of mean-field iterations; and by how much the last one
     changed h¹ at most."""
     below, naturals, seen = start(dbm, v)
@@ -85,7 +83,7 @@ def _numbers(units: list[Unit], n: int, generator: torch.Generator, like: Tensor
 
 
 def negative_phase(
-    dbm: "DBM", layers: tuple[Tensor, ...], steps: int, generator: torch.Generator
+    dbm: LayeredMachine, layers: tuple[Tensor, ...], steps: int, generator: torch.Generator
 ) -> tuple[Phase, tuple[Tensor, ...]]:
     """`steps` sweeps of the chains, the even layers given the odd ones first; their statistics, and where they are."""
     values = list(layers)

@@ -6,7 +6,8 @@ p(v, h¹, ..., h^L) = p(v | h¹) ··· p(h^{L-2} | h^{L-1}) p(h^{L-1}, h^L)
 import copy
 import itertools
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -248,6 +249,14 @@ class DBN(Energy):
                 bias = torch.cat([bias.new_zeros(self.classes), bias])
         return self.top.path(bias)
 
+    def marginals(self) -> Sequence[Energy]:
+        """Those of the top RBM: the directed layers are normalized."""
+        return self.top.marginals()
+
+    def of_length(self, total: int) -> Self:
+        """The network itself: one log Z serves documents of all lengths."""
+        return self
+
     # --- labels -------------------------------------------------------------------------------------
 
     def _need_labels(self, what: str) -> int:
@@ -343,6 +352,21 @@ class DBN(Energy):
             x = self.top.gibbs_sweep(x, tuple(part[0] for part in noise), clamp)
         return self.down(self.features_of(x), generator=generator, mean=mean, total=total)
 
+    def draw(
+        self,
+        n: int,
+        *,
+        steps: int = 1000,
+        start: Tensor | None = None,
+        clamp: Tensor | None = None,
+        label: int | Tensor | None = None,
+        generator: torch.Generator,
+    ) -> Tensor:
+        """`generate`, for whoever draws any model; nothing of v can be held, since it is generated from above."""
+        if clamp is not None:
+            raise CapabilityError("a DBN generates v from its top layers, so that no entry of v can be held")
+        return self.generate(n, steps=steps, label=label, start=start, generator=generator)
+
     def features_of(self, x: Tensor) -> Tensor:
         """The states of the last layer but one in states of the top machine's visible layer."""
         return x if self.classes is None else x[:, self.classes :].unflatten(1, self.penultimate.domain.shape)
@@ -371,6 +395,10 @@ class DBN(Energy):
                 return h
             return torch.cat([self.one_hot(batch[1], h), h.flatten(1)], 1)
 
+    def machine(self, stage: int) -> RBM:
+        """The RBM of two neighboring layers, with the network's own parameters."""
+        return machine_of(self.layers, self.top, stage)
+
     def begin_stage(self, stage: int, batch: Tensor) -> RBM:
         """The RBM of two neighboring layers with the model's own parameters, started from the one below it.
 
@@ -378,9 +406,9 @@ class DBN(Energy):
         turned over: W = W_belowᵀ, b = c_below, c = b_below. Further units begin with small weights, compensated in
         the visible bias. Elsewhere it starts from small weights and the base rates of `batch`.
         """
-        machine = machine_of(self, stage)
+        machine = self.machine(stage)
         with torch.no_grad():
-            if self.tied and can_tie(self, stage):
+            if self.tied and stage and can_tie(self.layers[stage - 1].lower, machine.hidden):
                 tie(machine, self.layers[stage - 1])
             else:
                 machine.visible_bias.copy_(machine.visible.fit_bias(batch))
@@ -412,7 +440,8 @@ class DBN(Energy):
             classes = self._need_labels("to_classifier() without a number of classes")
         if self.classes is not None and classes != self.classes:
             raise ArgumentError(f"to_classifier({classes}): the network has labels of {self.classes} classes")
-        return classifier_of(self, classes, self.domain if domain is None else domain, generator)
+        domain = self.domain if domain is None else domain
+        return classifier_of(self.layers, self.top, self.classes or 0, classes, domain, generator)
 
     def extra_repr(self) -> str:
         return f"labels={self.classes}" if self.classes else ""

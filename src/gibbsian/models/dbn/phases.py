@@ -9,7 +9,7 @@ end; its lowest layer is drawn as well, so that recognition learns from fantasie
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,18 +17,15 @@ from torch.nn import functional as F
 
 from gibbsian.derivatives.known import Gradients, with_gradients
 from gibbsian.fast.compiled import compiled_copy
-from gibbsian.models.dbn.directed import below
+from gibbsian.models.dbn.directed import Directed, below
 from gibbsian.models.rbm.contrast import Way
 from gibbsian.random import quick_uniforms
-
-if TYPE_CHECKING:
-    from gibbsian.models.dbn.directed import Directed
 
 __all__ = ["sleep_phase", "wake_phase"]
 
 
 def wake_phase(
-    layers: Sequence["Directed"], x: Tensor, generator: torch.Generator, *, fused: bool = False
+    layers: Sequence[Directed], x: Tensor, generator: torch.Generator, *, fused: bool = False
 ) -> tuple[Tensor, Gradients | None, Tensor]:
     """Σ_l -log p(x^{l-1} | x^l) averaged over the batch, differentiable in G and g, its gradients, and
     the states x^{L-1}."""
@@ -40,7 +37,7 @@ def wake_phase(
 
 
 def sleep_phase(
-    layers: Sequence["Directed"], y: Tensor, generator: torch.Generator, *, fused: bool = False
+    layers: Sequence[Directed], y: Tensor, generator: torch.Generator, *, fused: bool = False
 ) -> tuple[Tensor, Gradients | None]:
     """Σ_l -log q(y^l | y^{l-1}) averaged over the batch, differentiable in R and r, and its gradients; y are states of
     layer L-1."""
@@ -55,7 +52,7 @@ def sleep_phase(
 Ways = list[tuple[Way, Way]]  # up and down, of every layer from below
 
 
-def _ways(layers: Sequence["Directed"]) -> Ways:
+def _ways(layers: Sequence[Directed]) -> Ways:
     return [
         (
             Way.of(layer.recognition_bias.detach(), layer.recognition_weight.detach()),
@@ -69,7 +66,7 @@ def _uniforms(x: Tensor, size: int, generator: torch.Generator) -> Tensor:
     return quick_uniforms(len(x) * size, generator, dtype=x.dtype, device=x.device).view(len(x), size)
 
 
-def _runner(phase: Any, x: Tensor, layers: Sequence["Directed"], fused: bool) -> Any:
+def _runner(phase: Any, x: Tensor, layers: Sequence[Directed], fused: bool) -> Any:
     """The phase, compiled where a training step is captured on CUDA."""
     if not (fused and x.is_cuda):
         return phase

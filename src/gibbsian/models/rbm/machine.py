@@ -4,17 +4,22 @@ E(v, h) = E_v(v) + E_h(h) - φ(v)ᵀ W φ(h),    F(v) = E_v(v) - log Σ_h exp(-E
 """
 
 import copy
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
-from gibbsian.capabilities import Contrast
+from gibbsian.capabilities import Contrast, Pairwise
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, DivergenceError, ShapeError
+from gibbsian.errors import ArgumentError, CapabilityError, DivergenceError, ShapeError
+from gibbsian.models.annealing import AnnealedMachine
+from gibbsian.models.pairwise import from_dense
 from gibbsian.models.rbm.contrast import bernoulli_contrast
-from gibbsian.models.rbm.path import RBMPath, TemperedRBM
+from gibbsian.models.rbm.fused_path import BernoulliPath
+from gibbsian.models.rbm.hidden import HiddenMarginal
+from gibbsian.models.rbm.path import RBMPath
 from gibbsian.random import require_generator, stream
-from gibbsian.units import Bernoulli, Count, Gaussian, Joined, Natural, Softmax, Unit, as_unit, layer_noise
+from gibbsian.units import Bernoulli, Count, Gaussian, Joined, Natural, Softmax, Spin, Unit, as_unit, layer_noise
 
 __all__ = ["RBM"]
 
@@ -106,8 +111,15 @@ class RBM(Energy):
 
     def forward(self, v: Tensor) -> Tensor:
         """The free energy F(v) = -log Σ_h exp(-E(v, h))."""
+        return self.free_energy(v)
+
+    def free_energy(self, v: Tensor, beta: Tensor | None = None) -> Tensor:
+        """The free energy of the machine with joint energy βE; β a number or one per row."""
         self.check_proper()
-        return self.own_energy(v) - self.hidden.log_partition(self.hidden_natural(v))
+        own, hidden = self.own_energy(v), self.hidden_natural(v)
+        if beta is not None:
+            own, hidden = beta * own, hidden.scaled(beta)
+        return own - self.hidden.log_partition(hidden)
 
     def own_energy(self, v: Tensor) -> Tensor:
         """F(v) without the cumulant of the hidden layer."""
@@ -170,15 +182,46 @@ class RBM(Energy):
         self.check_proper()
         return layer_noise([self.hidden, self.visible], x, steps, generator, self.visible)
 
-    def gibbs_sweep(self, x: Tensor, noise: tuple[Tensor, ...], clamp: Tensor | None = None) -> Tensor:
-        """h ~ p(h | v), then v ~ p(v | h) where not `clamp`."""
+    def gibbs_sweep(
+        self, x: Tensor, noise: tuple[Tensor, ...], clamp: Tensor | None = None, beta: Tensor | None = None
+    ) -> Tensor:
+        """h ~ p(h | v), then v ~ p(v | h) where not `clamp`; at joint energy βE where β is given."""
         with torch.no_grad():
-            h = self.hidden.sample(self.hidden_natural(x), noise[0])
-            return self.visible.resample(self.visible_natural(h), noise[1], x, clamp)
+            hidden = self.hidden_natural(x)
+            h = self.hidden.sample(hidden if beta is None else hidden.scaled(beta), noise[0])
+            visible = self.visible_natural(h)
+            return self.visible.resample(visible if beta is None else visible.scaled(beta), noise[1], x, clamp)
 
-    def tempered(self, beta: Tensor) -> Energy:
+    def annealed(self, beta: Tensor | float) -> Energy:
         """The machine with joint energy βE(v, h), β a number or one per row: its block conditionals stay exact."""
-        return TemperedRBM(self, torch.as_tensor(beta))
+        return AnnealedMachine(self, beta)
+
+    # --- partition functions ------------------------------------------------------------------------
+
+    def marginals(self) -> Sequence[Energy]:
+        """The visible layer, and the hidden one."""
+        return [self, HiddenMarginal(self)]
+
+    def of_length(self, total: int) -> Energy:
+        """The hidden layer of documents of `total` words."""
+        return HiddenMarginal(self, total)
+
+    def pairwise(self) -> Pairwise:
+        """Both layers as {0, 1} units."""
+        low = []
+        for layer in (self.visible, self.hidden):
+            if not isinstance(layer, Bernoulli | Spin):
+                raise CapabilityError(
+                    f"a pairwise form needs two-valued units, this RBM has {type(layer).__name__} ones; use "
+                    "partition.ais, or partition.exact where one layer is small"
+                )
+            low.append(self.weight.new_full((layer.n,), -1.0 if isinstance(layer, Spin) else 0.0))
+        with torch.no_grad():
+            nv, nh = self.weight.shape
+            dense = self.weight.new_zeros(nv + nh, nv + nh)
+            dense[:nv, nv:] = self.weight
+            dense[nv:, :nv] = self.weight.T
+            return from_dense(dense, torch.cat([self.visible_bias, self.hidden_bias]), torch.cat(low))
 
     def path(self, base_bias: Tensor | None = None, *, data: Tensor | None = None) -> RBMPath:
         """The annealing path from independent units to this machine, for annealed importance sampling.
@@ -191,12 +234,18 @@ class RBM(Energy):
             raise ArgumentError("give base_bias or data, not both: data fits the base bias itself")
         if data is not None:
             self.domain.check(data, "data")
-            return RBMPath(self, self.visible.fit(data))
+            return self._path(self.visible.fit(data))
         if base_bias is None:
-            return RBMPath(self, self.visible.base(self.weight))
+            return self._path(self.visible.base(self.weight))
         if base_bias.shape != self.visible_bias.shape:
             raise ShapeError(f"base_bias has shape {tuple(base_bias.shape)}, expected {tuple(self.visible_bias.shape)}")
-        return RBMPath(self, self.visible.natural(base_bias.to(self.weight)))
+        return self._path(self.visible.natural(base_bias.to(self.weight)))
+
+    def _path(self, base: Natural) -> RBMPath:
+        """The fused path where both layers are Bernoulli, else its plain twin."""
+        if self.bernoulli:
+            return BernoulliPath(self, base, self.weight, self.hidden_bias)
+        return RBMPath(self, base)
 
     # --- learning -----------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Restricted Boltzmann machines at other temperatures, and the path from independent units to a machine.
+"""The path from independent units to a restricted Boltzmann machine.
 
     E_β(v, h) = (1-β) [E_A(v) + E_0(h)] + β E(v, h)
 
@@ -9,17 +9,15 @@ unit scale for real ones), so the base is normalized exactly and every member ha
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from gibbsian.capabilities import Path
 from gibbsian.domains import Domain
-from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError
+from gibbsian.models.annealing import AnnealedMachine
 from gibbsian.random import normals, require_generator, uniforms
 from gibbsian.units import Natural, Unit
 
-__all__ = ["RBMPath", "TemperedRBM"]
-
-Base = tuple[Natural, Natural]  # of the visible and of the hidden layer
+__all__ = ["Bridge", "RBMPath"]
 
 
 class TwoLayers(Protocol):
@@ -47,10 +45,9 @@ class TwoLayers(Protocol):
     def gibbs_noise(self, x: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, ...]: ...
 
 
-def _mixed(natural: Natural, base: Natural | None, beta: Tensor) -> Natural:
+def _mixed(natural: Natural, base: Natural, beta: Tensor) -> Natural:
     """β natural + (1-β) base."""
-    natural = natural.scaled(beta)
-    return natural if base is None else natural.plus(base.scaled(1 - beta))
+    return natural.scaled(beta).plus(base.scaled(1 - beta))
 
 
 def _natural_energy(natural: Natural, v: Tensor) -> Tensor:
@@ -60,66 +57,57 @@ def _natural_energy(natural: Natural, v: Tensor) -> Tensor:
     return energy if natural.precision is None else energy + 0.5 * (v.square() @ natural.precision)
 
 
-def _free_energy(rbm: TwoLayers, base: Base | None, beta: Tensor, v: Tensor, hidden: Natural) -> Tensor:
-    """The free energy at β, from the natural parameters of h given v at β = 1."""
-    energy = beta * rbm.own_energy(v) - rbm.hidden.log_partition(_mixed(hidden, base[1] if base else None, beta))
-    return energy if base is None else energy + (1 - beta) * _natural_energy(base[0], v)
+class Bridge(nn.Module):
+    """The machine with joint energy (1-β) [E_A(v) + E_0(h)] + βE(v, h), β a number or one per row."""
 
-
-def _sweep(
-    rbm: TwoLayers,
-    base: Base | None,
-    beta: Tensor,
-    v: Tensor,
-    hidden: Natural,
-    noise: tuple[Tensor, ...],
-    clamp: Tensor | None,
-) -> Tensor:
-    """h ~ p_β(h | v), v ~ p_β(v | h)."""
-    h = rbm.hidden.sample(_mixed(hidden, base[1] if base else None, beta), noise[0])
-    visible = _mixed(rbm.visible_natural(h), base[0] if base else None, beta)
-    return rbm.visible.resample(visible, noise[1], v, clamp)
-
-
-class TemperedRBM(Energy):
-    """A machine whose joint energy is βE(v, h), or (1-β) base + βE(v, h); β a number or one per row.
-
-    `forward(v)` is its own free energy: the hidden units are summed out at this temperature.
-    """
-
-    beta: Tensor
-
-    def __init__(self, rbm: TwoLayers, beta: Tensor, base: Base | None = None) -> None:
-        super().__init__(rbm.domain)
-        if beta.dim() > 1:
-            raise ArgumentError(f"beta has shape {tuple(beta.shape)}, expected a number or one per row")
+    def __init__(self, rbm: TwoLayers, base: tuple[Natural, Natural]) -> None:
+        super().__init__()
         self.rbm = rbm
-        self.register_buffer("beta", beta.to(rbm.visible_bias), persistent=False)
-        parts = [None] * 4 if base is None else [part for natural in base for part in natural]
-        for i, part in enumerate(parts):  # buffers, so that they move along with the machine
-            self.register_buffer(f"base_{i}", part, persistent=False)
+        for i, part in enumerate(part for natural in base for part in natural):
+            part = None if part is None else part.detach()
+            self.register_buffer(f"base_{i}", part, persistent=False)  # so that it moves along with the machine
 
     @property
-    def base(self) -> Base | None:
-        """The natural parameters of the base's visible and hidden layers, or None without a base."""
-        parts: list[Tensor] = [getattr(self, f"base_{i}") for i in range(4)]
-        return None if parts[0] is None else (Natural(parts[0], parts[1]), Natural(parts[2], parts[3]))
+    def domain(self) -> Domain:
+        """That of the visible units."""
+        return self.rbm.domain
 
-    def forward(self, x: Tensor) -> Tensor:
-        self.rbm.check_proper()
-        return _free_energy(self.rbm, self.base, self.beta, x, self.rbm.hidden_natural(x))
+    @property
+    def base(self) -> tuple[Natural, Natural]:
+        """The natural parameters of the base's visible and hidden layers."""
+        parts: list[Tensor] = [getattr(self, f"base_{i}") for i in range(4)]
+        return Natural(parts[0], parts[1]), Natural(parts[2], parts[3])
+
+    def free_energy(self, x: Tensor, beta: Tensor, hidden: Natural | None = None) -> Tensor:
+        """The free energy at β; `hidden` are the natural parameters of h given x at β = 1, where they are known."""
+        visible, own = self.base
+        if hidden is None:
+            self.rbm.check_proper()
+            hidden = self.rbm.hidden_natural(x)
+        energy = beta * self.rbm.own_energy(x) - self.rbm.hidden.log_partition(_mixed(hidden, own, beta))
+        return energy + (1 - beta) * _natural_energy(visible, x)
 
     def gibbs_noise(self, x: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, ...]:
         """The same as the machine's."""
         return self.rbm.gibbs_noise(x, steps, generator)
 
-    def gibbs_sweep(self, x: Tensor, noise: tuple[Tensor, ...], clamp: Tensor | None = None) -> Tensor:
+    def gibbs_sweep(
+        self,
+        x: Tensor,
+        noise: tuple[Tensor, ...],
+        clamp: Tensor | None,
+        beta: Tensor,
+        hidden: Natural | None = None,
+    ) -> Tensor:
         """h ~ p_β(h | v), then v ~ p_β(v | h) where not `clamp`."""
         with torch.no_grad():
-            return _sweep(self.rbm, self.base, self.beta, x, self.rbm.hidden_natural(x), noise, clamp)
+            visible, own = self.base
+            hidden = self.rbm.hidden_natural(x) if hidden is None else hidden
+            h = self.rbm.hidden.sample(_mixed(hidden, own, beta), noise[0])
+            return self.rbm.visible.resample(_mixed(self.rbm.visible_natural(h), visible, beta), noise[1], x, clamp)
 
 
-class RBMPath:
+class RBMPath(Path):
     """The path of `RBM.path`: `at(beta)` is an energy with exact block Gibbs sweeps, and `log_z0()` normalizes
     `at(0)`.
 
@@ -138,17 +126,21 @@ class RBMPath:
 
     def __init__(self, rbm: TwoLayers, base: Natural) -> None:
         self.rbm = rbm
-        fixed = Natural(base.linear.detach(), None if base.precision is None else base.precision.detach())
-        self.base = (fixed, rbm.hidden.base(rbm.visible_bias.detach()))
+        self.bridge = Bridge(rbm, (base, rbm.hidden.base(rbm.visible_bias.detach())))
+
+    @property
+    def base(self) -> tuple[Natural, Natural]:
+        """The natural parameters of the base's visible and hidden layers."""
+        return self.bridge.base
 
     @property
     def domain(self) -> Domain:
         """That of the visible units."""
         return self.rbm.domain
 
-    def at(self, beta: float | Tensor) -> TemperedRBM:
+    def at(self, beta: float | Tensor) -> AnnealedMachine:
         """The member at β, a number or one per row; β = 1 is the machine itself."""
-        return TemperedRBM(self.rbm, torch.as_tensor(beta), self.base)
+        return AnnealedMachine(self.bridge, beta)
 
     def log_z0(self) -> Tensor:
         """log Z of the base, exactly: the cumulants of both layers. For counts, of the declared length."""
@@ -164,20 +156,17 @@ class RBMPath:
         with torch.no_grad():
             return visible.sample(self.base[0], noise.reshape(n, -1))
 
-    def noise(self, v: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+    def noise(self, x: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, ...]:
         """The random numbers of `steps` calls of `anneal`, with that leading axis."""
-        return self.rbm.gibbs_noise(v, steps, generator)
+        return self.rbm.gibbs_noise(x, steps, generator)
 
-    def anneal(
-        self, v: Tensor, beta: Tensor, next_beta: Tensor, noise: tuple[Tensor, ...], clamp: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """Weight from β to the next β, then one sweep there: (v', log p*_next(v) - log p*_β(v)).
+    def anneal(self, x: Tensor, beta: Tensor, next_beta: Tensor, noise: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        """Weight from β to the next β, then one sweep there: (x', log p*_next(x) - log p*_β(x)).
 
-        The same as `at(beta)(v) - at(next_beta)(v)` and a sweep of `at(next_beta)`, with two products instead
+        The same as `at(beta)(x) - at(next_beta)(x)` and a sweep of `at(next_beta)`, with two products instead
         of four.
         """
         with torch.no_grad():
-            hidden = self.rbm.hidden_natural(v)
-            before = _free_energy(self.rbm, self.base, beta, v, hidden)
-            after = _free_energy(self.rbm, self.base, next_beta, v, hidden)
-            return _sweep(self.rbm, self.base, next_beta, v, hidden, noise, clamp), before - after
+            hidden = self.rbm.hidden_natural(x)
+            before, after = (self.bridge.free_energy(x, b, hidden) for b in (beta, next_beta))
+            return self.bridge.gibbs_sweep(x, noise, None, next_beta, hidden), before - after

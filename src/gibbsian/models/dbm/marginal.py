@@ -4,24 +4,21 @@ E(v, h², ...) = -log Σ_{h¹, h³, ...} exp(-E(v, h¹, h², ...)),   and the ot
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from gibbsian.capabilities import Path
 from gibbsian.domains import Binary, Categorical, Domain, Spin
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError
-from gibbsian.models.tempered import TemperedMachine
+from gibbsian.models.annealing import AnnealedMachine
+from gibbsian.models.dbm.layers import LayeredMachine
 from gibbsian.random import require_generator
 from gibbsian.units import Bernoulli, Joined, Softmax, Unit, layer_noise
 from gibbsian.units import Spin as SpinUnit
 
-if TYPE_CHECKING:
-    from gibbsian.models.dbm.machine import DBM
-    from gibbsian.models.dbm.path import DBMPath
-
-__all__ = ["LayerSide"]
+__all__ = ["LayerMarginal"]
 
 
 def stacked(units: Sequence[Unit]) -> Domain:
@@ -39,7 +36,7 @@ def stacked(units: Sequence[Unit]) -> Domain:
     return Joined(*units).domain
 
 
-class LayerSide(Energy):
+class LayerMarginal(Energy):
     """The even layers (parity 0: v, h², ...) or the odd ones (parity 1: h¹, h³, ...) of a `DBM`.
 
     Events are the layers one after the other, the lowest first; `split` and `join` go between them and layers. Exact
@@ -48,17 +45,19 @@ class LayerSide(Energy):
 
     >>> import gibbsian as gb
     >>> g = torch.Generator().manual_seed(0)
-    >>> side = gb.models.DBM(4, 3, 2).side(0)
-    >>> x = side.domain.sample(5, generator=g)
-    >>> trace = gb.sample(side, gb.kernels.Gibbs(), x, steps=10, generator=g)
-    >>> v, h2 = side.split(trace.last)
+    >>> even = gb.models.DBM(4, 3, 2).marginal(0)
+    >>> x = even.domain.sample(5, generator=g)
+    >>> trace = gb.sample(even, gb.kernels.Gibbs(), x, steps=10, generator=g)
+    >>> v, h2 = even.split(trace.last)
     >>> v.shape, h2.shape
     (torch.Size([5, 4]), torch.Size([5, 2]))
     """
 
-    def __init__(self, dbm: "DBM", parity: int) -> None:
+    def __init__(self, dbm: LayeredMachine, parity: int) -> None:
         if parity not in (0, 1):
-            raise ArgumentError(f"side({parity!r}): 0 for the even layers v, h², ..., 1 for the odd ones h¹, h³, ...")
+            raise ArgumentError(
+                f"marginal({parity!r}): 0 for the even layers v, h², ..., 1 for the odd ones h¹, h³, ..."
+            )
         super().__init__(stacked(list(dbm.layers)[parity::2]))
         self.dbm, self.parity = dbm, parity
         self.own = list(range(parity, len(dbm.layers), 2))
@@ -78,7 +77,8 @@ class LayerSide(Energy):
             return layers[0]
         return torch.cat([layer.flatten(1) for layer in layers], 1).reshape(-1, *self.domain.shape)
 
-    def _values(self, x: Tensor) -> list[Tensor | None]:
+    def values_of(self, x: Tensor) -> list[Tensor | None]:
+        """The layers of the machine: those of events, and None for the others."""
         values: list[Tensor | None] = [None] * len(self.dbm.layers)
         for i, layer in zip(self.own, self.split(x), strict=True):
             values[i] = layer
@@ -89,11 +89,11 @@ class LayerSide(Energy):
 
     def free_energy(self, x: Tensor, beta: Tensor | None = None) -> Tensor:
         """The energy of these layers in the machine with joint energy βE; β a number or one per row."""
-        return -self.dbm.mass(self._values(x), beta)
+        return -self.dbm.mass(self.values_of(x), beta)
 
-    def tempered(self, beta: Tensor) -> Energy:
+    def annealed(self, beta: Tensor | float) -> Energy:
         """The machine with joint energy βE: its block conditionals stay exact."""
-        return TemperedMachine(self, beta)
+        return AnnealedMachine(self, beta)
 
     def gibbs_noise(self, x: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, ...]:
         """Random numbers for the other layers, and for these."""
@@ -109,7 +109,7 @@ class LayerSide(Energy):
             mask = None
             if clamp is not None:
                 mask = dict(zip(self.own, self.split(clamp.expand(x.shape)), strict=True))
-            values = self.dbm.resample(self._values(x), 1 - self.parity, numbers, beta=beta)
+            values = self.dbm.resample(self.values_of(x), 1 - self.parity, numbers, beta=beta)
             values = self.dbm.resample(values, self.parity, numbers, clamp=mask, beta=beta)
             return self.join([values[i] for i in self.own])  # type: ignore[misc]
 
@@ -118,13 +118,13 @@ class LayerSide(Energy):
         noise = tuple(part[0] for part in self.gibbs_noise(x, 1, generator))
         numbers = dict(zip((*self.others, *self.own), noise, strict=True))
         with torch.no_grad():
-            return self.dbm.resample(self._values(x), 1 - self.parity, numbers)  # type: ignore[return-value]
+            return self.dbm.resample(self.values_of(x), 1 - self.parity, numbers)  # type: ignore[return-value]
 
-    def path(self, base_bias: Tensor | None = None, *, data: Tensor | None = None) -> "DBMPath":
+    def path(self, base_bias: Tensor | None = None, *, data: Tensor | None = None) -> Path:
         """The annealing path of the machine, from states of the odd layers; only parity 1 lies on it."""
         if self.parity == 0 or data is not None:
             raise ArgumentError(
-                "the path anneals the odd layers: use dbm.path(data=...), or side(1) with base= the visible bias of the "
+                "the path anneals the odd layers: use dbm.path(data=...), or marginal(1) with base= the visible bias of the "
                 "base, such as dbm.layers[0].fit_bias(data)"
             )
         return self.dbm.path(base_bias)

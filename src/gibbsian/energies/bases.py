@@ -5,13 +5,21 @@ import math
 import torch
 from torch import Tensor
 
-from gibbsian.domains import Binary, Box, Categorical, Domain, NonNegative, Real, Spin
+from gibbsian.domains import Binary, Box, Categorical, Discrete, Domain, NonNegative, Real, Spin
 from gibbsian.energies.gaussian import Gaussian
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, DomainError
 from gibbsian.random import require_generator
 
-__all__ = ["Exponential", "Factorized", "IndependentGaussian", "Uniform", "base_bias", "fitted_base"]
+__all__ = [
+    "Exponential",
+    "Factorized",
+    "IndependentGaussian",
+    "Uniform",
+    "base_bias",
+    "fitted_base",
+    "independent_units",
+]
 
 
 class IndependentGaussian(Energy):
@@ -42,6 +50,10 @@ class IndependentGaussian(Energy):
         z = torch.randn(n, *self.mean.shape, generator=generator, dtype=self.mean.dtype, device=self.mean.device)
         return self.mean + self.std * z
 
+    def masses(self) -> Tensor:
+        """1/σ²."""
+        return self.std.flatten() ** -2
+
 
 class Uniform(Energy):
     """The uniform law of a box: E(x) = 0."""
@@ -66,6 +78,11 @@ class Uniform(Energy):
         """Uniform draws."""
         return self.domain.sample(n, generator=generator, dtype=self.anchor.dtype)
 
+    def masses(self) -> Tensor:
+        """12/(high - low)²."""
+        low, high = self.domain.bounds(self.anchor)  # type: ignore[attr-defined]
+        return (12 / (high - low).square()).expand(self.domain.shape).flatten()
+
 
 class Exponential(Energy):
     """Independent exponentials on [0, ∞)^d: E(x) = Σ x/μ."""
@@ -89,6 +106,10 @@ class Exponential(Energy):
         return self.mean * torch.empty(
             n, *self.mean.shape, dtype=self.mean.dtype, device=self.mean.device
         ).exponential_(generator=generator)
+
+    def masses(self) -> Tensor:
+        """1/μ²."""
+        return self.mean.flatten() ** -2
 
 
 class Factorized(Energy):
@@ -156,6 +177,21 @@ def fitted_base(domain: Domain, data: Tensor | None, like: Tensor) -> Energy:
     if isinstance(domain, Binary | Spin | Categorical):
         return Factorized(domain, like.new_zeros(domain.shape) if data is None else base_bias(domain, data))
     raise DomainError(f"no base law is known for {domain}; give one with base=, an energy with log_z() and sample()")
+
+
+def independent_units(domain: Domain, bias: Tensor | None, data: Tensor | None, like: Tensor) -> Factorized:
+    """Independent discrete units with this bias, or with the means of data; uniform without either."""
+    if bias is not None and data is not None:
+        raise ArgumentError("give base_bias or data, not both: data fits the base bias itself")
+    if data is not None:
+        domain.check(data, "data")
+    if bias is None:
+        return fitted_base(domain, data, like)  # type: ignore[return-value]
+    if not isinstance(domain, Discrete) or tuple(bias.shape) != domain.shape:
+        raise ArgumentError(
+            "base as a tensor is the bias of independent discrete units; for real values give an energy"
+        )
+    return Factorized(domain, bias.to(like))
 
 
 def _gaussian(domain: Real, data: Tensor | None, like: Tensor) -> Energy:

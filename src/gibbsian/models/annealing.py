@@ -1,0 +1,141 @@
+"""Machines at other temperatures, and their paths from independent units, moved along by their own Gibbs sweeps."""
+
+import copy
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from gibbsian.capabilities import GibbsModel, Path
+from gibbsian.domains import Domain
+from gibbsian.energies.bases import Factorized
+from gibbsian.energy import Energy
+from gibbsian.errors import ArgumentError
+
+__all__ = ["AnnealedMachine", "PairwisePath", "VisiblePath"]
+
+
+class Machine(Protocol):
+    """A model whose free energy and sweeps take an inverse temperature of its joint energy."""
+
+    @property
+    def domain(self) -> Domain: ...
+
+    def free_energy(self, x: Tensor, beta: Tensor) -> Tensor: ...
+
+    def gibbs_noise(self, x: Tensor, steps: int, generator: torch.Generator) -> Any: ...
+
+    def gibbs_sweep(self, x: Tensor, noise: Any, clamp: Tensor | None, beta: Tensor) -> Tensor: ...
+
+
+class AnnealedMachine(Energy):
+    """The machine with joint energy βE(x, h), β a number or one per row: its conditionals stay exact.
+
+    Without hidden variables its energy is βE(x); with them it is the free energy at β, not β times the free energy.
+
+    >>> from gibbsian.models import BoltzmannMachine
+    >>> hot = BoltzmannMachine(3).annealed(0.5)
+    >>> hot(torch.zeros(2, 3)).shape
+    torch.Size([2])
+    """
+
+    beta: Tensor
+
+    def __init__(self, machine: Machine, beta: Tensor | float) -> None:
+        super().__init__(machine.domain)
+        beta = torch.as_tensor(beta)
+        if beta.dim() > 1:
+            raise ArgumentError(f"beta has shape {tuple(beta.shape)}, expected a number or one per row")
+        self.machine = machine
+        self.register_buffer("beta", beta, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.machine.free_energy(x, self.beta.to(x))
+
+    def gibbs_noise(self, x: Tensor, steps: int, generator: torch.Generator) -> Any:
+        """The same as the machine's."""
+        return self.machine.gibbs_noise(x, steps, generator)
+
+    def gibbs_sweep(self, x: Tensor, noise: Any, clamp: Tensor | None = None) -> Tensor:
+        """One sweep at β."""
+        return self.machine.gibbs_sweep(x, noise, clamp, self.beta.to(x))
+
+
+class PairwisePath(Path):
+    """From independent units to a machine with pairwise weights:
+
+        E_β(x) = -½β xᵀWx - ((1-β) b^A + βb)·x
+
+    is itself such a machine.
+
+    Args:
+        machine: E.
+        base: b^A.
+        moved: a copy of the machine that moves the states.
+        weight, bias: the tensors of that copy which hold W and b.
+    """
+
+    def __init__(self, machine: Energy, base: Factorized, moved: GibbsModel, weight: Tensor, bias: Tensor) -> None:
+        self.machine, self.base, self.moved = machine, base, moved
+        self.targets = weight, bias
+        self.weight, self.bias = weight.detach().clone(), bias.detach().clone()
+
+    def log_z0(self) -> Tensor:
+        """log Z of the independent units."""
+        return self.base.log_z()
+
+    def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
+        """Exact draws of the independent units."""
+        return self.base.sample(n, generator=generator)
+
+    def noise(self, x: Tensor, steps: int, generator: torch.Generator) -> Any:
+        """The random numbers of sweeps."""
+        return self.moved.gibbs_noise(x, steps, generator)
+
+    def anneal(self, x: Tensor, beta: Tensor, next_beta: Tensor, noise: Any) -> tuple[Tensor, Tensor]:
+        """Weight, then sweep."""
+        with torch.no_grad():
+            increment = (next_beta - beta) * (self.base(x) - self.machine(x))
+            self.targets[0].copy_(next_beta * self.weight)
+            self.targets[1].copy_(torch.lerp(self.base.bias, self.bias, float(next_beta)))
+            return self.moved.gibbs_sweep(x, noise, None), increment
+
+
+class VisiblePath(Path):
+    """From independent visible units to a machine with hidden ones that knows itself at any temperature:
+
+        log p*_β(x) = (1-β) b^A·x + log Σ_h exp(-βE(x, h))
+
+    which is the machine at β with visible bias b + b^A (1-β)/β. At β = 0 all hidden states weigh the same.
+    """
+
+    def __init__(self, machine: Any, base: Factorized) -> None:
+        self.machine, self.base = machine, base
+        self.moved = copy.deepcopy(machine)
+        self.bias: Tensor = machine.visible_bias.detach().clone()
+
+    def log_z0(self) -> Tensor:
+        """log Z of the independent units, plus the log of the number of hidden states."""
+        zero = torch.zeros_like(self.bias[:1])
+        with torch.no_grad():
+            x = self.machine.domain.sample(1, generator=torch.Generator(zero.device).manual_seed(0), dtype=zero.dtype)
+            return self.base.log_z() - self.machine.free_energy(x, zero)[0]
+
+    def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
+        """Exact draws of the independent units."""
+        return self.base.sample(n, generator=generator)
+
+    def noise(self, x: Tensor, steps: int, generator: torch.Generator) -> Any:
+        """The random numbers of sweeps."""
+        return self.moved.gibbs_noise(x, steps, generator)
+
+    def anneal(self, x: Tensor, beta: Tensor, next_beta: Tensor, noise: Any) -> tuple[Tensor, Tensor]:
+        """Weight, then sweep; at β = 0 the sweep is left out, as nothing is weighted after it."""
+        with torch.no_grad():
+            before = self.machine.free_energy(x, beta.to(x)) + (1 - float(beta)) * self.base(x)
+            after = self.machine.free_energy(x, next_beta.to(x)) + (1 - float(next_beta)) * self.base(x)
+            b = float(next_beta)
+            if b > 0:
+                self.moved.visible_bias.copy_(self.bias + self.base.bias.flatten() * ((1 - b) / b))
+                x = self.moved.gibbs_sweep(x, noise, None, next_beta.to(x))
+            return x, before - after
