@@ -18,20 +18,21 @@ class Reliability(NamedTuple):
     rows: Tensor
 
 
-def _check(probabilities: Tensor, labels: Tensor, bins: int) -> tuple[Tensor, Tensor]:
+def _check_shapes(probabilities: Tensor, labels: Tensor, bins: int) -> None:
     if not isinstance(probabilities, Tensor) or probabilities.dim() != 2 or not len(probabilities):
         what = tuple(probabilities.shape) if isinstance(probabilities, Tensor) else type(probabilities).__name__
         raise ShapeError(f"probabilities are {what}, expected a tensor (rows, classes)")
     if not isinstance(labels, Tensor) or labels.shape != probabilities.shape[:1] or labels.is_floating_point():
         raise ShapeError(f"labels must be whole numbers ({len(probabilities)},), one a row")
-    p = probabilities.detach().double()
+    if bins < 1:
+        raise ArgumentError(f"bins={bins}: at least one bin of confidence is needed")
+
+
+def _check_values(p: Tensor, labels: Tensor) -> None:
     if not bool((p >= 0).all()) or not bool(((p.sum(1) - 1).abs() < 1e-3).all()):
         raise DataError("rows of probabilities must be at least 0 and sum to 1; give softmax(logits), not logits")
     if int(labels.min()) < 0 or int(labels.max()) >= p.shape[1]:
         raise DataError(f"labels run from {int(labels.min())} to {int(labels.max())}, expected 0 to {p.shape[1] - 1}")
-    if bins < 1:
-        raise ArgumentError(f"bins={bins}: at least one bin of confidence is needed")
-    return p, labels.to(p.device)
 
 
 def reliability_curve(probabilities: Tensor, labels: Tensor, bins: int = 15) -> Reliability:
@@ -46,7 +47,9 @@ def reliability_curve(probabilities: Tensor, labels: Tensor, bins: int = 15) -> 
     >>> reliability_curve(p, torch.tensor([0, 1, 1, 1]), bins=2).accuracy
     tensor([  nan, 0.7500], dtype=torch.float64)
     """
-    p, y = _check(probabilities, labels, bins)
+    _check_shapes(probabilities, labels, bins)
+    p, y = probabilities.detach().double(), labels.to(probabilities.device)
+    _check_values(p, y)
     confidence, guess = p.max(1)
     edges = torch.arange(1, bins, dtype=p.dtype, device=p.device) / bins
     where = torch.bucketize(confidence, edges)  # right edges belong to their bin

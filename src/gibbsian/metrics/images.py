@@ -4,11 +4,12 @@ A figure means nothing without its features: "FID" in papers is that of one Ince
 here carries the name of the extractor, and figures of different extractors do not compare.
 """
 
+import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gibbsian.errors import ArgumentError, DataError, ShapeError
 from gibbsian.random import require_generator
@@ -80,9 +81,9 @@ def _batches(images: Images, batch_size: int) -> Iterable[Tensor]:
 
 
 def _features(images: Images, extractor: Extractor, batch_size: int, name: str) -> Iterable[Tensor]:
-    was = getattr(extractor, "training", False)
-    if was:
-        extractor.eval()  # type: ignore[attr-defined]
+    training = extractor if isinstance(extractor, nn.Module) and extractor.training else None
+    if training is not None:
+        training.eval()
     try:
         with torch.no_grad():
             for batch in _batches(images, batch_size):
@@ -93,12 +94,12 @@ def _features(images: Images, extractor: Extractor, batch_size: int, name: str) 
                     raise DataError(f"features of {name} are not finite; check its images and the extractor")
                 yield f
     finally:
-        if was:
-            extractor.train()  # type: ignore[attr-defined]
+        if training is not None:
+            training.train()
 
 
 def _name(extractor: Extractor, label: str | None) -> str:
-    own = getattr(extractor, "__name__", type(extractor).__name__)
+    own = extractor.__name__ if inspect.isroutine(extractor) else type(extractor).__name__
     return own if label is None else label
 
 
