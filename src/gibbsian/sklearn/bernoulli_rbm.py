@@ -1,7 +1,7 @@
 """scikit-learn's BernoulliRBM with the same numbers in less time, and with what it lacks."""
 
 import time
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -21,9 +21,24 @@ from gibbsian.partition.base import LogZ
 from gibbsian.partition.exact import exact
 from gibbsian.partition.likelihood import LogLikelihood, log_likelihood
 from gibbsian.random import stream
-from gibbsian.sklearn.common import seed_of, tensor
+from gibbsian.sklearn.common import FLOATS, NOT_NEGATIVE, ONE_OR_MORE, gibbs_chains, is_fitted, seed_of, tensor
 
 __all__ = ["BernoulliRBM"]
+
+
+class _Best:
+    """Scores of held-out rows, the parameters at the highest, and how many passes ago that was."""
+
+    def __init__(self) -> None:
+        self.scores: list[float] = []
+        self.score, self.age = -np.inf, 0
+        self.parameters: Any = None
+
+    def compare(self, score: float, parameters: tuple[np.ndarray, ...]) -> None:
+        self.scores.append(score)
+        self.age += 1
+        if score > self.score:
+            self.score, self.age, self.parameters = score, 0, [a.copy(order="K") for a in parameters]
 
 
 class BernoulliRBM(Original):
@@ -62,12 +77,12 @@ class BernoulliRBM(Original):
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         **Original._parameter_constraints,
-        "n_gibbs": [Interval(Integral, 1, None, closed="left")],
+        "n_gibbs": ONE_OR_MORE,
         "persistent": ["boolean"],
-        "weight_decay": [Interval(Real, 0, None, closed="left")],
+        "weight_decay": NOT_NEGATIVE,
         "early_stopping": ["boolean"],
         "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
-        "n_iter_no_change": [Interval(Integral, 1, None, closed="left")],
+        "n_iter_no_change": ONE_OR_MORE,
         "exact_score": ["boolean"],
     }
 
@@ -109,54 +124,52 @@ class BernoulliRBM(Original):
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn from the rows of X, an array, data frame or sparse matrix with entries in [0, 1]."""
         self._validate_params()
-        X = validate_data(self, X, accept_sparse="csr", dtype=(np.float64, np.float32))
+        X = validate_data(self, X, accept_sparse="csr", dtype=FLOATS)
         rng = check_random_state(self.random_state)
-        held_out = None
-        if self.early_stopping:
-            count = max(1, round(self.validation_fraction * X.shape[0]))
-            if count >= X.shape[0]:
-                raise DataError(
-                    f"n_samples={X.shape[0]} is too few to hold rows out; give more, or early_stopping=False"
-                )
-            order = rng.permutation(X.shape[0])
-            held_out, X = X[order[:count]], X[order[count:]]
+        held_out, X = self._hold_out(X, rng)
         self._start(X.shape[1], X.dtype, rng)
-        n = X.shape[0]
-        batches = int(np.ceil(n / self.batch_size))
-        slices = list(gen_even_slices(batches * self.batch_size, batches, n_samples=n))
-        best: tuple[float, int, Any] = (-np.inf, 0, None)
-        self.n_iter_ = 0
-        if held_out is not None:
-            self.validation_scores_: list[float] = []
-        begin = time.time()
-        for iteration in range(1, self.n_iter + 1):
+        batches = int(np.ceil(X.shape[0] / self.batch_size))
+        slices = list(gen_even_slices(batches * self.batch_size, batches, n_samples=X.shape[0]))
+        self.n_iter_, begin, best = 0, time.time(), _Best()
+        if self.early_stopping:
+            self.validation_scores_ = best.scores
+        while self.n_iter_ < self.n_iter and best.age < self.n_iter_no_change:
             for part in slices:
                 self._update(X[part], rng)
-            self.n_iter_ = iteration
+            self.n_iter_ += 1
             if self.verbose:
-                end = time.time()
-                print(
-                    f"[{type(self).__name__}] Iteration {iteration}, pseudo-likelihood = "
-                    f"{self.score_samples(X).mean():.2f}, time = {end - begin:.2f}s"
-                )
-                begin = end
+                begin = self._say(X, begin)
             if held_out is not None:
-                score = float(self.score_samples(held_out).mean())
-                self.validation_scores_.append(score)
-                if score > best[0]:
-                    best = (score, iteration, [a.copy(order="K") for a in self._parameters()])
-                elif iteration - best[1] >= self.n_iter_no_change:
-                    break
-        if best[2] is not None:
-            self.components_, self.intercept_hidden_, self.intercept_visible_ = best[2]
+                best.compare(float(self.score_samples(held_out).mean()), self._parameters())
+        if best.parameters is not None:
+            self.components_, self.intercept_hidden_, self.intercept_visible_ = best.parameters
         return self
+
+    def _hold_out(self, X: Any, rng: np.random.RandomState) -> tuple[Any, Any]:
+        """Rows that judge when to stop, where some are to, and those to learn from."""
+        if not self.early_stopping:
+            return None, X
+        count = max(1, round(self.validation_fraction * X.shape[0]))
+        if count >= X.shape[0]:
+            raise DataError(f"n_samples={X.shape[0]} is too few to hold rows out; give more, or early_stopping=False")
+        order = rng.permutation(X.shape[0])
+        return X[order[:count]], X[order[count:]]
+
+    def _say(self, X: Any, begin: float) -> float:
+        """A line as scikit-learn prints it; the time now."""
+        end = time.time()
+        print(
+            f"[{type(self).__name__}] Iteration {self.n_iter_}, pseudo-likelihood = "
+            f"{self.score_samples(X).mean():.2f}, time = {end - begin:.2f}s"
+        )
+        return end
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
         """One update with the rows of X as the batch."""
         self._validate_params()
-        first = not hasattr(self, "components_")
+        first = not is_fitted(self, "components_")
         X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=first)
-        if not hasattr(self, "random_state_"):
+        if not is_fitted(self, "random_state_"):
             self.random_state_ = check_random_state(self.random_state)
         if first:
             self._start(X.shape[1], X.dtype, self.random_state_)
@@ -215,7 +228,7 @@ class BernoulliRBM(Original):
         if not self.exact_score:
             return super().score_samples(X)
         check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse="csr", reset=False, dtype=(np.float64, np.float32))
+        X = validate_data(self, X, accept_sparse="csr", reset=False, dtype=FLOATS)
         weight, b = tensor(self.components_.T), tensor(self.intercept_visible_)
         c, total = tensor(self.intercept_hidden_), []
         for start in range(0, X.shape[0], 1000):
@@ -251,12 +264,8 @@ class BernoulliRBM(Original):
 
     def sample(self, n_samples: int = 1, *, n_steps: int = 1000) -> np.ndarray:
         """Draws from the machine: as many chains, `n_steps` Gibbs sweeps each from fair coins."""
-        rbm = self.to_energy()
         g = stream(seed_of(self.random_state), "sample")
-        x = rbm.domain.sample(n_samples, generator=g, dtype=rbm.weight.dtype)
-        for _ in range(n_steps):
-            x = rbm.gibbs_sweep(x, tuple(part[0] for part in rbm.gibbs_noise(x, 1, g)))
-        return x.numpy()
+        return gibbs_chains(self.to_energy(), n_samples, n_steps, g).numpy()
 
     def log_partition(self, *, n_chains: int = 100, n_betas: int = 1000, X: Any = None) -> LogZ:
         """log Z: exact up to 20 units in the smaller layer, else by annealed importance sampling, with its error.

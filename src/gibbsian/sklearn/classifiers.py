@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import ClassifierMixin
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -21,42 +21,31 @@ from gibbsian.nets.mlp import MLP
 from gibbsian.random import stream
 from gibbsian.recorded import Recorded
 from gibbsian.sampling.sample import sample
-from gibbsian.sklearn.common import Columns, seed_of, table, tensor
-from gibbsian.training.fit import fit
+from gibbsian.sklearn.common import FLOATS, NOT_NEGATIVE, ONE_OR_MORE, POSITIVE, EnergyEstimator, table, tensor
 from gibbsian.training.pretrain import pretrain
 from gibbsian.units import Bernoulli, Gaussian
 
 __all__ = ["DBNClassifier", "JointEnergyClassifier"]
 
-_BLOCK = 4096
 
-
-class _EnergyClassifier(ClassifierMixin, BaseEstimator):
-    """Labels in, probabilities out; subclasses train `energy_`, a `JointEnergy` over `columns_`."""
+class _EnergyClassifier(ClassifierMixin, EnergyEstimator):
+    """Labels in, probabilities out; `energy_` is a `JointEnergy`."""
 
     energy_: JointEnergy
-    columns_: Columns
 
     def _pairs(self, X: Any, y: Any) -> tuple[Tensor, Tensor]:
         """Rows and labels 0 to K - 1, checked."""
-        X, y = validate_data(self, X, y, dtype=(np.float64, np.float32))
+        X, y = validate_data(self, X, y, dtype=FLOATS)
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise DataError(f"all labels are of one class, {self.classes_[0]!r}; a classifier needs two or more")
-        self._seed = seed_of(self.random_state)
         return tensor(X), torch.as_tensor(codes, dtype=torch.long)
-
-    def _rows(self, X: Any) -> Tensor:
-        check_is_fitted(self)
-        rows = validate_data(self, X, dtype=(np.float64, np.float32), reset=False)
-        return self.columns_.apply(tensor(rows)).to(next(self.energy_.parameters()).dtype)
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """log p(y|x), `(n_samples, n_classes)`."""
-        x = self._rows(X)
-        with torch.no_grad():
-            return table(torch.cat([self.energy_.class_log_prob(part) for part in x.split(_BLOCK)]))
+        check_is_fitted(self)
+        return self._energies(X, self.energy_.class_log_prob)
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """p(y|x), `(n_samples, n_classes)`."""
@@ -114,13 +103,13 @@ class JointEnergyClassifier(_EnergyClassifier):
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "hidden_layer_sizes": ["array-like"],
-        "generative": [Interval(Real, 0, None, closed="left")],
-        "n_steps": [Interval(Integral, 1, None, closed="left")],
-        "step_size": [Interval(Real, 0, None, closed="neither")],
-        "confine": [Interval(Real, 0, None, closed="neither")],
-        "n_iter": [Interval(Integral, 1, None, closed="left")],
-        "learning_rate": [Interval(Real, 0, None, closed="neither")],
-        "batch_size": [Interval(Integral, 1, None, closed="left")],
+        "generative": NOT_NEGATIVE,
+        "n_steps": ONE_OR_MORE,
+        "step_size": POSITIVE,
+        "confine": POSITIVE,
+        "n_iter": ONE_OR_MORE,
+        "learning_rate": POSITIVE,
+        "batch_size": ONE_OR_MORE,
         "smoothing": [Interval(Real, 0, 1, closed="left")],
         "verbose": ["verbose"],
         "random_state": ["random_state"],
@@ -157,14 +146,9 @@ class JointEnergyClassifier(_EnergyClassifier):
         """Learn classes and density."""
         self._validate_params()
         x, labels = self._pairs(X, y)
-        self.columns_ = Columns.of(x)
-        x = self.columns_.apply(x)
-        net = MLP(
-            x.shape[1],
-            tuple(self.hidden_layer_sizes),
-            len(self.classes_),
-            generator=stream(self._seed, "init"),
-        )
+        x = self._standardize(x)
+        sizes = x.shape[1], tuple(self.hidden_layer_sizes), len(self.classes_)
+        net = MLP(*sizes, generator=stream(self._seed, "init"))
         self.energy_ = JointEnergy(_Confined(net, self.confine), domains.Real(x.shape[1])).to(x.dtype)
         batch = min(self.batch_size, len(x))
         objective: objectives.Objective = objectives.CrossEntropy(self.smoothing)
@@ -173,26 +157,12 @@ class JointEnergyClassifier(_EnergyClassifier):
                 Langevin(self.step_size), steps=self.n_steps, chains=batch, buffer=max(1000, batch), reinit=0.05
             )
             objective = objectives.Weighted([objective, chains], [1.0, self.generative])
-        fit(
-            self.energy_,
-            objective,
-            (x, labels),
-            epochs=self.n_iter,
-            batch_size=batch,
-            lr=self.learning_rate,
-            schedule="cosine",
-            clip=10.0,
-            seed=self._seed,
-            progress=bool(self.verbose),
-        )
-        self.energy_.eval()
+        self._train(objective, (x, labels), len(x), clip=10.0)
         return self
 
     def score_samples(self, X: Any) -> np.ndarray:
         """-E(x), log p(x) but for a constant: low for rows unlike the training data."""
-        x = self._rows(X)
-        with torch.no_grad():
-            return -table(torch.cat([self.energy_(part) for part in x.split(_BLOCK)]))
+        return -self._energies(X)
 
     def sample(self, n_samples: int = 1, *, label: Any = None, n_steps: int = 500) -> np.ndarray:
         """Draws of p(x), or of p(x | label): Langevin chains from standard normals."""
@@ -204,11 +174,9 @@ class JointEnergyClassifier(_EnergyClassifier):
                 raise ArgumentError(f"label={label!r} is not among the classes {self.classes_.tolist()}")
             energy = self.energy_.given(int(where[0]))
         g = stream(self._seed, "sample")
-        start = energy.domain.sample(n_samples, generator=g, dtype=next(self.energy_.parameters()).dtype)
-        last = sample(
-            energy, Langevin(self.step_size), start, steps=n_steps, keep=False, generator=g, progress=False
-        ).last
-        return table(self.columns_.undo(last))
+        start = energy.domain.sample(n_samples, generator=g, dtype=self.columns_.mean.dtype)
+        trace = sample(energy, Langevin(self.step_size), start, steps=n_steps, keep=False, generator=g, progress=False)
+        return table(self.columns_.undo(trace.last))
 
 
 class DBNClassifier(_EnergyClassifier):
@@ -246,10 +214,10 @@ class DBNClassifier(_EnergyClassifier):
         "hidden_layer_sizes": ["array-like"],
         "visible": [StrOptions({"auto", "bernoulli", "gaussian"})],
         "n_iter_pretrain": [Interval(Integral, 0, None, closed="left")],
-        "learning_rate_pretrain": [Interval(Real, 0, None, closed="neither")],
-        "n_iter": [Interval(Integral, 1, None, closed="left")],
-        "learning_rate": [Interval(Real, 0, None, closed="neither")],
-        "batch_size": [Interval(Integral, 1, None, closed="left")],
+        "learning_rate_pretrain": POSITIVE,
+        "n_iter": ONE_OR_MORE,
+        "learning_rate": POSITIVE,
+        "batch_size": ONE_OR_MORE,
         "unlabeled": "no_validation",
         "verbose": ["verbose"],
         "random_state": ["random_state"],
@@ -286,50 +254,47 @@ class DBNClassifier(_EnergyClassifier):
         if len(tuple(self.hidden_layer_sizes)) < 2:
             raise ArgumentError(f"hidden_layer_sizes={self.hidden_layer_sizes}: a deep belief network has two or more")
         x, labels = self._pairs(X, y)
-        known = torch.ones(len(x), dtype=torch.bool)
-        if self.unlabeled is not None and bool((self.classes_ == self.unlabeled).any()):
-            code = int(np.flatnonzero(self.classes_ == self.unlabeled)[0])
-            known = labels != code
-            labels = labels - (labels > code).long()
-            self.classes_ = np.delete(self.classes_, code)
-            if len(self.classes_) < 2:
-                raise DataError("fewer than two classes are left without the unlabeled rows")
-        binary = self.visible == "bernoulli" or (self.visible == "auto" and bool(((x >= 0) & (x <= 1)).all()))
-        if self.visible == "bernoulli" and not bool(((x >= 0) & (x <= 1)).all()):
-            raise DataError("visible='bernoulli' takes inputs in [0, 1]; scale them, or use visible='gaussian'")
-        self.columns_ = Columns.of(x, scaled=not binary)
-        x = self.columns_.apply(x)
+        labels, labeled = self._without_unlabeled(labels)
+        binary = self._takes_probabilities(x)
+        x = self._standardize(x, scaled=not binary)
         unit = Bernoulli(x.shape[1]) if binary else Gaussian(x.shape[1], learned=False)
         self.dbn_ = DBN(unit, *self.hidden_layer_sizes, generator=stream(self._seed, "init")).to(x.dtype)
-        options: dict[str, Any] = {
-            "batch_size": min(self.batch_size, len(x)),
-            "seed": self._seed,
-            "progress": bool(self.verbose),
-        }
         if self.n_iter_pretrain:
-            cd: objectives.Objective = objectives.ContrastiveDivergence(Gibbs())
-            rate = self.learning_rate_pretrain if binary else 0.1 * self.learning_rate_pretrain  # real units overshoot
-            pretrain(
-                self.dbn_,
-                objectives.Binarized(cd) if binary else cd,
-                x,
-                epochs=self.n_iter_pretrain,
-                lr=rate,
-                optimizer={"name": "sgd", "momentum": 0.5},
-                **options,
-            )
+            self._pretrain(x, binary)
         self.energy_ = self.dbn_.to_classifier(
             len(self.classes_), domain=domains.Real(x.shape[1]), generator=stream(self._seed, "classifier")
         ).to(x.dtype)
-        options["batch_size"] = min(self.batch_size, int(known.sum()))
-        fit(
-            self.energy_,
-            objectives.CrossEntropy(),
-            (x[known], labels[known]),
-            epochs=self.n_iter,
-            lr=self.learning_rate,
-            schedule="cosine",
-            **options,
-        )
-        self.energy_.eval()
+        self._train(objectives.CrossEntropy(), (x[labeled], labels[labeled]), int(labeled.sum()))
         return self
+
+    def _without_unlabeled(self, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Labels numbered without the class that stands for none, and which rows have one."""
+        if self.unlabeled is None or not bool((self.classes_ == self.unlabeled).any()):
+            return labels, torch.ones(len(labels), dtype=torch.bool)
+        code = int(np.flatnonzero(self.classes_ == self.unlabeled)[0])
+        self.classes_ = np.delete(self.classes_, code)
+        if len(self.classes_) < 2:
+            raise DataError("fewer than two classes are left without the unlabeled rows")
+        return labels - (labels > code).long(), labels != code
+
+    def _takes_probabilities(self, x: Tensor) -> bool:
+        """Binary visible units, or Gaussian ones?"""
+        inside = bool(((x >= 0) & (x <= 1)).all())
+        if self.visible == "bernoulli" and not inside:
+            raise DataError("visible='bernoulli' takes inputs in [0, 1]; scale them, or use visible='gaussian'")
+        return inside and self.visible != "gaussian"
+
+    def _pretrain(self, x: Tensor, binary: bool) -> None:
+        """Every layer by CD-1."""
+        cd: objectives.Objective = objectives.ContrastiveDivergence(Gibbs())
+        pretrain(
+            self.dbn_,
+            objectives.Binarized(cd) if binary else cd,
+            x,
+            epochs=self.n_iter_pretrain,
+            lr=self.learning_rate_pretrain if binary else 0.1 * self.learning_rate_pretrain,  # real units overshoot
+            optimizer={"name": "sgd", "momentum": 0.5},
+            batch_size=min(self.batch_size, len(x)),
+            seed=self._seed,
+            progress=bool(self.verbose),
+        )

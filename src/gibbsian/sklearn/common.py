@@ -1,13 +1,30 @@
-"""What the estimators share: seeds, tensors from tables, standardized columns."""
+"""What the estimators share: checked tables as standardized tensors, seeds, training, energies and draws of rows."""
 
+from collections.abc import Callable
+from numbers import Integral, Real
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import NotFittedError
 from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import Interval
+from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-__all__ = ["Columns", "seed_of", "table", "tensor"]
+from gibbsian.models.rbm.machine import RBM
+from gibbsian.objectives.base import Objective
+from gibbsian.training.fit import fit
+
+__all__ = ["FLOATS", "NOT_NEGATIVE", "ONE_OR_MORE", "POSITIVE", "Columns", "EnergyEstimator"]
+__all__ += ["blockwise", "gibbs_chains", "is_fitted", "seed_of", "table", "tensor"]
+
+FLOATS = (np.float64, np.float32)  # precisions that are kept; other numbers become the first
+ONE_OR_MORE = [Interval(Integral, 1, None, closed="left")]
+POSITIVE = [Interval(Real, 0, None, closed="neither")]
+NOT_NEGATIVE = [Interval(Real, 0, None, closed="left")]
+_BLOCK = 4096  # rows evaluated at a time
 
 
 def seed_of(random_state: Any) -> int:
@@ -15,6 +32,15 @@ def seed_of(random_state: Any) -> int:
     if isinstance(random_state, int | np.integer):
         return int(random_state)
     return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
+
+
+def is_fitted(estimator: Any, attribute: str) -> bool:
+    """Has an estimator learned this attribute?"""
+    try:
+        check_is_fitted(estimator, attribute)
+    except NotFittedError:
+        return False
+    return True
 
 
 def tensor(x: Any) -> Tensor:
@@ -25,6 +51,20 @@ def tensor(x: Any) -> Tensor:
 def table(x: Tensor) -> np.ndarray:
     """A tensor as an array."""
     return x.detach().cpu().numpy()
+
+
+def blockwise(function: Callable[[Tensor], Tensor], x: Tensor) -> np.ndarray:
+    """A function of rows, some thousand rows at a time."""
+    with torch.no_grad():
+        return table(torch.cat([function(part) for part in x.split(_BLOCK)]))
+
+
+def gibbs_chains(rbm: RBM, n: int, steps: int, generator: torch.Generator) -> Tensor:
+    """The ends of `n` chains of block Gibbs sweeps from the reference law of the domain."""
+    x = rbm.domain.sample(n, generator=generator, dtype=rbm.weight.dtype)
+    for _ in range(steps):
+        x = rbm.gibbs_sweep(x, tuple(part[0] for part in rbm.gibbs_noise(x, 1, generator)))
+    return x
 
 
 class Columns(NamedTuple):
@@ -53,3 +93,51 @@ class Columns(NamedTuple):
     def log_scale(self) -> float:
         """log of the volume that one unit of standardized space takes in that of the data."""
         return float(self.scale.double().log().sum())
+
+
+class EnergyEstimator(BaseEstimator):
+    """An estimator that trains `energy_` over `columns_`, the standardized columns of a table.
+
+    A subclass calls `_standardize` and `_train` in `fit`, and `_rows` or `_energies` where it is used.
+    """
+
+    energy_: Any
+    columns_: Columns
+    n_iter: int
+    batch_size: int
+    learning_rate: float
+    verbose: int
+    random_state: Any
+
+    def _standardize(self, x: Tensor, scaled: bool = True) -> Tensor:
+        """Learn the columns of the training rows, and fix the seed."""
+        self.columns_ = Columns.of(x, scaled)
+        self._seed = seed_of(self.random_state)
+        return self.columns_.apply(x)
+
+    def _train(self, objective: Objective, data: Any, n: int, **options: Any) -> None:
+        """`n_iter` passes over `n` rows by Adam, its rate falling to 0."""
+        fit(
+            self.energy_,
+            objective,
+            data,
+            epochs=self.n_iter,
+            batch_size=min(self.batch_size, n),
+            lr=self.learning_rate,
+            schedule="cosine",
+            seed=self._seed,
+            progress=bool(self.verbose),
+            **options,
+        )
+        self.energy_.eval()
+
+    def _rows(self, X: Any) -> Tensor:
+        """Checked and standardized, in the precision of training."""
+        check_is_fitted(self)
+        x = tensor(validate_data(self, X, dtype=FLOATS, reset=False))
+        return self.columns_.apply(x).to(self.columns_.mean)
+
+    def _energies(self, X: Any, function: Callable[[Tensor], Tensor] | None = None) -> np.ndarray:
+        """E(x) of every row, or another function of rows."""
+        x = self._rows(X)
+        return blockwise(function or self.energy_, x)

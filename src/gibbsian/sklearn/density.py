@@ -1,15 +1,12 @@
 """A density for tables: a Gaussian mixture corrected by a neural energy."""
 
 import math
-from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, DensityMixin
-from sklearn.utils._param_validation import Interval
+from sklearn.base import DensityMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
-from torch import Tensor
 
 from gibbsian import domains
 from gibbsian.energies.neural import MLPEnergy
@@ -19,13 +16,12 @@ from gibbsian.objectives.noise import MixtureNoise
 from gibbsian.objectives.noise_contrastive import NoiseContrastive
 from gibbsian.random import stream
 from gibbsian.sampling.sample import sample
-from gibbsian.sklearn.common import Columns, seed_of, table, tensor
-from gibbsian.training.fit import fit
+from gibbsian.sklearn.common import FLOATS, NOT_NEGATIVE, ONE_OR_MORE, POSITIVE, EnergyEstimator, table, tensor
 
 __all__ = ["EnergyDensity"]
 
 
-class EnergyDensity(DensityMixin, BaseEstimator):
+class EnergyDensity(DensityMixin, EnergyEstimator):
     """log p(x) = log p₀(x) - f(x) - log Z: a Gaussian mixture p₀, tilted by a network f trained by NCE against p₀.
 
     The network learns where the mixture is wrong, and f = 0 is the mixture itself; log Z is the importance estimate
@@ -57,14 +53,14 @@ class EnergyDensity(DensityMixin, BaseEstimator):
     """
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
-        "n_components": [Interval(Integral, 1, None, closed="left")],
+        "n_components": ONE_OR_MORE,
         "hidden_layer_sizes": ["array-like"],
-        "n_iter": [Interval(Integral, 1, None, closed="left")],
-        "learning_rate": [Interval(Real, 0, None, closed="neither")],
-        "batch_size": [Interval(Integral, 1, None, closed="left")],
-        "noise_ratio": [Interval(Integral, 1, None, closed="left")],
-        "weight_decay": [Interval(Real, 0, None, closed="left")],
-        "floor": [Interval(Real, 0, None, closed="neither")],
+        "n_iter": ONE_OR_MORE,
+        "learning_rate": POSITIVE,
+        "batch_size": ONE_OR_MORE,
+        "noise_ratio": ONE_OR_MORE,
+        "weight_decay": NOT_NEGATIVE,
+        "floor": POSITIVE,
         "verbose": ["verbose"],
         "random_state": ["random_state"],
     }
@@ -97,14 +93,11 @@ class EnergyDensity(DensityMixin, BaseEstimator):
     def fit(self, X: Any, y: Any = None) -> Self:
         """Fit the mixture, then the network."""
         self._validate_params()
-        x = tensor(validate_data(self, X, dtype=(np.float64, np.float32), ensure_min_samples=2))
-        self.columns_ = Columns.of(x)
-        self._seed = seed_of(self.random_state)
-        x = self.columns_.apply(x)
+        x = self._standardize(tensor(validate_data(self, X, dtype=FLOATS, ensure_min_samples=2)))
         kind = MixtureNoise(self.n_components, floor=self.floor)
         noise = kind.fit(domains.Real(x.shape[1]), x, stream(self._seed, "mixture"))
         self.base_: Any = noise.energy
-        self.energy_: Any = self.base_
+        self.energy_ = self.base_
         self.log_z_, self.log_z_stderr_ = 0.0, 0.0
         if len(tuple(self.hidden_layer_sizes)) == 0:
             return self
@@ -112,19 +105,8 @@ class EnergyDensity(DensityMixin, BaseEstimator):
         with torch.no_grad():
             net.net.layers[-1].weight.zero_()  # type: ignore[union-attr,index]
         self.energy_ = Sum([self.base_, net])  # type: ignore[list-item]
-        fit(
-            self.energy_,
-            NoiseContrastive(self.base_, ratio=self.noise_ratio),  # type: ignore[arg-type]
-            x,
-            epochs=self.n_iter,
-            batch_size=min(self.batch_size, len(x)),
-            lr=self.learning_rate,
-            optimizer={"name": "adamw", "weight_decay": self.weight_decay},
-            schedule="cosine",
-            seed=self._seed,
-            progress=bool(self.verbose),
-        )
-        self.energy_.eval()
+        objective = NoiseContrastive(self.base_, ratio=self.noise_ratio)  # type: ignore[arg-type]
+        self._train(objective, x, len(x), optimizer={"name": "adamw", "weight_decay": self.weight_decay})
         self._normalize(net)
         return self
 
@@ -137,17 +119,9 @@ class EnergyDensity(DensityMixin, BaseEstimator):
         self.log_z_ = float(value)
         self.log_z_stderr_ = float((log_w - value).exp().std()) / math.sqrt(draws)
 
-    def _rows(self, X: Any) -> Tensor:
-        check_is_fitted(self)
-        rows = validate_data(self, X, dtype=(np.float64, np.float32), reset=False)
-        return self.columns_.apply(tensor(rows)).to(self.base_.means)
-
     def score_samples(self, X: Any) -> np.ndarray:
         """log p(x) of every row, in the units of the data."""
-        x = self._rows(X)
-        with torch.no_grad():
-            energy = torch.cat([self.energy_(part) for part in x.split(4096)])
-        return -table(energy) - self.log_z_ - self.columns_.log_scale()
+        return -self._energies(X) - self.log_z_ - self.columns_.log_scale()
 
     def score(self, X: Any, y: Any = None) -> float:
         """Total log-likelihood, as scikit-learn's KernelDensity has it."""

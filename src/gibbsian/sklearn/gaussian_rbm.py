@@ -1,30 +1,33 @@
 """An RBM with Gaussian visible units as a transformer and density for real data."""
 
 import math
-from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.base import ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
+from gibbsian import objectives
 from gibbsian.kernels.gibbs import Gibbs
 from gibbsian.models.rbm.machine import RBM
-from gibbsian.objectives.base import Objective
-from gibbsian.objectives.contrastive import ContrastiveDivergence
-from gibbsian.objectives.likelihood import ExactLikelihood
-from gibbsian.objectives.persistent import PersistentContrastiveDivergence
-from gibbsian.objectives.regularizers import WeightDecay
-from gibbsian.objectives.weighted import Weighted
 from gibbsian.partition.annealed import ais
 from gibbsian.partition.base import LogZ
 from gibbsian.partition.exact import exact
 from gibbsian.random import stream
-from gibbsian.sklearn.common import Columns, seed_of, table, tensor
-from gibbsian.training.fit import fit
+from gibbsian.sklearn.common import (
+    FLOATS,
+    NOT_NEGATIVE,
+    ONE_OR_MORE,
+    POSITIVE,
+    EnergyEstimator,
+    gibbs_chains,
+    is_fitted,
+    table,
+    tensor,
+)
 from gibbsian.training.run import Run
 from gibbsian.units import Gaussian
 
@@ -35,7 +38,7 @@ _SUMMED = 10  # hidden units whose states are all summed in every update
 _LEAST_SIGMA = 0.05  # of a standardized column: a constant column would pull its σ to 0
 
 
-class GaussianRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class GaussianRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, EnergyEstimator):
     """Gaussian-Bernoulli RBM: binary features of real data, and a density that is a mixture of 2^h Gaussians.
 
         E(v, h) = Σ(vᵢ-bᵢ)²/2σᵢ² - Σ(vᵢ/σᵢ)wᵢⱼhⱼ - c·h
@@ -69,19 +72,18 @@ class GaussianRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     """
 
     energy_: RBM
-    columns_: Columns
     _chains: Any  # of partial_fit
     _updates: int
     _log_z: float | None
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
-        "n_components": [Interval(Integral, 1, None, closed="left")],
-        "learning_rate": [Interval(Real, 0, None, closed="neither")],
-        "batch_size": [Interval(Integral, 1, None, closed="left")],
-        "n_iter": [Interval(Integral, 1, None, closed="left")],
-        "n_gibbs": [Interval(Integral, 1, None, closed="left")],
+        "n_components": ONE_OR_MORE,
+        "learning_rate": POSITIVE,
+        "batch_size": ONE_OR_MORE,
+        "n_iter": ONE_OR_MORE,
+        "n_gibbs": ONE_OR_MORE,
         "method": [StrOptions({"auto", "exact", "pcd", "cd"})],
-        "weight_decay": [Interval(Real, 0, None, closed="left")],
+        "weight_decay": NOT_NEGATIVE,
         "scale": ["boolean"],
         "verbose": ["verbose"],
         "random_state": ["random_state"],
@@ -117,26 +119,15 @@ class GaussianRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn from the rows of X."""
         self._validate_params()
-        x = self._start(validate_data(self, X, dtype=(np.float64, np.float32)))
-        fit(
-            self.energy_,
-            self._objective(min(self.batch_size, len(x))),
-            x,
-            epochs=self.n_iter,
-            batch_size=min(self.batch_size, len(x)),
-            lr=self.learning_rate,
-            schedule="cosine",
-            seed=self._seed,
-            hooks=[_keep_sigma],
-            progress=bool(self.verbose),
-        )
+        x = self._start(validate_data(self, X, dtype=FLOATS))
+        self._train(self._objective(min(self.batch_size, len(x))), x, len(x), hooks=[_keep_sigma])
         return self
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
         """One update with the rows of X; columns are standardized as in the first batch."""
         self._validate_params()
-        first = not hasattr(self, "energy_")
-        rows = validate_data(self, X, dtype=(np.float64, np.float32), reset=first)
+        first = not is_fitted(self, "energy_")
+        rows = validate_data(self, X, dtype=FLOATS, reset=first)
         x = self._start(rows) if first else self.columns_.apply(tensor(rows).to(self.energy_.weight))
         g = stream(self._seed, f"partial/{self._updates}")
         objective = self._objective(len(x))
@@ -153,9 +144,7 @@ class GaussianRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     def _start(self, rows: np.ndarray) -> Tensor:
         """A new machine for these columns; the rows standardized."""
-        x = tensor(rows)
-        self.columns_ = Columns.of(x, self.scale)
-        self._seed = seed_of(self.random_state)
+        x = self._standardize(tensor(rows), self.scale)
         g = stream(self._seed, "init")
         # σ = 1 and W = 0 is a saddle for standardized data: start with room for the hidden units to explain
         self.energy_ = RBM(Gaussian(x.shape[1], sigma=_FIRST_SIGMA), self.n_components, generator=g).to(x.dtype)
@@ -163,28 +152,25 @@ class GaussianRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             self.energy_.weight.mul_(10)
         self._n_features_out = self.n_components
         self._updates, self._log_z = 0, None
-        x = self.columns_.apply(x)
         self._moments = x.mean(0), x.std(0, correction=0).clamp(min=_LEAST_SIGMA)
         self.energy_.initialize_visible_bias(x)
         return x
 
-    def _objective(self, chains: int) -> Objective:
+    def _objective(self, chains: int) -> objectives.Objective:
         method = self.method
         if method == "auto":
             method = "exact" if self.n_components <= _SUMMED else "pcd"
-        likelihood: Objective = ExactLikelihood()
+        how: dict[str, Any] = {"kernel": Gibbs(), "steps": self.n_gibbs}
+        likelihood: objectives.Objective = objectives.ExactLikelihood()
         if method == "pcd":
-            likelihood = PersistentContrastiveDivergence(Gibbs(), steps=self.n_gibbs, chains=chains, start="data")
+            likelihood = objectives.PersistentContrastiveDivergence(**how, chains=chains, start="data")
         elif method == "cd":
-            likelihood = ContrastiveDivergence(Gibbs(), steps=self.n_gibbs)
-        return Weighted([likelihood, WeightDecay(self.weight_decay)]) if self.weight_decay else likelihood
+            likelihood = objectives.ContrastiveDivergence(**how)
+        if not self.weight_decay:
+            return likelihood
+        return objectives.Weighted([likelihood, objectives.WeightDecay(self.weight_decay)])
 
     # --- using it -----------------------------------------------------------------------------------
-
-    def _rows(self, X: Any) -> Tensor:
-        check_is_fitted(self)
-        rows = validate_data(self, X, dtype=(np.float64, np.float32), reset=False)
-        return self.columns_.apply(tensor(rows)).to(self.energy_.weight)
 
     @property
     def components_(self) -> np.ndarray:
@@ -196,7 +182,9 @@ class GaussianRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         """p(h = 1 | v), `(n_samples, n_components)`."""
         x = self._rows(X)
         with torch.no_grad():
-            return table(self.energy_.hidden_mean(x)).astype(np.asarray(X).dtype if _floating(X) else np.float64)
+            mean = table(self.energy_.hidden_mean(x))
+        given = np.asarray(X).dtype
+        return mean.astype(given if given in FLOATS else np.float64)
 
     def inverse_transform(self, X: Any) -> np.ndarray:
         """E[v | h] for rows of hidden units or of their means."""
@@ -212,18 +200,17 @@ class GaussianRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             return exact(self.energy_, progress=False)
         rbm, g = self.energy_, stream(self._seed, "ais")
         mean, spread = self._moments
-        rows = mean + spread * torch.randn(
+        like = mean + spread * torch.randn(
             1000, len(mean), generator=g, dtype=mean.dtype
         )  # the base is fitted to these
-        return ais(rbm, rows, betas=n_betas, chains=n_chains, generator=g, progress=False)
+        return ais(rbm, like, betas=n_betas, chains=n_chains, generator=g, progress=False)
 
     def score_samples(self, X: Any) -> np.ndarray:
         """log p(v) of every row, in the units of the data."""
-        x = self._rows(X)
+        energies = self._energies(X)
         if self._log_z is None:
             self._log_z = float(self.log_partition().value)
-        with torch.no_grad():
-            return -table(self.energy_(x)) - self._log_z - self.columns_.log_scale()
+        return -energies - self._log_z - self.columns_.log_scale()
 
     def score(self, X: Any, y: Any = None) -> float:
         """Mean log p(v)."""
@@ -232,20 +219,12 @@ class GaussianRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     def sample(self, n_samples: int = 1, *, n_steps: int = 1000) -> np.ndarray:
         """Draws from the machine: as many chains, `n_steps` Gibbs sweeps each."""
         check_is_fitted(self)
-        rbm, g = self.energy_, stream(self._seed, "sample")
-        x = rbm.domain.sample(n_samples, generator=g, dtype=rbm.weight.dtype)
-        for _ in range(n_steps):
-            x = rbm.gibbs_sweep(x, tuple(part[0] for part in rbm.gibbs_noise(x, 1, g)))
-        return table(self.columns_.undo(x))
+        return table(self.columns_.undo(gibbs_chains(self.energy_, n_samples, n_steps, stream(self._seed, "sample"))))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
-
-
-def _floating(X: Any) -> bool:
-    return getattr(X, "dtype", None) in (np.float32, np.float64)
 
 
 def _clamp_sigma(rbm: RBM) -> None:

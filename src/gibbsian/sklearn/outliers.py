@@ -1,28 +1,28 @@
 """Outliers in tables by energy."""
 
 from collections.abc import Callable
-from numbers import Integral, Real
+from numbers import Real
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, OutlierMixin
+from sklearn.base import OutlierMixin
 from sklearn.utils._param_validation import Interval, StrOptions
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import validate_data
 from torch import Tensor
 
 from gibbsian.energies.parzen import MarginalParzen, Parzen
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError
 from gibbsian.random import stream
-from gibbsian.sklearn.common import Columns, seed_of, table, tensor
+from gibbsian.sklearn.common import FLOATS, NOT_NEGATIVE, ONE_OR_MORE, EnergyEstimator, blockwise, tensor
 
 __all__ = ["EnergyOutlierDetector"]
 
 _MARGINAL_ROWS = 500  # a column's law needs no more
 
 
-class EnergyOutlierDetector(OutlierMixin, BaseEstimator):
+class EnergyOutlierDetector(OutlierMixin, EnergyEstimator):
     """Rows of high energy are outliers; by default in a product of the data's joint and marginal Parzen densities.
 
         E(x) = -log p̂(x) - w Σⱼ log p̂ⱼ(xⱼ)
@@ -56,8 +56,8 @@ class EnergyOutlierDetector(OutlierMixin, BaseEstimator):
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
         "contamination": [StrOptions({"auto"}), Interval(Real, 0, 0.5, closed="right")],
-        "marginal_weight": [Interval(Real, 0, None, closed="left")],
-        "max_samples": [Interval(Integral, 1, None, closed="left")],
+        "marginal_weight": NOT_NEGATIVE,
+        "max_samples": ONE_OR_MORE,
         "energy": [callable, None],
         "random_state": ["random_state"],
     }
@@ -80,28 +80,21 @@ class EnergyOutlierDetector(OutlierMixin, BaseEstimator):
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn what rows usually look like."""
         self._validate_params()
-        x = tensor(validate_data(self, X, dtype=(np.float64, np.float32)))
-        seed = seed_of(self.random_state)
-        self.columns_ = Columns.of(x)
-        x = self.columns_.apply(x)
-        order = torch.randperm(len(x), generator=stream(seed, "rows"))
-        self.energy_ = self._build(x[order], seed)
-        if self.contamination == "auto":
-            if len(x) < 10:
-                held_out = x
-                judge = self.energy_
-            else:  # rows that have a window of their own look more normal than new ones
-                count = min(1000, max(5, len(x) // 5))
-                held_out, judge = x[order[:count]], self._build(x[order[count:]], seed)
-            share = 0.05
-        else:
-            held_out, judge, share = x, self.energy_, float(self.contamination)
-        self.offset_ = float(np.percentile(-_energies(judge, held_out), 100 * share))
+        x = self._standardize(tensor(validate_data(self, X, dtype=FLOATS)))
+        order = torch.randperm(len(x), generator=stream(self._seed, "rows"))
+        self.energy_ = self._build(x[order])
+        held_out, judge, share = x, self.energy_, 0.05
+        if self.contamination != "auto":
+            share = float(self.contamination)
+        elif len(x) >= 10:  # rows that have a window of their own look more normal than new ones
+            count = min(1000, max(5, len(x) // 5))
+            held_out, judge = x[order[:count]], self._build(x[order[count:]])
+        self.offset_ = float(np.percentile(-blockwise(judge, held_out).astype(np.float64), 100 * share))
         return self
 
-    def _build(self, x: Tensor, seed: int) -> Energy:
+    def _build(self, x: Tensor) -> Energy:
         if self.energy is not None:
-            made = self.energy(x, seed)
+            made = self.energy(x, self._seed)
             if not isinstance(made, Energy):
                 raise ArgumentError(f"energy(x, seed) returned a {type(made).__name__}, expected a gibbsian.Energy")
             return made
@@ -112,9 +105,7 @@ class EnergyOutlierDetector(OutlierMixin, BaseEstimator):
 
     def score_samples(self, X: Any) -> np.ndarray:
         """-E(x): higher for rows that look normal."""
-        check_is_fitted(self)
-        rows = validate_data(self, X, dtype=(np.float64, np.float32), reset=False)
-        return -_energies(self.energy_, self.columns_.apply(tensor(rows)).to(self.columns_.mean))
+        return -self._energies(X).astype(np.float64)
 
     def decision_function(self, X: Any) -> np.ndarray:
         """`score_samples - offset_`: negative for outliers."""
@@ -123,8 +114,3 @@ class EnergyOutlierDetector(OutlierMixin, BaseEstimator):
     def predict(self, X: Any) -> np.ndarray:
         """1 for normal rows, -1 for outliers."""
         return np.where(self.decision_function(X) < 0, -1, 1)
-
-
-def _energies(energy: Energy, x: Tensor) -> np.ndarray:
-    with torch.no_grad():
-        return table(torch.cat([energy(part) for part in x.split(4096)])).astype(np.float64)
