@@ -217,7 +217,7 @@ def test_shrunk_covariance_is_the_oracle_approximating_one():
     for n in (5, 50):
         x = torch.randn(n, 8, generator=gen(), dtype=F64) @ torch.randn(8, 8, generator=gen(1), dtype=F64)
         s = torch.cov(x.T, correction=0)
-        trace, square = s.trace(), (s @ s).trace()  # Chen et al. 2010, equation (23), with 1 - 2/p taken as 1 as is usual
+        trace, square = s.trace(), (s @ s).trace()  # Chen et al. 2010 but for terms in 2/p, as is usual
         share = min(1.0, float((square / 64 + trace**2 / 64) / ((n + 1) * (square / 64 - trace**2 / 512))))
         expected = (1 - share) * s + share * trace / 8 * torch.eye(8, dtype=F64)
         torch.testing.assert_close(shrunk_covariance(x), expected, rtol=1e-12, atol=1e-12)
