@@ -11,7 +11,7 @@ import gibbsian as gb
 from gibbsian import domains, energies, kernels, models
 from gibbsian.energy import Tempered
 from gibbsian.errors import ArgumentError, CapabilityError
-from gibbsian.sampling.sample import advance, run_steps
+from gibbsian.sampling.chunks import advance, run_steps
 
 BETAS = torch.tensor([1.0, 0.6, 0.35, 0.2], dtype=D)
 

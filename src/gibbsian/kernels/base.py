@@ -18,7 +18,7 @@ from gibbsian.energy import Energy, ScoreField
 from gibbsian.errors import ArgumentError, CapabilityError, DomainError
 from gibbsian.random import normals
 
-__all__ = ["ChainState", "Info", "Kernel", "MoveInputs", "event_view", "gaussian_inputs", "positive"]
+__all__ = ["ChainState", "Info", "Kernel", "MoveInputs", "WalkState", "event_view", "gaussian_inputs", "positive"]
 
 
 class ChainState(NamedTuple):
@@ -30,6 +30,14 @@ class ChainState(NamedTuple):
     x: Tensor
     energy: Tensor
     score: Tensor
+    clamp: Tensor | None = None
+
+
+class WalkState(NamedTuple):
+    """Positions and their energies."""
+
+    x: Tensor
+    energy: Tensor
     clamp: Tensor | None = None
 
 
@@ -186,6 +194,10 @@ class Kernel(ABC):
     def scheduled(self) -> bool:
         """Is there one value for every step, so that there cannot be more of them?"""
         return any(isinstance(value, Tensor) and value.dim() == 1 for value in self.schedules())
+
+    def energies(self, state: Any) -> Tensor | None:
+        """The energies that a state carries, one for every chain; None where it carries none."""
+        return state.energy if isinstance(state, ChainState | WalkState) else None
 
     def total_steps(self, energy: Any) -> int | None:
         """How many steps a run takes when nobody says; None where that must be said."""

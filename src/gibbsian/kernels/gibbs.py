@@ -125,6 +125,9 @@ class SiteGibbs(Kernel):
         with torch.no_grad():
             return SiteState(x, energy(x), clamp)
 
+    def energies(self, state: SiteState) -> Tensor | None:
+        return state.energy
+
     def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> SiteInputs:
         raise CapabilityError("how many random numbers a sweep needs depends on the domain; call draw(energy, x, ...)")
 

@@ -18,6 +18,7 @@ from gibbsian.kernels.base import (
     Kernel,
     MetropolisInfo,
     MoveInputs,
+    WalkState,
     event_view,
     gaussian_inputs,
     masked,
@@ -28,14 +29,6 @@ from gibbsian.kernels.base import (
 from gibbsian.kernels.integrators import reflect
 
 __all__ = ["Independence", "Metropolis", "RandomWalk"]
-
-
-class WalkState(NamedTuple):
-    """Positions and their energies."""
-
-    x: Tensor
-    energy: Tensor
-    clamp: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -153,6 +146,9 @@ class Independence(Kernel):
             )
         with torch.no_grad():
             return IndependenceState(x, energy(x), self.proposal(x), clamp)
+
+    def energies(self, state: IndependenceState) -> Tensor:
+        return state.energy
 
     def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> DrawInputs:
         return DrawInputs([generator] * steps, _thresholds(x, steps, generator))

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from gibbsian.domains import Domain
 from gibbsian.energy import Energy, Tempered
 from gibbsian.errors import ArgumentError
-from gibbsian.kernels.base import ChainState, Info, Kernel, metropolis_test, where_chain
-from gibbsian.kernels.metropolis import WalkState
+from gibbsian.kernels.base import ChainState, Info, Kernel, WalkState, metropolis_test, where_chain
 from gibbsian.random import uniforms
 from gibbsian.trees import field_names, like_tuple
 
@@ -29,11 +28,6 @@ class TemperingState(NamedTuple):
     turn: Tensor  # (1,) 0 or 1
     swaps: Tensor  # (replicas - 1,)
     tries: Tensor  # (replicas - 1,)
-
-    @property
-    def energy(self) -> Tensor | None:
-        """Energies of all replicas, where the inner kernel keeps them."""
-        return getattr(self.inner, "energy", None)
 
 
 class Replicas(nn.Module):
@@ -179,6 +173,9 @@ class ParallelTempering(Kernel):
         x = self.kernel.position(state.inner)
         return x[: len(x) // len(self.betas)]
 
+    def energies(self, state: TemperingState) -> Tensor | None:
+        return self.kernel.energies(state.inner)
+
     def _rows(self, x: Tensor) -> Tensor:
         return x.repeat(len(self.betas), *[1] * (x.dim() - 1))
 
@@ -254,16 +251,14 @@ class ParallelTempering(Kernel):
             other = inner._replace(**moved)
         else:
             other = self.kernel.relocate(energy.model, inner, there)
-        gain = _energies(energy.model, inner, x) - _energies(energy.model, other, there)  # Eᵢ(xᵢ) - Eᵢ(xⱼ)
+        here, moved_to = self.kernel.energies(inner), self.kernel.energies(other)
+        if here is None or moved_to is None:
+            here, moved_to = energy.model(x), energy.model(there)
+        gain = here - moved_to  # Eᵢ(xᵢ) - Eᵢ(xⱼ)
         log_ratio = gain + gain.index_select(0, partner)
         first = torch.minimum(partner, torch.arange(len(x), device=x.device))  # a pair has one threshold
         accepted = metropolis_test(log_ratio, threshold.index_select(0, first))
         return type(inner)(*(_pick(accepted, b, a) for a, b in zip(inner, other, strict=True))), log_ratio
-
-
-def _energies(model: Energy, state: Any, x: Tensor) -> Tensor:
-    known = getattr(state, "energy", None)
-    return model(x) if known is None else known
 
 
 def _pick(accepted: Tensor, new: Any, old: Any) -> Any:

@@ -103,6 +103,9 @@ class UnderdampedLangevin(Massive):
         e, s = energy.energy_and_score(x) if self.adjusted else (None, energy.score(x))
         return KineticState(x, torch.zeros_like(x), e, masked(s, clamp), x.new_zeros(()), clamp)
 
+    def energies(self, state: KineticState) -> Tensor | None:
+        return state.energy
+
     def relocate(self, energy: Any, state: KineticState, x: Tensor) -> KineticState:
         return self.init(energy, x, state.clamp)._replace(v=state.v, thermal=state.thermal)
 

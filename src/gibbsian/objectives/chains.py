@@ -13,7 +13,8 @@ from gibbsian.errors import ArgumentError, CapabilityError
 from gibbsian.kernels.base import Kernel
 from gibbsian.kernels.tempering import ParallelTempering
 from gibbsian.objectives.base import Objective
-from gibbsian.sampling.sample import advance, check_start
+from gibbsian.sampling.checks import check_start
+from gibbsian.sampling.chunks import advance
 
 
 def check_kernel(objective: Objective, kernel: Any) -> None:

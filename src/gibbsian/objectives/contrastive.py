@@ -23,7 +23,7 @@ from gibbsian.objectives.chains import (
 from gibbsian.objectives.common import finish, need_energy, need_third_derivative, number, whole
 from gibbsian.objectives.entropy import nearest_neighbor_entropy
 from gibbsian.random import require_generator
-from gibbsian.sampling.sample import run_steps
+from gibbsian.sampling.chunks import run_steps
 
 __all__ = ["ContrastiveDivergence"]
 

@@ -21,7 +21,8 @@ from gibbsian.kernels.nuts import NUTS
 from gibbsian.kernels.underdamped import UnderdampedLangevin
 from gibbsian.progress import progress_bar
 from gibbsian.random import require_generator
-from gibbsian.sampling.sample import Trace, _check_energies, check_start, clamp_mask
+from gibbsian.sampling.checks import check_energies, check_start, clamp_mask
+from gibbsian.sampling.trace import Trace
 
 __all__ = ["WarmUp", "warm_up"]
 
@@ -273,7 +274,7 @@ class _Run:
         self.held_event = None if clamp is None else clamp.expand_as(x).all(0).flatten()
         self.position = x.detach().clone()
         self._start()
-        _check_energies(self.state, self.position)
+        check_energies(self.unit, self.state, self.position)
 
     def _start(self) -> None:
         """Fresh state: momenta that belonged to another mass are drawn anew."""

@@ -21,6 +21,7 @@ _MOVED = {  # modules that were moved, the longest match first
     "gibbsian.energies.neural_graph:": "gibbsian.energies.graph:",
     "gibbsian.energies.neural_sequence:": "gibbsian.energies.sequence:",
     "gibbsian.objectives.regularisers:": "gibbsian.objectives.regularizers:",
+    "gibbsian.kernels.metropolis:WalkState": "gibbsian.kernels.base:WalkState",
     "gibbsian.factories:": "gibbsian.app.factories:",
     "gibbsian.partition.bases:": "gibbsian.energies.bases:",
 }

@@ -13,7 +13,7 @@ from gibbsian.domains import Bounded, Box, Categorical, Discrete, Domain
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DivergenceError, DomainError
 from gibbsian.kernels.base import masked
-from gibbsian.sampling.sample import check_start, clamp_mask
+from gibbsian.sampling.checks import check_start, clamp_mask
 
 __all__ = ["Minimum", "minimize"]
 

@@ -11,7 +11,8 @@ from gibbsian.errors import ArgumentError
 from gibbsian.kernels.base import Kernel
 from gibbsian.kernels.gibbs import Gibbs
 from gibbsian.random import require_generator
-from gibbsian.sampling.sample import Trace, sample
+from gibbsian.sampling.sample import sample
+from gibbsian.sampling.trace import Trace
 from gibbsian.uses.minimize import minimize
 
 __all__ = ["Restored", "denoise", "inpaint"]

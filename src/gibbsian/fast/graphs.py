@@ -1,0 +1,124 @@
+"""CUDA graphs: what launches thousands of small kernels becomes one launch.
+
+A graph holds addresses, so what goes into it and what it carries on live in fixed tensors, which are written before
+it is replayed.
+"""
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+__all__ = ["CaptureError", "CapturedChunk", "capturing", "carry_over", "fixed_copy", "on_side_stream", "tensors_of"]
+
+
+class CaptureError(RuntimeError):
+    """What was to be captured waits for the device, or is not the same at every replay."""
+
+
+@contextmanager
+def capturing(graph: torch.cuda.CUDAGraph, pool: Any = None) -> Iterator[None]:
+    """Capture what is done inside. Graphs of earlier runs, freed by the garbage collector meanwhile, would break it."""
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        with torch.cuda.graph(graph, pool=pool):
+            yield
+    except RuntimeError as error:
+        raise CaptureError(_first_cause(error)) from error
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _first_cause(error: BaseException) -> str:
+    """What went wrong first: a capture that was broken off adds complaints of its own."""
+    while isinstance(error.__context__, RuntimeError):
+        error = error.__context__
+    return " ".join(str(error).split())[:200]
+
+
+def on_side_stream(function: Callable[[], Any], times: int = 1) -> None:
+    """Run what will be captured: it compiles, sets up what libraries set up lazily, and warms the allocator up."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(times):
+            function()
+    torch.cuda.current_stream().wait_stream(side)
+
+
+def tensors_of(tree: Any) -> list[Tensor]:
+    """The tensors in nested tuples, lists and dictionaries."""
+    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def fixed_copy(tree: Any) -> Any:
+    """The same tree with contiguous tensors of its own, at addresses that a graph can hold."""
+    return pytree.tree_map(lambda t: t.contiguous().clone() if isinstance(t, Tensor) else t, tree)
+
+
+def carry_over(before: Any, after: Any) -> None:
+    """Write a tree into the fixed tensors of the one that it follows from.
+
+    >>> state = (torch.zeros(2), None)
+    >>> carry_over(state, (torch.ones(2), None))
+    >>> state
+    (tensor([1., 1.]), None)
+    """
+    old, form = pytree.tree_flatten(before)
+    new, new_form = pytree.tree_flatten(after)
+    if form != new_form or not all(map(_fits, old, new)):
+        raise CaptureError("the state changes its form from step to step")
+    moved = [(a, b) for a, b in zip(old, new, strict=True) if isinstance(a, Tensor) and a is not b]
+    if moved:
+        torch._foreach_copy_([a for a, _ in moved], [b for _, b in moved])
+
+
+def _fits(old: Any, new: Any) -> bool:
+    if isinstance(old, Tensor):
+        return isinstance(new, Tensor) and old.shape == new.shape
+    return old == new
+
+
+class CapturedChunk:
+    """A chunk of compiled steps, captured at its first call as one CUDA graph.
+
+    What it returns lives in the graph's memory until the next call: the caller copies what it keeps.
+
+    Args:
+        whole: `(*things, state, inputs, step) -> (state, *outputs)`, the chunk; `things` are read where they live.
+        step: `(*things, state, inputs) -> (state, info)`, compiled; unrolled, the chunk itself would compile for ever.
+    """
+
+    def __init__(self, whole: Callable[..., Any], step: Callable[..., Any]) -> None:
+        self.whole, self.step = whole, step
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.state: Any = None
+        self.inputs: Any = None
+        self.outputs: tuple[Tensor, ...] = ()
+
+    def __call__(self, *arguments: Any) -> Any:
+        *things, state, inputs = arguments
+        if self.graph is None:
+            self.graph = self._capture(things, state, inputs)
+        carry_over(self.state, state)
+        torch._foreach_copy_(tensors_of(self.inputs), tensors_of(inputs))
+        self.graph.replay()
+        return self.state, *self.outputs
+
+    def _capture(self, things: list[Any], state: Any, inputs: Any) -> torch.cuda.CUDAGraph:
+        self.state, self.inputs = fixed_copy(state), fixed_copy(inputs)
+        first = pytree.tree_map(lambda t: t[0], self.inputs)
+        on_side_stream(lambda: self.step(*things, self.state, first), times=2)
+        graph = torch.cuda.CUDAGraph()
+        with capturing(graph):
+            end, *outputs = self.whole(*things, self.state, self.inputs, self.step)
+            carry_over(self.state, end)
+        self.outputs = tuple(outputs)
+        return graph

@@ -1,0 +1,87 @@
+"""Making steps: one after the other, in chunks whose random numbers are drawn before them.
+
+They come from the caller's generator and enter as tensors, so eager and compiled chains agree on the same seed, and on
+the CPU a run does not depend on how it is cut in chunks.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gibbsian.kernels.base import Info, Kernel, MetropolisInfo, judge
+from gibbsian.trees import is_named
+
+__all__ = ["Steps", "advance", "chunk_size", "one_step", "run_chunk", "run_steps", "stacked"]
+
+Steps = tuple[Any, list[Tensor], list[Info]]  # the state after some steps, and positions and info of each
+
+
+def chunk_size(kernel: Kernel, x: Tensor) -> int:
+    """Steps whose random numbers are drawn at a time: what is compiled into one graph, on CUDA what is captured in
+    one (eager runs draw alike, so that both see the same numbers)."""
+    if kernel.fixed_chunk or not x.is_cuda:
+        return kernel.fixed_chunk or kernel.unroll
+    return max(1, min(100, (1 << 25) // x.numel()))
+
+
+def _per_step(inputs: Any) -> Iterator[Any]:
+    """Cut inputs with a leading step axis into the inputs of single steps."""
+    parts = [t.unbind(0) if isinstance(t, Tensor) else t for t in inputs]
+    make = type(inputs)._make if is_named(type(inputs)) else tuple
+    yield from map(make, zip(*parts, strict=True))
+
+
+def one_step(energy: Any, kernel: Kernel, state: Any, inputs: Any) -> tuple[Any, Any]:
+    """One step, as a function of all that it depends on."""
+    return kernel.step(energy, state, inputs)
+
+
+def run_steps(energy: Any, kernel: Kernel, state: Any, inputs: Any, step: Callable[..., Any] = one_step) -> Steps:
+    """Several steps: the state after them, and the positions and infos of each."""
+    positions, infos = [], []
+    for one in _per_step(inputs):
+        state, info = step(energy, kernel, state, one)
+        positions.append(kernel.position(state))
+        infos.append(info)
+    return state, positions, infos
+
+
+def stacked(infos: list[Info], positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Acceptance and divergence `(steps, chains)` of some steps at the given positions."""
+    if isinstance(infos[0], MetropolisInfo):
+        return judge(torch.stack([i.log_ratio for i in infos]), infos[0].worst)
+    if infos[0].acceptance is None or infos[0].diverged is None:
+        diverged = ~torch.isfinite(positions).flatten(2).all(2)
+        return torch.full_like(diverged, torch.nan, dtype=positions.dtype), diverged
+    return torch.stack([i.acceptance for i in infos]), torch.stack([i.diverged for i in infos])  # type: ignore[misc]
+
+
+def run_chunk(
+    energy: Any, kernel: Kernel, state: Any, inputs: Any, step: Callable[..., Any] = one_step
+) -> tuple[Any, Tensor, Tensor, Tensor]:
+    """Several steps: the state after them, and positions, acceptance and divergence of each. The compiled unit."""
+    state, positions, infos = run_steps(energy, kernel, state, inputs, step)
+    places = torch.stack(positions)
+    return state, places, *stacked(infos, places)
+
+
+def advance(
+    energy: Any, kernel: Kernel, state: Any, steps: int, generator: torch.Generator, start: int = 0
+) -> tuple[Any, Tensor, Tensor]:
+    """Run `steps` steps and keep nothing but the state: (state, acceptance, diverged), the last two per chain.
+
+    The lean inner loop of the objectives; `energy` is `kernel.target(energy)`, checks are the caller's.
+    """
+    infos: list[Info] = []
+    with torch.no_grad():
+        done = 0
+        while done < steps:
+            k = min(chunk_size(kernel, kernel.position(state)), steps - done)
+            inputs = kernel.draw(energy, kernel.position(state), k, generator, start + done)
+            state, _, some = run_steps(energy, kernel, state, inputs)
+            infos += some
+            done += k
+        acceptance, diverged = stacked(infos, kernel.position(state)[None])
+    return state, acceptance.mean(0), diverged.any(0)
