@@ -21,12 +21,18 @@ __all__ = [
     "ConditionedModel",
     "Contrast",
     "ContrastiveModel",
+    "CountedClasses",
     "DocumentModel",
     "DrawableModel",
+    "DroppableModel",
     "Estimate",
     "Family",
     "GibbsModel",
+    "HiddenModel",
     "Jet",
+    "LabeledModel",
+    "LatentModel",
+    "LayeredModel",
     "NoiseLevels",
     "Normalized",
     "Pairwise",
@@ -127,10 +133,18 @@ class Classifier(Protocol):
 
 
 @runtime_checkable
+class CountedClasses(Protocol):
+    """Knows how many classes its labels run through."""
+
+    classes: int
+
+
+@runtime_checkable
 class NoiseLevels(Protocol):
     """A family of models of blurred data, one for each noise level."""
 
-    sigmas: Tensor  # falling
+    def noise_levels(self) -> Tensor:
+        """The ladder of σ, falling."""
 
     def given(self, index: Any) -> Any:
         """The member at a noise level σ."""
@@ -314,6 +328,66 @@ class PairwiseModel(Protocol):
 
     def pairwise(self) -> Pairwise:
         """All its units as {0, 1} units, with the same log Z."""
+
+
+# --- learning ---------------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class LabeledModel(Classifier, GibbsModel, Protocol):
+    """A law of inputs with their labels, the classifier exact and the rest by Gibbs sweeps."""
+
+    def pair_energy(self, x: Tensor, y: Tensor) -> Tensor:
+        """E(x, y), `(batch,)`."""
+
+    def pair_sweep(self, x: Tensor, y: Tensor, noise: Any) -> tuple[Tensor, Tensor]:
+        """One sweep over inputs and labels, with the numbers of `gibbs_noise`."""
+
+
+@runtime_checkable
+class LatentModel(Family, Protocol):
+    """An energy of latent variables z with a decoder: `given(x)` is the energy of their posterior."""
+
+    observed: Any  # the domain of x
+
+    def start(self, n: int, *, generator: torch.Generator) -> Tensor:
+        """n latents to begin chains at."""
+
+    def log_prob_given(self, z: Tensor, x: Tensor) -> Tensor:
+        """log p(x | z), `(batch,)`."""
+
+
+@runtime_checkable
+class HiddenModel(Protocol):
+    """Has a hidden layer whose means given x are closed forms."""
+
+    def hidden_unit(self) -> Any:
+        """The units of that layer, one of `gibbsian.units`."""
+
+    def hidden_mean(self, x: Tensor) -> Tensor:
+        """E[h | x], `(batch, *event)`."""
+
+
+@runtime_checkable
+class LayeredModel(Protocol):
+    """A machine of layers coupled to their neighbors: its gradient can be centered."""
+
+    def linear_biases(self) -> bool:
+        """Whether biases enter the energy linearly, with bounded statistics."""
+
+    def layer_parameters(self) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        """The weights between neighbors and the biases of all layers, from the visible one up."""
+
+    def layer_means(self, x: Tensor, steps: int = 10) -> Sequence[Tensor]:
+        """E[φ] of every layer given the rows of x, `(batch, size)` each; where mean field is needed by `steps` of it."""
+
+
+@runtime_checkable
+class DroppableModel(Protocol):
+    """A classifier whose units can be left out."""
+
+    def dropping(self, drop: Any) -> Classifier:
+        """The classifier with `drop(values, inputs)` between its layers, `inputs` telling data from hidden units."""
 
 
 C = TypeVar("C")

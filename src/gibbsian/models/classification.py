@@ -134,6 +134,10 @@ class ClassificationRBM(Energy):
         """The energy of x under a label, or one per row: an RBM with hidden bias c + U_y."""
         return LabeledRBM(self, y)
 
+    def hidden_unit(self) -> Unit:
+        """The hidden units."""
+        return self.hidden
+
     def hidden_mean(self, x: Tensor, y: int | Tensor | None = None) -> Tensor:
         """E[h | x, y], or E[h | x] with the label averaged out: features."""
         if y is not None:

@@ -209,6 +209,10 @@ class ConditionedMachine(Energy):
 
     # --- conditionals -------------------------------------------------------------------------------
 
+    def hidden_unit(self) -> Unit:
+        """The hidden units."""
+        return self.hidden
+
     def hidden_mean(self, v: Tensor) -> Tensor:
         """E[h | v, x]."""
         return self.hidden.mean(self.hidden_natural(v))

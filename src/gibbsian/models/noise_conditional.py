@@ -77,6 +77,10 @@ class NoiseConditionalScore(ScoreField):
         self.net = net
         self.register_buffer("sigmas", ladder)
 
+    def noise_levels(self) -> Tensor:
+        """The ladder of σ, falling."""
+        return self.sigmas
+
     def forward(self, x: Tensor, sigma: Tensor | float) -> Tensor:
         """s(x, σ) for one σ, or one a row `(batch,)`; differentiable."""
         score = self.net(x, level_of(sigma, x))
@@ -139,6 +143,10 @@ class NoiseConditionalEnergy(Energy):
         ladder = check_ladder(net, domain, sigmas)
         self.net = net
         self.register_buffer("sigmas", ladder)
+
+    def noise_levels(self) -> Tensor:
+        """The ladder of σ, falling."""
+        return self.sigmas
 
     def at(self, x: Tensor, sigma: Tensor | float) -> Tensor:
         """E(x, σ), `(batch,)`, for one σ or one a row."""

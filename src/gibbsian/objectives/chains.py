@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from gibbsian.capabilities import ContrastiveModel, Sampleable
 from gibbsian.errors import ArgumentError, CapabilityError
 from gibbsian.kernels.base import Kernel
+from gibbsian.kernels.gibbs import Gibbs
 from gibbsian.kernels.tempering import ParallelTempering
 from gibbsian.objectives.base import Objective
 from gibbsian.sampling.checks import check_start
@@ -39,9 +40,7 @@ def more_steps(steps: int, factor: float, kernel: Kernel | None = None) -> int:
 
 def plain_gibbs(kernel: Kernel, energy: Any) -> bool:
     """Can the model run its own sweeps and share their products with the gradient?"""
-    from gibbsian.kernels.gibbs import Gibbs
-
-    return type(kernel) is Gibbs and kernel == Gibbs() and isinstance(energy, ContrastiveModel)
+    return kernel == Gibbs() and isinstance(energy, ContrastiveModel)
 
 
 @contextmanager

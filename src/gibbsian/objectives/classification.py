@@ -6,11 +6,12 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from gibbsian.errors import ArgumentError, CapabilityError, DataError
-from gibbsian.models.classification import ClassificationRBM
+from gibbsian.capabilities import LabeledModel, require
+from gibbsian.errors import ArgumentError
 from gibbsian.objectives.base import Batch, Loss, Objective, labels, observed
 from gibbsian.objectives.chains import more_steps
 from gibbsian.objectives.common import finish, number, whole
+from gibbsian.objectives.joint import check_classes
 from gibbsian.random import require_generator
 
 __all__ = ["ClassificationLikelihood"]
@@ -57,17 +58,15 @@ class ClassificationLikelihood(Objective):
 
     def check(self, energy: Any, batch: Batch) -> None:
         super().check(energy, batch)
-        if not isinstance(energy, ClassificationRBM):
-            raise CapabilityError(
-                f"ClassificationLikelihood trains models.ClassificationRBM, got {type(energy).__name__}; for other "
-                "classifiers add objectives.CrossEntropy and a generative objective with Weighted"
-            )
+        require(
+            energy,
+            LabeledModel,
+            "ClassificationLikelihood",
+            "use models.ClassificationRBM, or for other classifiers objectives.CrossEntropy and a generative objective "
+            "in Weighted",
+        )
         y = labels(batch, "ClassificationLikelihood")
-        if int(y.min()) < -1 or int(y.max()) >= energy.classes:
-            raise DataError(
-                f"labels run from {int(y.min())} to {int(y.max())}, expected 0 to {energy.classes - 1}, "
-                "and -1 for rows without one"
-            )
+        check_classes(energy, y)
 
     def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
         x, y = observed(batch), labels(batch, "ClassificationLikelihood")

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
-from gibbsian.capabilities import Family
+from gibbsian.capabilities import NoiseLevels
 from gibbsian.energy import Energy, ScoreField
 from gibbsian.errors import ArgumentError, CapabilityError
 from gibbsian.objectives.base import Batch, Loss, Objective, observed
@@ -71,12 +71,6 @@ class DenoisingScoreMatching(Objective):
         return finish(self, value, state, {"noise_share": noise_share(self.sigma, x)})
 
 
-def _by_level(energy: Any) -> bool:
-    """Is it indexed by a noise level, with the ladder that it is meant for? (From Python 3.12 on a runtime protocol
-    does not see the buffers of a module.)"""
-    return isinstance(energy, Family) and hasattr(energy, "sigmas")
-
-
 @dataclass(frozen=True)
 class MultiScaleDenoising(Objective):
     """(1/L) Σᵢ λ(σᵢ)·DSM(σᵢ) with λ = σ²: denoising score matching over a ladder of noise levels.
@@ -114,21 +108,22 @@ class MultiScaleDenoising(Objective):
         number(self, "power", self.power)
 
     def check(self, energy: Any, batch: Batch) -> None:
-        if not (isinstance(energy, Energy | ScoreField) or _by_level(energy)):
+        if not isinstance(energy, Energy | ScoreField | NoiseLevels):
             raise CapabilityError(
                 f"{type(energy).__name__} is neither an energy, a score field nor a family with given(sigma) "
-                "and sigmas; use models.NoiseConditionalScore, or gibbsian.as_energy"
+                "and noise_levels(); use models.NoiseConditionalScore, or gibbsian.as_energy"
             )
-        if self.sigmas is None and not _by_level(energy):
+        if self.sigmas is None and not isinstance(energy, NoiseLevels):
             raise ArgumentError(
                 f"{type(energy).__name__} has no noise ladder; give one: MultiScaleDenoising(sigmas=...)"
             )
-        energy.domain.check(observed(batch), "batch")
+        energy.domain.check(observed(batch), "batch")  # type: ignore[union-attr]
         need_domain(self, energy, WHOLE_SPACE, ADVICE)
 
     def ladder(self, energy: Any, x: Tensor) -> Tensor:
         """The noise levels, where x lives."""
-        return torch.as_tensor(energy.sigmas if self.sigmas is None else self.sigmas, dtype=x.dtype, device=x.device)
+        sigmas = energy.noise_levels() if self.sigmas is None else self.sigmas
+        return torch.as_tensor(sigmas, dtype=x.dtype, device=x.device)
 
     def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
         x = observed(batch)
@@ -140,7 +135,7 @@ class MultiScaleDenoising(Objective):
         sigma = ladder[level]
         wide = sigma.reshape(-1, *[1] * (x.dim() - 1))
         noise = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
-        member = energy.given(sigma) if _by_level(energy) else energy
+        member = energy.given(sigma) if isinstance(energy, NoiseLevels) else energy
         s = member.score(x + wide * noise, create_graph=True)
         each = 0.5 * (s + noise / wide).square().flatten(1).sum(1) * sigma**self.power
         return finish(self, each.mean(), state, {"noise_share": noise_share(ladder.min(), x)})

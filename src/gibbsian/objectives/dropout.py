@@ -6,8 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gibbsian.errors import CapabilityError
-from gibbsian.models.dbm.classifier import DBMClassifier
+from gibbsian.capabilities import DroppableModel, require
 from gibbsian.objectives.base import Batch, Loss
 from gibbsian.objectives.common import number
 from gibbsian.objectives.joint import CrossEntropy
@@ -47,11 +46,7 @@ class DropoutCrossEntropy(CrossEntropy):
 
     def check(self, energy: Any, batch: Batch) -> None:
         super().check(energy, batch)
-        if not isinstance(energy, DBMClassifier):
-            raise CapabilityError(
-                f"DropoutCrossEntropy needs a network whose units can be dropped, models.DBMClassifier, got "
-                f"{type(energy).__name__}; use CrossEntropy"
-            )
+        require(energy, DroppableModel, "DropoutCrossEntropy", "use models.DBMClassifier, or CrossEntropy")
 
     def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
         def drop(x: Tensor, inputs: bool) -> Tensor:
@@ -62,14 +57,4 @@ class DropoutCrossEntropy(CrossEntropy):
             u = torch.rand(x.shape, generator=generator, dtype=x.dtype, device=x.device)
             return x * (u >= share).to(x.dtype).div_(1 - share)
 
-        return super().__call__(_Dropping(energy, drop), batch, state, generator)
-
-
-class _Dropping:
-    """A classifier whose units are dropped."""
-
-    def __init__(self, energy: Any, drop: Any) -> None:
-        self.energy, self.drop, self.domain = energy, drop, energy.domain
-
-    def class_log_prob(self, x: Tensor) -> Tensor:
-        return self.energy.class_log_prob(x, self.drop)
+        return super().__call__(energy.dropping(drop), batch, state, generator)

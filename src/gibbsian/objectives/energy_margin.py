@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from gibbsian.capabilities import Sampleable
 from gibbsian.errors import ArgumentError
 from gibbsian.objectives.base import Batch, Loss, Objective, observed
 from gibbsian.objectives.common import finish, need_energy
@@ -62,8 +63,7 @@ class EnergyMargin(Objective):
             )
         if not 0 < self.ratio < float("inf"):
             raise ArgumentError(f"EnergyMargin(ratio={self.ratio}): outsiders per row of data, a positive number")
-        known = isinstance(self.outliers, Tensor | FittedNoise) or hasattr(self.outliers, "sample")
-        if not known:
+        if not isinstance(self.outliers, Tensor | FittedNoise | Sampleable):
             raise ArgumentError(
                 f"EnergyMargin(outliers={type(self.outliers).__name__}): give a tensor of rows, a noise such as "
                 "objectives.UniformNoise(), or an energy with sample()"

@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from gibbsian.capabilities import Classifier, CountedClasses, require
 from gibbsian.domains import Discrete, Domain
 from gibbsian.errors import CapabilityError, DataError
 from gibbsian.objectives.base import Batch, Loss, Objective, labels, observed
@@ -15,12 +16,13 @@ from gibbsian.objectives.common import finish, number
 __all__ = ["CrossEntropy"]
 
 
-@runtime_checkable
-class Classifier(Protocol):
-    """Knows p(y|x)."""
-
-    def class_log_prob(self, x: Tensor) -> Tensor:
-        """log p(y|x), `(batch, classes)`."""
+def check_classes(energy: Any, y: Tensor) -> None:
+    """Refuse labels outside those of a classifier; -1 marks a row without one."""
+    classes = energy.classes if isinstance(energy, CountedClasses) else None
+    lowest, highest = int(y.min()), int(y.max())
+    if lowest < -1 or (classes is not None and highest >= classes):
+        last = "K - 1" if classes is None else classes - 1
+        raise DataError(f"labels run from {lowest} to {highest}, expected 0 to {last}, or -1 where a row has none")
 
 
 @dataclass(frozen=True)
@@ -57,19 +59,12 @@ class CrossEntropy(Objective):
 
     def check(self, energy: Any, batch: Batch) -> None:
         super().check(energy, batch)
-        if not isinstance(energy, Classifier):
+        require(energy, Classifier, "CrossEntropy", "use models.JointEnergy, for example")
+        if self.adversary and isinstance(energy.domain, Discrete):
             raise CapabilityError(
-                f"CrossEntropy needs a model with class_log_prob(x), such as models.JointEnergy; "
-                f"{type(energy).__name__} has none"
+                f"CrossEntropy(adversary={self.adversary}) moves inputs, but they are {energy.domain}"
             )
-        domain = getattr(energy, "domain", None)
-        if self.adversary and isinstance(domain, Discrete):
-            raise CapabilityError(f"CrossEntropy(adversary={self.adversary}) moves inputs, but they are {domain}")
-        y, classes = labels(batch, "CrossEntropy"), getattr(energy, "classes", None)
-        lowest, highest = int(y.min()), int(y.max())
-        if lowest < -1 or (isinstance(classes, int) and highest >= classes):
-            last = "K - 1" if classes is None else classes - 1
-            raise DataError(f"labels run from {lowest} to {highest}, expected 0 to {last}, or -1 where a row has none")
+        check_classes(energy, labels(batch, "CrossEntropy"))
 
     def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
         x, y = observed(batch), labels(batch, "CrossEntropy")

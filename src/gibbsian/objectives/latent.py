@@ -5,8 +5,7 @@ from typing import Any
 
 import torch
 
-from gibbsian.energies.latent import LatentEnergy
-from gibbsian.errors import CapabilityError
+from gibbsian.capabilities import LatentModel, require
 from gibbsian.kernels.base import Kernel
 from gibbsian.objectives.base import Batch, Loss, Step, SteppedObjective, observed
 from gibbsian.objectives.chains import check_kernel, walk
@@ -54,11 +53,8 @@ class LatentLikelihood(SteppedObjective):
         whole(self, "posterior_steps", self.posterior_steps)
 
     def check(self, energy: Any, batch: Batch) -> None:
-        if not isinstance(energy, LatentEnergy):
-            raise CapabilityError(
-                f"LatentLikelihood trains energies.LatentEnergy, a prior with a decoder; got {type(energy).__name__}"
-            )
-        energy.observed.check(observed(batch), "batch")
+        model = require(energy, LatentModel, "LatentLikelihood", "use energies.LatentEnergy, a prior with a decoder")
+        model.observed.check(observed(batch), "batch")
         self.prior.check(energy)
         self.posterior.check(energy)
 

@@ -20,6 +20,7 @@ from gibbsian.objectives.chains import (
     walk,
 )
 from gibbsian.objectives.common import finish, need_energy, number, whole
+from gibbsian.partition.exact import exact_log_z
 from gibbsian.random import require_generator
 
 __all__ = ["ExactLikelihood", "MonteCarloLikelihood"]
@@ -44,8 +45,6 @@ class ExactLikelihood(Objective):
         need_energy(self, energy)
 
     def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
-        from gibbsian.partition.exact import exact_log_z
-
         low = energy(observed(batch)).mean()
         log_z = exact_log_z(energy).mean()  # of conditional machines one for every input
         return finish(self, low + log_z, state, {"energy_data": low, "log_z": log_z})

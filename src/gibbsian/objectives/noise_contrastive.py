@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 from torch.nn.functional import softplus
 
+from gibbsian.capabilities import Sampleable
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError
 from gibbsian.objectives.base import Batch, Loss, Objective, check_finite, observed
@@ -72,7 +73,7 @@ class NoiseContrastive(Objective):
         whole(self, "ratio", self.ratio)
         if isinstance(self.noise, str):
             one_of(self, "noise", self.noise, tuple(NAMED))
-        elif not (isinstance(self.noise, FittedNoise) or hasattr(self.noise, "sample")):
+        elif not isinstance(self.noise, FittedNoise | Sampleable):
             raise ArgumentError(
                 f"NoiseContrastive(noise={self.noise!r}): give one of {', '.join(map(repr, NAMED))}, an "
                 "energy with log_z() and sample(), or a torch distribution"

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from gibbsian import units
+from gibbsian.capabilities import HiddenModel, LayeredModel, require
 from gibbsian.derivatives.known import gradients_of, with_gradients
+from gibbsian.domains import Binary
 from gibbsian.errors import ArgumentError, CapabilityError
 from gibbsian.fast.compiled import compiled_copy
 from gibbsian.objectives.base import Batch, Loss, Objective, Step, SteppedObjective, observed
@@ -97,9 +98,11 @@ class Sparsity(Objective):
 
     def check(self, energy: Any, batch: Batch) -> None:
         super().check(energy, batch)
-        if not isinstance(getattr(energy, "hidden", None), units.Bernoulli):
+        hidden = require(energy, HiddenModel, "Sparsity", "use models.RBM, for example").hidden_unit()
+        if not isinstance(hidden.domain, Binary):
             raise CapabilityError(
-                f"Sparsity needs a model with Bernoulli hidden units, such as models.RBM; got {type(energy).__name__}"
+                f"Sparsity needs a model with Bernoulli hidden units, whose means are probabilities; those of "
+                f"{type(energy).__name__} are {type(hidden).__name__} units"
             )
 
     def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
@@ -161,18 +164,17 @@ class Centered(SteppedObjective):
 
     def check(self, energy: Any, batch: Batch) -> None:
         self.objective.check(energy, batch)
-        pair = getattr(energy, "visible", None), getattr(energy, "hidden", None)
-        if not all(_linear(layer) for layer in pair):
-            names = " and ".join(type(layer).__name__ for layer in pair)
+        if not require(energy, LayeredModel, "Centered", "use models.RBM, for example").linear_biases():
             raise CapabilityError(
-                "Centered needs an RBM whose layers are Bernoulli, spin or softmax units, so that "
-                f"biases enter linearly; got {type(energy).__name__} with {names}"
+                "Centered needs layers of Bernoulli, spin or softmax units, so that biases enter linearly; this "
+                f"{type(energy).__name__} has others"
             )
 
     def init(self, energy: Any, batch: Batch, generator: torch.Generator) -> Offsets:
         self.check(energy, batch)
-        means = (rows.mean(0) for rows in _statistics(energy, observed(batch)))
-        return Offsets(self.objective.init(energy, batch, generator), *means)
+        with torch.no_grad():
+            visible, hidden = (rows.mean(0) for rows in energy.layer_means(observed(batch)))
+        return Offsets(self.objective.init(energy, batch, generator), visible, hidden)
 
     def log_z(self, state: Offsets) -> Tensor | None:
         return self.objective.log_z(state.inner)
@@ -185,28 +187,17 @@ class Centered(SteppedObjective):
         if gradients is None:
             parameters = trainable(energy)
             gradients = dict(zip(parameters, gradients_of(loss.value, parameters), strict=True))
-        mine = energy.weight, energy.visible_bias, energy.hidden_bias
+        ((weight,), biases) = energy.layer_parameters()
+        mine = weight, *biases
         w, b, c = (gradients[p] if p in gradients else torch.zeros_like(p) for p in mine)
         direction = compiled_copy(_center, *w.shape, len(observed(batch)), self) if step.fused else _center
-        old = state.visible, state.hidden
-        (dw, db, dc), mu, nu = direction(w, b, c, *_statistics(energy, observed(batch)), *old, self.rate, self.offsets)
-        gradients = gradients | dict(zip(mine, (dw, db, dc), strict=True))
+        with torch.no_grad():
+            v, h = energy.layer_means(observed(batch))
+        moved, mu, nu = direction(w, b, c, v, h, state.visible, state.hidden, self.rate, self.offsets)
+        gradients = gradients | dict(zip(mine, moved, strict=True))
         value, known = with_gradients(loss.value.detach(), list(gradients), list(gradients.values()))
         state = Offsets(loss.state, mu, nu)
         return Loss(value, state, loss.metrics, loss.other, known if loss.other is None else None)
-
-
-def _linear(layer: Any) -> bool:
-    """Do biases enter the energy of this layer linearly, with bounded statistics?"""
-    if isinstance(layer, units.Joined):
-        return all(map(_linear, layer.layers))
-    return isinstance(layer, units.Bernoulli | units.Spin | units.Softmax)
-
-
-def _statistics(energy: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-    """The visible and hidden statistics of the rows of a batch."""
-    with torch.no_grad():
-        return energy.visible.statistic(x), energy.hidden.statistic(energy.hidden_mean(x))
 
 
 def _center(

@@ -58,6 +58,11 @@ class Unit(Recorded, ABC):
         return self.n
 
     @property
+    def linear(self) -> bool:
+        """Whether the bias enters the energy linearly, beside bounded statistics."""
+        return type(self).natural is Unit.natural and not self.real
+
+    @property
     @abstractmethod
     def domain(self) -> Domain:
         """Where an event of this layer lives."""

@@ -78,6 +78,10 @@ class Count(Unit):
         self.total = total
 
     @property
+    def linear(self) -> bool:
+        return False  # biases of other layers grow with the length of the document
+
+    @property
     def domain(self) -> Domain:
         return domains.Counts(self.n, self.total)
 

@@ -57,6 +57,10 @@ class Joined(Unit):
         domains = [part.domain for part in self.layers]
         return (JoinedStates if all(isinstance(domain, Discrete) for domain in domains) else JoinedDomain)(*domains)
 
+    @property
+    def linear(self) -> bool:
+        return all(part.linear for part in self.layers)
+
     def split(self, v: Tensor) -> list[Tensor]:
         """The events of the parts."""
         domain = self.domain

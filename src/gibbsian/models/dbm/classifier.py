@@ -102,3 +102,18 @@ class DBMClassifier(JointEnergy):
     def class_log_prob(self, x: Tensor, drop: Drop | None = None) -> Tensor:
         """log p(y|v), `(batch, classes)`; `drop(values, inputs)` may blank out inputs and hidden units on the way."""
         return torch.log_softmax(self.net(x, drop), 1)
+
+    def dropping(self, drop: Drop) -> "DroppingClassifier":
+        """The classifier with `drop` on the way, whatever x is."""
+        return DroppingClassifier(self, drop)
+
+
+class DroppingClassifier:
+    """A classifier whose units are dropped."""
+
+    def __init__(self, classifier: DBMClassifier, drop: Drop) -> None:
+        self.classifier, self.drop, self.domain = classifier, drop, classifier.domain
+
+    def class_log_prob(self, x: Tensor) -> Tensor:
+        """log p(y|v), `(batch, classes)`."""
+        return self.classifier.class_log_prob(x, self.drop)

@@ -274,6 +274,22 @@ class RBM(Energy):
             x = self.gibbs_sweep(x, tuple(part[0] for part in self.gibbs_noise(x, 1, generator)))
         return Contrast(self(batch).mean() - self(x).mean(), x)
 
+    def hidden_unit(self) -> Unit:
+        """The hidden units."""
+        return self.hidden
+
+    def linear_biases(self) -> bool:
+        """Whether both layers are Bernoulli, Spin or Softmax units, so that the gradient can be centered."""
+        return self.visible.linear and self.hidden.linear
+
+    def layer_parameters(self) -> tuple[list[Tensor], list[Tensor]]:
+        """The weight, and both biases."""
+        return [self.weight], [self.visible_bias, self.hidden_bias]
+
+    def layer_means(self, x: Tensor, steps: int = 1) -> list[Tensor]:
+        """φ(v) and E[φ(h) | v] of the rows."""
+        return [self.visible.statistic(x), self.hidden.statistic(self.hidden_mean(x))]
+
     @property
     def bernoulli(self) -> bool:
         """Are both layers plain Bernoulli units?"""
