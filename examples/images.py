@@ -22,6 +22,16 @@ def read(name: str, split: str, limit: int | None = None) -> tuple[Tensor, Tenso
     return part.x[:limit, None].float() / 127.5 - 1, part.y[:limit]
 
 
+def set_up(chosen: Any) -> tuple[str, Path, tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """The device, the folder for results, and training and test images and labels there; `chosen` has out, data, limit."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.backends.cudnn.benchmark = True  # all batches have one shape
+    out = Path(chosen.out)
+    out.mkdir(parents=True, exist_ok=True)
+    train, test = ([t.to(device) for t in read(chosen.data, part, chosen.limit)] for part in ("train", "test"))
+    return device, out, (train[0], train[1]), (test[0], test[1])
+
+
 def augmented(x: Tensor, generator: torch.Generator, *, shift: int = 0, flip: bool = False) -> Tensor:
     """Every image moved by up to `shift` pixels, and mirrored half of the time; nothing waits for the device."""
     n, _, height, width = x.shape
@@ -58,6 +68,30 @@ class Clock:
     def over(self, run: Any) -> bool:
         """Is the time up?"""
         return self.elapsed() > self.seconds
+
+
+def fit_for(clock: Clock, energy: Any, objective: Any, data: Any, chosen: Any, **more: Any) -> Any:
+    """Training until the clock is over, compiled and in bfloat16 on a GPU; `chosen` has batch, lr, ema and seed."""
+    fast = torch.cuda.is_available()
+    return gb.fit(
+        energy,
+        objective,
+        data,
+        steps=10_000_000,
+        batch_size=chosen.batch,
+        lr=chosen.lr,
+        schedule=clock.rate,
+        clip=1.0,
+        ema=chosen.ema,
+        seed=chosen.seed,
+        precision="bf16" if fast else None,
+        compile=fast,
+        checkpoint_every=1_000_000,
+        log_every=500 if fast else 10,
+        hooks=[(25, clock.over)],
+        progress=False,
+        **more,
+    )
 
 
 def train_classifier(

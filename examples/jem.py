@@ -15,10 +15,9 @@ The data folder holds mnist/ and fashion_mnist/ with the four idx.gz files each.
 import argparse
 import json
 import time
-from pathlib import Path
 
 import torch
-from images import Clock, augmented, probabilities, read, save_png, train_classifier
+from images import Clock, augmented, fit_for, probabilities, read, save_png, set_up, train_classifier
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -85,14 +84,8 @@ def attacked(model: models.JointEnergy, x: Tensor, y: Tensor, epsilon: float, st
 
 def main() -> None:
     chosen = options()
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    fast = device == "cuda"
-    torch.backends.cudnn.benchmark = True  # all batches have one shape
-    out = Path(chosen.out)
-    out.mkdir(parents=True, exist_ok=True)
     begun = time.perf_counter()
-    x, y = (t.to(device) for t in read(chosen.data, "train", chosen.limit))
-    held_x, held_y = (t.to(device) for t in read(chosen.data, "test", chosen.limit))
+    device, out, (x, y), (held_x, held_y) = set_up(chosen)
 
     wall = 1.0 + 3 * chosen.blur  # noise takes pixels out of [-1, 1]
     domain = domains.Box((1, 28, 28), -wall, wall)
@@ -121,26 +114,11 @@ def main() -> None:
         net.compile(dynamic=False)
     joint = models.JointEnergy(net, domain)
     clock = Clock(chosen.seconds or SECONDS[chosen.data], chosen.lr)
-    run = gb.fit(
-        joint,
-        objectives.Weighted([objectives.CrossEntropy(), objectives.Blurred(chains, chosen.blur)], [1.0, chosen.weight]),
-        (x, y),
-        transform=moved,
-        steps=10_000_000,
-        batch_size=chosen.batch,
-        lr=chosen.lr,
-        schedule=clock.rate,
-        clip=1.0,
-        ema=chosen.ema,
-        seed=chosen.seed,
-        precision="bf16" if fast else None,
-        compile=fast,
-        guard=gb.training.Guard(penalty=chosen.penalty),
-        checkpoint_every=1_000_000,
-        log_every=500 if fast else 10,
-        hooks=[(25, clock.over)],
-        progress=False,
+    both = objectives.Weighted(
+        [objectives.CrossEntropy(), objectives.Blurred(chains, chosen.blur)], [1.0, chosen.weight]
     )
+    guard = gb.training.Guard(penalty=chosen.penalty)
+    run = fit_for(clock, joint, both, (x, y), chosen, transform=moved, guard=guard)
     model, seconds = run.ema.eval(), clock.elapsed()
     print(f"joint energy: {run.step} updates in {seconds:.0f} s, {run.step * chosen.batch / len(x):.1f} epochs")
     plain = train_classifier(
@@ -151,7 +129,7 @@ def main() -> None:
     truth = held_y.cpu()
     result = {
         "options": vars(chosen),
-        "device": torch.cuda.get_device_name() if fast else "cpu",
+        "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
         "updates": run.step,
         "images_a_second": run.step * chosen.batch / seconds,
         "events": run.events,

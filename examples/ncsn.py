@@ -13,10 +13,9 @@ import argparse
 import json
 import math
 import time
-from pathlib import Path
 
 import torch
-from images import Clock, augmented, probabilities, read, save_png, train_classifier
+from images import Clock, augmented, fit_for, probabilities, save_png, set_up, train_classifier
 from torch import Tensor
 
 import gibbsian as gb
@@ -51,14 +50,9 @@ def shifted(batch: tuple[Tensor, Tensor], generator: torch.Generator) -> tuple[T
 
 def main() -> None:
     chosen = options()
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    fast = device == "cuda"
-    torch.backends.cudnn.benchmark = True  # all batches have one shape
-    out = Path(chosen.out)
-    out.mkdir(parents=True, exist_ok=True)
     begun = time.perf_counter()
-    x, y = (t.to(device) for t in read(chosen.data, "train", chosen.limit))
-    held_x, held_y = (t.to(device) for t in read(chosen.data, "test", chosen.limit))
+    device, out, (x, y), (held_x, held_y) = set_up(chosen)
+    fast = device == "cuda"
 
     # a judge that has nothing to do with the score network
     box = domains.Box((1, 28, 28), -1.0, 1.0)
@@ -80,24 +74,7 @@ def main() -> None:
     )
     family = models.NoiseConditionalScore(net, domains.Real((1, 28, 28)), ladder.sigmas.to(device))
     clock = Clock(chosen.seconds, chosen.lr)
-    run = gb.fit(
-        family,
-        objectives.MultiScaleDenoising(),
-        x,
-        steps=10_000_000,
-        batch_size=chosen.batch,
-        lr=chosen.lr,
-        schedule=clock.rate,
-        clip=1.0,
-        ema=chosen.ema,
-        seed=chosen.seed,
-        precision="bf16" if fast else None,
-        compile=fast,
-        checkpoint_every=1_000_000,
-        log_every=500 if fast else 10,
-        hooks=[(25, clock.over)],
-        progress=False,
-    )
+    run = fit_for(clock, family, objectives.MultiScaleDenoising(), x, chosen)
     model, seconds = run.ema.eval(), clock.elapsed()
     print(f"score network: {run.step} updates in {seconds:.0f} s, {run.step * chosen.batch / len(x):.1f} epochs")
 
