@@ -18,8 +18,7 @@ import torch
 from timing import Contender, interleave, save
 
 import gibbsian as gb
-from gibbsian.derivatives.known import differentiate
-from gibbsian.fast import compiled
+from gibbsian.objectives.base import Step
 from gibbsian.training.pretrain import Encoded
 
 torch.set_num_threads(1)
@@ -95,9 +94,10 @@ def stepping(energy, objective, optimized: bool):
 
     def run(steps: int) -> None:
         for i, batch in enumerate(batches(steps)):
-            with compiled.stepping(fusing=False, watched=i % 10 == 0):  # as gibbsian.fit with its guard
-                loss = objective(energy, batch, state[0], g)
-            differentiate(loss.value, parameters)  # as gibbsian.fit does
+            step = Step(watched=i % 10 == 0)  # as gibbsian.fit with its guard
+            loss = objective.loss(energy, batch, state[0], g, step)
+            for p in parameters:
+                p.grad = loss.gradients.get(p)
             state[0] = loss.state
             if optimized:
                 optimizer.step()

@@ -22,8 +22,7 @@ import torch
 from timing import interleave, save
 
 from gibbsian import kernels, models, objectives, units
-from gibbsian.derivatives.known import differentiate
-from gibbsian.fast import compiled
+from gibbsian.objectives.base import Step
 
 torch.set_num_threads(1)
 RATE = 1e-4
@@ -74,14 +73,12 @@ def training(model, batch, conditional: bool):
     def run(steps: int) -> None:
         for _ in range(steps):
             if conditional:
-                value, _, _ = model.given(batch[0]).contrast(batch[1], None, 1, g)
+                _, _, gradients = model.given(batch[0]).contrast(batch[1], None, 1, g)
             else:
-                value, _, _ = model.contrast(batch, None, 1, g)
-            differentiate(value, parameters)
+                _, _, gradients = model.contrast(batch, None, 1, g)
             with torch.no_grad():
                 for p in parameters:
-                    p.sub_(p.grad, alpha=RATE)
-                    p.grad = None
+                    p.sub_(gradients[p], alpha=RATE)
 
     return run
 
@@ -96,10 +93,9 @@ def through_objective(model, batch, conditional: bool):
 
     def run(steps: int) -> None:
         for i in range(steps):
-            with compiled.stepping(fusing=False, watched=i % 10 == 0):  # as gibbsian.fit with its guard
-                loss = objective(model, batch, state, g)
-            optimizer.zero_grad()
-            differentiate(loss.value, parameters)  # as gibbsian.fit does
+            loss = objective.loss(model, batch, state, g, Step(watched=i % 10 == 0))  # as gibbsian.fit with its guard
+            for p in parameters:
+                p.grad = loss.gradients[p]
             optimizer.step()
 
     return run

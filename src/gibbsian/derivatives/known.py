@@ -11,9 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gibbsian.errors import CapabilityError
-
-__all__ = ["Gradients", "differentiate", "gradients_of", "sum_of", "take_gradients", "with_gradients"]
+__all__ = ["Gradients", "gradients_of", "sum_of", "with_gradients"]
 
 Gradients = dict[Tensor, Tensor]  # from a parameter to its gradient
 
@@ -27,7 +25,7 @@ def with_gradients(
     """
     if not torch.is_grad_enabled():
         return value, None
-    attached = _HandOut.apply(value, list(gradients), *parameters)
+    attached = _Known.apply(value, list(gradients), *parameters)
     trained = [(p, g) for p, g in zip(parameters, gradients, strict=True) if p.requires_grad]
     if not all(p.is_leaf for p, _ in trained):
         return attached, None
@@ -62,47 +60,14 @@ def gradients_of(value: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
     return [gradient.clone() for gradient in found]
 
 
-def take_gradients(value: Tensor, parameters: Sequence[Tensor]) -> bool:
-    """Put the gradients of a loss that was handed out where `backward` would; False where only autograd can.
-
-    The engine costs a twentieth of an update of a small machine.
-    """
-    node: Any = value.grad_fn
-    if not _handed_out(node):
-        return False
-    own = [(p, gradient) for p, gradient in zip(node.parameters, node.gradients, strict=True) if p.requires_grad]
-    wanted = {id(p) for p in parameters}
-    plain = all(id(p) in wanted and p.is_leaf and p.grad is None for p, _ in own)
-    if not plain or len({id(p) for p, _ in own}) < len(own):  # one that stands twice gets the sum
-        return False
-    for p, gradient in own:
-        p.grad = gradient
-    node.gradients = ()
-    return True
-
-
-def differentiate(value: Tensor, parameters: Sequence[Tensor]) -> None:
-    """Gradients of a loss in these parameters and nothing else, without the engine where it was handed out."""
-    if not take_gradients(value, parameters):
-        value.backward(inputs=list(parameters))
-
-
-def _handed_out(node: Any) -> bool:
-    """Does this node of the graph hold gradients that nobody took yet?"""
-    ours = isinstance(node, _HandOut._backward_cls)
-    return ours and bool(node.gradients)
-
-
-class _HandOut(torch.autograd.Function):
-    """A value that is known already, with its gradient."""
+class _Known(torch.autograd.Function):
+    """A value that is known already, with its gradients."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor, gradients: list[Tensor], *parameters: Tensor) -> Tensor:
-        ctx.gradients, ctx.parameters = gradients, parameters
+        ctx.gradients = gradients
         return value
 
     @staticmethod
     def backward(ctx: Any, *outer: Tensor) -> tuple[Tensor | None, ...]:
-        if not ctx.gradients:
-            raise CapabilityError("the gradients of this loss were taken already; make another")
         return None, None, *(outer[0] * gradient for gradient in ctx.gradients)

@@ -3,8 +3,7 @@
 import functools
 import types
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from gibbsian.fast.decompositions import cpu_decompositions
 
-__all__ = ["compiled", "compiled_copy", "fusing", "stepping", "watched"]
+__all__ = ["compiled", "compiled_copy"]
 
 
 def _backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Any:
@@ -48,29 +47,3 @@ def compiled_copy(function: Any, *key: Any) -> Any:
     """A compiled copy of a function of tensors, one for each key (what it compiles for). Compiling takes seconds, so
     only steps that are repeated very often ask for it."""
     return compiled(function)
-
-
-_fusing, _watched = False, True
-
-
-@contextmanager
-def stepping(*, fusing: bool, watched: bool) -> Iterator[None]:
-    """Inside is one training step. With `fusing`, algorithms that offer it run their element-wise parts as compiled
-    kernels (see `compiled_copy`); without `watched` they leave out what is only looked at (see `watched`)."""
-    global _fusing, _watched
-    before = _fusing, _watched
-    _fusing, _watched = fusing, watched
-    try:
-        yield
-    finally:
-        _fusing, _watched = before
-
-
-def watched() -> bool:
-    """Will anybody look at the metrics of this step?"""
-    return _watched
-
-
-def fusing() -> bool:
-    """May this step be compiled?"""
-    return _fusing

@@ -23,7 +23,6 @@ from torch import Tensor, nn
 
 from gibbsian.energy import Energy, ScoreField
 from gibbsian.errors import CapabilityError, DataError, DivergenceError, ShapeError
-from gibbsian.fast.compiled import fusing, watched
 from gibbsian.kernels.base import Kernel
 
 __all__ = [
@@ -183,7 +182,7 @@ class SteppedObjective(Objective):
 
     def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
         """The loss on a batch."""
-        return self.loss(energy, batch, state, generator, Step(watched(), fusing()))
+        return self.loss(energy, batch, state, generator, Step())
 
     @abstractmethod
     def loss(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator, step: Step) -> Loss:

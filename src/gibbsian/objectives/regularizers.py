@@ -190,9 +190,9 @@ class Centered(SteppedObjective):
         ((weight,), biases) = energy.layer_parameters()
         mine = weight, *biases
         w, b, c = (gradients[p] if p in gradients else torch.zeros_like(p) for p in mine)
-        direction = compiled_copy(_center, *w.shape, len(observed(batch)), self) if step.fused else _center
         with torch.no_grad():
             v, h = energy.layer_means(observed(batch))
+        direction = compiled_copy(_center, *w.shape, len(v), self.rate, self.offsets) if step.fused else _center
         moved, mu, nu = direction(w, b, c, v, h, state.visible, state.hidden, self.rate, self.offsets)
         gradients = gradients | dict(zip(mine, moved, strict=True))
         value, known = with_gradients(loss.value.detach(), list(gradients), list(gradients.values()))
