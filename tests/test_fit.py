@@ -285,16 +285,16 @@ def count_calls(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> list
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("optimizer", ["sgd", {"name": "sgd", "momentum": 0.5}, "adam"])
 def test_many_steps_in_one_graph_train_what_single_ones_do(optimizer, monkeypatch):
-    """Leaps over epochs, with a transform that draws, an average, clipping, chains and a rate that changes."""
+    """Blocks over epochs, with a transform that draws, an average, clipping, chains and a rate that changes."""
     from gibbsian.training import captured as module
 
     data = torch.rand(200, 6, generator=gen(), device="cpu").double().cuda()
     pcd = objectives.PersistentContrastiveDivergence(kernels.Gibbs(), chains=20)
     runs = {}
-    for name, longest in (("leaps", 50), ("single", 1)):
-        monkeypatch.setattr(module, "_LEAP", longest)
-        leaps = count_calls(monkeypatch, module.CapturedStep, "differentiate_ahead")
-        singles = count_calls(monkeypatch, module.CapturedStep, "differentiate")
+    for name, longest in (("blocks", 50), ("single", 1)):
+        monkeypatch.setattr(module, "_BLOCK", longest)
+        blocks = count_calls(monkeypatch, module.CapturedSteps, "_replay_block")
+        moves = count_calls(monkeypatch, module.CapturedSteps, "move")
         runs[name] = gb.fit(
             models.RBM(6, 3).double().cuda(),
             pcd,
@@ -310,9 +310,9 @@ def test_many_steps_in_one_graph_train_what_single_ones_do(optimizer, monkeypatc
             compile=True,
         )
         monkeypatch.undo()
-        assert bool(leaps) == (name == "leaps")
-        assert (len(singles) < 100) == (name == "leaps")  # most of the 203 steps are part of a leap
-    a, b = runs["leaps"], runs["single"]
+        assert bool(blocks) == (name == "blocks")
+        assert (len(moves) < 100) == (name == "blocks")  # most of the 203 steps are part of a block
+    a, b = runs["blocks"], runs["single"]
     assert a.step == b.step == 203
     assert torch.allclose(weights(a.energy), weights(b.energy), atol=1e-6)
     assert torch.allclose(weights(a.ema), weights(b.ema), atol=1e-6)
@@ -331,13 +331,12 @@ def test_rows_ahead_are_those_that_come():
     one, two = feed(40), feed(40)
     for _ in range(3):
         one.next(), two.next()
-    ahead = one.ahead(6)  # over the end of the epoch
+    ahead = one.peek(6)  # over the end of the epoch
     one.skip(6)
-    assert torch.equal(ahead, torch.stack([two.next()[:, 0].long() for _ in range(6)]))
+    assert torch.equal(ahead, torch.cat([two.next()[:, 0].long() for _ in range(6)]))
     assert (one.epoch, one.index) == (two.epoch, two.index)
     assert torch.equal(one.next(), two.next())
-    assert feed(45).ahead(4) is not None  # the fifth batch holds five rows
-    assert feed(45).ahead(5) is None
+    assert [len(feed(45).peek(batches)) for batches in (4, 5)] == [40, 45]  # the fifth batch holds five rows
 
 
 def test_a_pair_of_rates_is_one_for_the_energy_and_one_for_what_the_objective_learns():

@@ -14,7 +14,7 @@ import gibbsian as gb
 from gibbsian import domains, energies, errors, kernels, models, objectives
 from gibbsian.objectives.base import Loss, Objective
 from gibbsian.training import Guard, checkpoint
-from gibbsian.training.guard import Watch
+from gibbsian.training.guard import Monitor
 
 
 def gen(seed: int = 0) -> torch.Generator:
@@ -70,8 +70,8 @@ class Faulty(Objective):
 
 
 def looks(guard: Guard, values: list[float], name: str = "gap") -> list[str | None]:
-    watch = Watch(guard)
-    return [watch.look({"loss": 0.0, name: value}) for value in values]
+    monitor = Monitor(guard)
+    return [monitor.look({"loss": 0.0, name: value}) for value in values]
 
 
 def test_what_is_not_finite_is_divergence_at_once():
@@ -214,10 +214,10 @@ def test_softening_stays_within_its_bounds_and_reaches_nested_objectives():
     assert both.objectives[0].steps == 8
     assert both.weights == (1.0, 2.0)
     assert both.objectives[1] == objectives.WeightDecay(0.1)
-    watch = Watch(guard)
-    watch.keep(0, "state")
-    watch.roll_back(7, "the loss is nan", objectives.Weighted([CD, objectives.WeightDecay(0.1)]))
-    assert watch.trail == [
+    monitor = Monitor(guard)
+    monitor.keep(0, "state")
+    monitor.roll_back(7, "the loss is nan", objectives.Weighted([CD, objectives.WeightDecay(0.1)]))
+    assert monitor.trail == [
         "step 7: the loss is nan; back to step 0 with new random numbers, learning rate times 0.5, "
         "steps 4 → 8, penalty 0 → 0.2"
     ]
@@ -324,29 +324,29 @@ def test_frozen_chains_are_pointed_out():
 
 
 def test_a_gap_that_swings_ever_wider_is_pointed_out_and_noise_around_zero_is_not():
-    watch = Watch(Guard())
-    found = [watch.warnings({"gap": (-1.15) ** i}, CD) for i in range(60)]
+    monitor = Monitor(Guard())
+    found = [monitor.warnings({"gap": (-1.15) ** i}, CD) for i in range(60)]
     assert sum(map(len, found)) == 1
     noise = torch.randn(500, generator=gen()).tolist()
-    watch = Watch(Guard())
-    assert not any(watch.warnings({"gap": value}, CD) for value in noise)
+    monitor = Monitor(Guard())
+    assert not any(monitor.warnings({"gap": value}, CD) for value in noise)
 
 
 def test_a_perfect_classifier_is_no_easy_noise():
-    watch = Watch(Guard())
-    assert not any(watch.warnings({"accuracy": 1.0}, CD) for _ in range(20))
+    monitor = Monitor(Guard())
+    assert not any(monitor.warnings({"accuracy": 1.0}, CD) for _ in range(20))
 
 
 def test_chains_that_are_left_behind_are_seen_in_time_and_those_that_catch_up_are_not():
-    watch = Watch(Guard(patience=200))
+    monitor = Monitor(Guard(patience=200))
     apart = {"loss": -5.0, "gap": -10.0, "separation": 12.0}
-    assert all(watch.look(apart, step) is None for step in range(0, 200, 10))
-    assert watch.look({**apart, "separation": 2.0}, 200) is None  # caught up
-    assert all(watch.look(apart, step) is None for step in range(210, 410, 10))
-    reason = watch.look(apart, 410)
+    assert all(monitor.look(apart, step) is None for step in range(0, 200, 10))
+    assert monitor.look({**apart, "separation": 2.0}, 200) is None  # caught up
+    assert all(monitor.look(apart, step) is None for step in range(210, 410, 10))
+    reason = monitor.look(apart, 410)
     assert reason is not None
     assert "left behind" in reason
-    watch.keep(0, "first")
-    assert not watch.wants_snapshot(1000)  # what the chains do not follow is no state to go back to
-    watch.look({**apart, "separation": 2.0}, 420)
-    assert watch.wants_snapshot(1000)
+    monitor.keep(0, "first")
+    assert not monitor.wants_snapshot(1000)  # what the chains do not follow is no state to go back to
+    monitor.look({**apart, "separation": 2.0}, 420)
+    assert monitor.wants_snapshot(1000)

@@ -1,19 +1,33 @@
 """CUDA graphs: what launches thousands of small kernels becomes one launch.
 
 A graph holds addresses, so what goes into it and what it carries on live in fixed tensors, which are written before
-it is replayed.
+it is replayed; random numbers go on through the generators that it is given.
 """
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-__all__ = ["CaptureError", "CapturedChunk", "capturing", "carry_over", "fixed_copy", "on_side_stream", "tensors_of"]
+__all__ = [
+    "CaptureError",
+    "CapturedChunk",
+    "capture",
+    "carry_over",
+    "first_cause",
+    "fixed_copy",
+    "milliseconds",
+    "moves",
+    "on_side_stream",
+    "renewed",
+    "tensors_of",
+]
+
+Result = TypeVar("Result")
 
 
 class CaptureError(RuntimeError):
@@ -21,7 +35,7 @@ class CaptureError(RuntimeError):
 
 
 @contextmanager
-def capturing(graph: torch.cuda.CUDAGraph, pool: Any = None) -> Iterator[None]:
+def _capturing(graph: torch.cuda.CUDAGraph, pool: Any = None) -> Iterator[None]:
     """Capture what is done inside. Graphs of earlier runs, freed by the garbage collector meanwhile, would break it."""
     gc.collect()
     enabled = gc.isenabled()
@@ -30,17 +44,54 @@ def capturing(graph: torch.cuda.CUDAGraph, pool: Any = None) -> Iterator[None]:
         with torch.cuda.graph(graph, pool=pool):
             yield
     except RuntimeError as error:
-        raise CaptureError(_first_cause(error)) from error
+        raise CaptureError(first_cause(error)) from error
     finally:
         if enabled:
             gc.enable()
 
 
-def _first_cause(error: BaseException) -> str:
+def first_cause(error: BaseException) -> str:
     """What went wrong first: a capture that was broken off adds complaints of its own."""
     while isinstance(error.__context__, RuntimeError):
         error = error.__context__
     return " ".join(str(error).split())[:200]
+
+
+def capture(
+    function: Callable[[], Result], *, generators: Sequence[torch.Generator] = (), pool: Any = None
+) -> tuple[torch.cuda.CUDAGraph, Result]:
+    """The graph of what a function does, and the tensors that its replays write to.
+
+    Args:
+        function: launches kernels and never waits for the device.
+        generators: those that it draws from.
+        pool: `graph.pool()` of a graph that shares its memory.
+    """
+    graph = torch.cuda.CUDAGraph()
+    for generator in generators:
+        graph.register_generator_state(generator)
+    with _capturing(graph, pool):
+        result = function()
+    return graph, result
+
+
+def renewed(states: Sequence[Tensor], device: torch.device) -> list[torch.Generator]:
+    """New generators in these states: a capture that failed leaves those that it was given registered."""
+    generators = [torch.Generator(device) for _ in states]
+    for generator, state in zip(generators, states, strict=True):
+        generator.set_state(state)
+    return generators
+
+
+def milliseconds(function: Callable[[], Any]) -> float:
+    """What a call takes on the device."""
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda.synchronize()
+    begin.record()
+    function()
+    end.record()
+    torch.cuda.synchronize()
+    return begin.elapsed_time(end)
 
 
 def on_side_stream(function: Callable[[], Any], times: int = 1) -> None:
@@ -59,8 +110,8 @@ def tensors_of(tree: Any) -> list[Tensor]:
 
 
 def fixed_copy(tree: Any) -> Any:
-    """The same tree with contiguous tensors of its own, at addresses that a graph can hold."""
-    return pytree.tree_map(lambda t: t.contiguous().clone() if isinstance(t, Tensor) else t, tree)
+    """The same tree with tensors of its own, in the same memory format, at addresses that a graph can hold."""
+    return pytree.tree_map(lambda t: t.clone() if isinstance(t, Tensor) else t, tree)
 
 
 def carry_over(before: Any, after: Any) -> None:
@@ -71,13 +122,18 @@ def carry_over(before: Any, after: Any) -> None:
     >>> state
     (tensor([1., 1.]), None)
     """
+    moved = moves(before, after)
+    if moved:
+        torch._foreach_copy_([a for a, _ in moved], [b for _, b in moved])
+
+
+def moves(before: Any, after: Any) -> list[tuple[Tensor, Tensor]]:
+    """(where to, from where) of the tensors that `carry_over` writes."""
     old, form = pytree.tree_flatten(before)
     new, new_form = pytree.tree_flatten(after)
     if form != new_form or not all(map(_fits, old, new)):
         raise CaptureError("the state changes its form from step to step")
-    moved = [(a, b) for a, b in zip(old, new, strict=True) if isinstance(a, Tensor) and a is not b]
-    if moved:
-        torch._foreach_copy_([a for a, _ in moved], [b for _, b in moved])
+    return [(a, b) for a, b in zip(old, new, strict=True) if isinstance(a, Tensor) and a is not b]
 
 
 def _fits(old: Any, new: Any) -> bool:
@@ -116,9 +172,11 @@ class CapturedChunk:
         self.state, self.inputs = fixed_copy(state), fixed_copy(inputs)
         first = pytree.tree_map(lambda t: t[0], self.inputs)
         on_side_stream(lambda: self.step(*things, self.state, first), times=2)
-        graph = torch.cuda.CUDAGraph()
-        with capturing(graph):
+
+        def whole() -> tuple[Tensor, ...]:
             end, *outputs = self.whole(*things, self.state, self.inputs, self.step)
             carry_over(self.state, end)
-        self.outputs = tuple(outputs)
+            return tuple(outputs)
+
+        graph, self.outputs = capture(whole)
         return graph

@@ -1,297 +1,250 @@
 """Training steps as CUDA graphs: small models spend nearly all their time on launches, and a graph is one launch.
 
 Forward and backward pass (with every sampler step inside the objective) are one graph, the update another; between
-them the host can look, clip and share gradients as in the eager loop. Where nobody looks for a while, a leap puts many
+them the host can look, clip and share gradients as in the eager loop. Where nobody looks for a while, a block puts many
 whole steps in front of the forward pass, in the same graph: row numbers and rates go in, and the host is needed once.
-A graph holds addresses, so batch and objective state live in fixed tensors, and random numbers go on through the
-registered generators.
 """
 
-import gc
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from gibbsian.errors import CompileWarning
+from gibbsian.fast.graphs import (
+    capture,
+    carry_over,
+    first_cause,
+    fixed_copy,
+    milliseconds,
+    moves,
+    on_side_stream,
+    renewed,
+    tensors_of,
+)
 from gibbsian.objectives.base import Loss, Step
+from gibbsian.training.feed import rows_of
+from gibbsian.training.job import Job
 from gibbsian.training.rows import TensorRows
+from gibbsian.training.steps import Outcome, Steps
 
-if TYPE_CHECKING:
-    from gibbsian.training.job import Job
-
-__all__ = ["CapturedStep"]
+__all__ = ["CapturedSteps", "steps_of"]
 
 _WARM = 3  # eager steps first: they allocate the optimizer's state and what libraries set up lazily
-_LEAP = 50  # steps in one graph, at most
-_LONG = 10.0  # milliseconds that a leap may take: longer ones gain nothing, and their graphs grow
+_BLOCK = 50  # steps in one graph, at most
+_LONG = 10.0  # milliseconds that a block may take: longer ones gain nothing, and their graphs grow
 
 
-def _tensors(leaves: list[Any]) -> list[Tensor]:
-    return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+def steps_of(job: Job) -> Steps:
+    """The steps of a job: captured where that is asked for and possible."""
+    return CapturedSteps(job) if job.settings.compile else Steps(job)
 
 
-class _Changes(Exception):
-    """What would have to be captured is not the same at every step."""
-
-
-def _reason(error: BaseException) -> str:
-    while isinstance(error.__context__, RuntimeError):  # the first cause says most
-        error = error.__context__
-    return " ".join(str(error).split())[:200]
-
-
-@contextmanager
-def _capturing(graph: torch.cuda.CUDAGraph, pool: Any = None) -> Iterator[None]:
-    """Capture what is done inside. Graphs of earlier runs, freed by the garbage collector meanwhile, would break it."""
-    gc.collect()
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        with torch.cuda.graph(graph, pool=pool):
-            yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
-class _Leap:
-    """The graph of many steps, and what goes into it: row numbers, learning rates, weights of the average."""
+@dataclass
+class _Captured:
+    """The graphs of a step: up to its gradients, which stay where they are, and from there to the next step."""
 
     forward: torch.cuda.CUDAGraph
     move: torch.cuda.CUDAGraph | None
     gradients: list[tuple[Tensor, Tensor | None]]
     loss: Loss
 
-    def __init__(self, job: "Job", length: int, batch: int) -> None:
-        self.length = length
-        self.rows = torch.zeros(length, batch, dtype=torch.long, device=job.device)
-        self.numbers = torch.zeros(2, length, device=job.device)
+
+class _Inputs:
+    """What goes into the graph of a block: row numbers, learning rates, weights of the average."""
+
+    def __init__(self, feed: TensorRows, length: int) -> None:
+        self.feed, self.length = feed, length
+        self.rows = torch.zeros(length, feed.size, dtype=torch.long, device=feed.device)
+        self.numbers = torch.zeros(2, length, device=feed.device)
         self.rates, self.ema_weights = self.numbers
 
-    def fill(self, job: "Job") -> None:
-        """Read off what the coming steps need, and move the data's position past them."""
-        feed, step = job.feed, job.run.step
-        assert isinstance(feed, TensorRows)
-        rows = feed.ahead(self.length)
-        assert rows is not None
-        self.rows.copy_(rows)
-        feed.skip(self.length)
-        steps = range(step, step + self.length)
+    def fill(self, job: Job) -> None:
+        """Write down what the coming steps need, and move the data's position past them."""
+        self.rows.copy_(self.feed.peek(self.length).view_as(self.rows))
+        self.feed.skip(self.length)
+        steps = range(job.run.step, job.run.step + self.length)
         weights = [0.0] * self.length if job.ema is None else [job.ema.weight(k + 1) for k in steps]
         numbers = torch.tensor([[job.rate(k) for k in steps], weights], pin_memory=True)
         self.numbers.copy_(numbers, non_blocking=True)  # nobody waits for the device here
 
 
-class CapturedStep:
-    """The graphs of a job's step; batches of another shape and steps before the capture go the eager way."""
+class CapturedSteps(Steps):
+    """The steps of a job as graphs; batches of another shape and steps before the capture go the eager way."""
 
-    def __init__(self, job: "Job") -> None:
-        self.job = job
+    batch: Any  # fixed copies, which the graphs read and write
+    state: Any
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job)
         self.reset()
+        feed = job.feed
+        self.feed = feed if isinstance(feed, TensorRows) else None  # blocks take their rows by number
         self.refused = job.device.type != "cuda"
         if self.refused:
-            self._warn(f"the energy is on {job.device.type}, and steps are captured on CUDA")
-        elif isinstance(job.feed, TensorRows) and not job.feed.verified:
-            job.feed.verify()  # a look at every transformed batch would make the host wait for the device
+            self._refuse(f"the energy is on {job.device.type}, and steps are captured on CUDA")
+        elif self.feed is not None and not self.feed.verified:
+            self.feed.verify()  # a look at every transformed batch would make the host wait for the device
 
     def reset(self) -> None:
-        """Forget the graphs: parameters, optimizer or objective were replaced."""
-        self.steps = 0
-        self.loss: Loss | None = None
-        self.leap: _Leap | None = None
-        self.longest = _LEAP
+        """Forget the graphs."""
+        self.warm = 0
+        self.single: _Captured | None = None
+        self.block: tuple[_Captured, _Inputs] | None = None
+        self.replayed: _Captured | None = None  # whose gradients are in place
+        self.longest = _BLOCK
 
-    def differentiate(self, batch: Any) -> Loss | None:
-        """The loss on a batch with its gradients in place, or None where the step must be eager."""
-        if self.refused:
-            return None
-        if self.loss is None:
-            self.steps += 1
-            if self.steps <= _WARM or not self._capture(batch):
-                return None
-        leaves = _tensors(pytree.tree_leaves(batch))
-        if [t.shape for t in leaves] != [t.shape for t in self.batch]:
-            self.job.updates.drop_gradients()  # those of the graph would be added to
-            return None
-        torch._foreach_copy_(self.batch, leaves)
-        self._enter(self.gradients)
-        self.forward.replay()
-        return self.loss
+    def differentiate(self, count: int, *, watched: bool) -> Outcome:
+        if count > 1 and self.block is not None:
+            return self._replay_block(*self.block)
+        job = self.job
+        batch = job.feed.next()
+        job.updates.set_rate(job.run.step, job.softness)
+        self.replayed = None
+        if self.single is None and not self.refused:
+            self.warm += 1
+            if self.warm > _WARM:
+                self.single = self._capture(batch)
+        if self.single is None:
+            return self.eager(batch, watched=watched)
+        if [t.shape for t in tensors_of(batch)] != [t.shape for t in tensors_of(self.batch)]:
+            job.updates.drop_gradients()  # those of the graph would be added to
+            return self.eager(batch, watched=watched)
+        torch._foreach_copy_(tensors_of(self.batch), tensors_of(batch))
+        return Outcome(self._replay(self.single), rows_of(batch))
 
-    def made(self, loss: Loss) -> bool:
-        """Does this loss come from a graph?"""
-        return loss is self.loss or (self.leap is not None and loss is self.leap.loss)
-
-    def update(self, loss: Loss) -> Any:
-        """Move the parameters; the objective's state after the step."""
-        move = self.move if loss is self.loss or self.leap is None else self.leap.move
-        if move is not None:
-            move.replay()
+    def move(self, loss: Loss) -> Any:
+        if self.replayed is None:
+            return super().move(loss)
+        if self.replayed.move is not None:
+            self.replayed.move.replay()
         if not self.job.updates.capturable:
             self.job.updates.optimizer.step()
         return self.state
 
+    def _replay(self, captured: _Captured) -> Loss:
+        """Put the run's state and the graph's gradients where the graph expects them, and go."""
+        if self.job.run.state is not self.state:  # an eager step came between
+            carry_over(self.state, self.job.run.state)
+        for parameter, gradient in captured.gradients:
+            parameter.grad = gradient
+        captured.forward.replay()
+        self.replayed = captured
+        return captured.loss
+
     # --- many steps at once ---------------------------------------------------------------------------
 
-    def reach(self, quiet: int) -> int:
-        """How many of the next `quiet` steps can go in one graph: one, or the length of a leap."""
-        job, feed = self.job, self.job.feed
-        if self.refused or self.loss is None or self.longest == 1 or quiet == 1:
+    def at_once(self, free: int) -> int:
+        feed = self.feed
+        if self.single is None or feed is None or feed.home.type != "cuda" or self.longest == 1 or free == 1:
             return 1
-        if not (isinstance(feed, TensorRows) and feed.home.type == "cuda"):
+        if self.block is None:
+            self.block = self._capture_block(self.single, feed, free)
+        if self.block is None:
             return 1
-        if self.leap is None:
-            length = self._length(quiet) if job.updates.capturable and job.world.size == 1 else 1
-            if length == 1:
-                self.longest = 1
-            if length == 1 or not self._capture_leap(length):
-                return 1
-        assert self.leap is not None  # for the type checker
-        return self.leap.length if self.leap.length <= quiet and feed.ahead(self.leap.length) is not None else 1
+        length = self.block[1].length
+        return length if length <= free and len(feed.peek(length)) == length * feed.size else 1
 
-    def differentiate_ahead(self) -> Loss:
-        """All steps of a leap but the last update: the loss of its last step, with its gradients in place."""
-        assert self.leap is not None
-        leap, job = self.leap, self.job
-        leap.fill(job)
-        self._enter(leap.gradients)
-        leap.forward.replay()
-        return leap.loss
+    def _replay_block(self, captured: _Captured, inputs: _Inputs) -> Outcome:
+        """All steps of a block but the last update."""
+        job = self.job
+        inputs.fill(job)
+        loss = self._replay(captured)
+        job.run.step += inputs.length - 1
+        job.summed += inputs.length - 1
+        return Outcome(loss, inputs.feed.size)
 
-    def _length(self, quiet: int) -> int:
-        """As long as pays and divides what is quiet, so that no step is left over."""
-        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        torch.cuda.synchronize()
+    def _length(self, single: _Captured, free: int) -> int:
+        """As long as pays and divides what is free, so that no step is left over."""
         saved = self.job.generator.get_state()
-        begin.record()
-        self.forward.replay()  # its gradients and new chains are not used
-        end.record()
-        torch.cuda.synchronize()
+        took = milliseconds(single.forward.replay)  # its gradients and new chains are not used
         self.job.generator.set_state(saved)
-        most = min(quiet, _LEAP, int(_LONG / max(begin.elapsed_time(end), 1e-3)))
-        whole = [n for n in range(1, most + 1) if quiet % n == 0]
+        most = min(free, _BLOCK, int(_LONG / max(took, 1e-3)))
+        whole = [n for n in range(1, most + 1) if free % n == 0]
         return max(whole[-1] if whole and 2 * whole[-1] > most else most, 1)
 
-    def _capture_leap(self, length: int) -> bool:
-        job, run, feed = self.job, self.job.run, self.job.feed
-        assert isinstance(feed, TensorRows)
-        leap = _Leap(job, length, feed.size)
+    def _capture_block(self, single: _Captured, feed: TensorRows, free: int) -> tuple[_Captured, _Inputs] | None:
+        """The graph of many steps; None, and single ones from now on, where that does not pay or cannot be."""
+        job = self.job
+        length = self._length(single, free) if job.updates.capturable and job.world.size == 1 else 1
+        if length == 1:
+            self.longest = 1
+            return None
+        inputs = _Inputs(feed, length)
         generators = (job.generator, feed.noise)
         before = [g.get_state() for g in generators]
         try:
-            leap.forward = torch.cuda.CUDAGraph()
-            for g in generators:
-                leap.forward.register_generator_state(g)
-            with _capturing(leap.forward):
-                state = self.state
-                for k in range(length):
-                    job.updates.copy_rates(leap.rates[k])
-                    loss = self._step(feed.prepare(feed.take(leap.rows[k])), state, watched=k == length - 1)
-                    state = loss.state
-                    if k < length - 1:
-                        job.clip_gradients(measure=False)
-                        job.updates.optimizer.step()
-                        job.loss_sum += loss.value.detach()
-                        if job.ema is not None:
-                            job.ema.follow(run.energy, leap.ema_weights[k])
-            leap.gradients = [(p, p.grad) for p in job.parameters]
-            leap.move = self._capture_move(loss, leap.forward)
-        except (RuntimeError, _Changes) as error:
+            return self._captured(lambda: self._steps(inputs), generators), inputs
+        except RuntimeError as error:
             self._recover(before)
             self.reset()  # the graphs of single steps hold the old generators
-            self.steps, self.longest = _WARM, 1
-            warnings.warn(f"one step at a time is captured, because {_reason(error)}", CompileWarning, stacklevel=3)
-            return False
-        leap.loss = self._outputs(loss)
-        self.leap = leap
-        return True
+            self.warm, self.longest = _WARM, 1
+            warnings.warn(f"one step at a time is captured, because {first_cause(error)}", CompileWarning, stacklevel=3)
+            return None
+
+    def _steps(self, inputs: _Inputs) -> Loss:
+        """Whole steps, but for the last update."""
+        job, feed, state, last = self.job, inputs.feed, self.state, inputs.length - 1
+        for k in range(inputs.length):
+            job.updates.copy_rates(inputs.rates[k])
+            loss = self._step(feed.prepare(feed.take(inputs.rows[k])), state, watched=k == last)
+            state = loss.state
+            if k < last:
+                job.clip_gradients(measure=False)
+                job.updates.optimizer.step()
+                job.loss_sum += loss.value.detach()
+                if job.ema is not None:
+                    job.ema.follow(job.run.energy, inputs.ema_weights[k])
+        return loss
 
     # --- capture --------------------------------------------------------------------------------------
 
-    def _enter(self, gradients: list[tuple[Tensor, Tensor | None]]) -> None:
-        """Put the run's state and the graph's gradients where the graph expects them."""
-        if self.held and self.job.run.state is not self.state:  # an eager step came between
-            torch._foreach_copy_(self.held, _tensors(pytree.tree_leaves(self.job.run.state)))
-        for parameter, gradient in gradients:
-            parameter.grad = gradient
-
     def _step(self, batch: Any, state: Any, *, watched: bool = True) -> Loss:
-        """Forward and backward pass."""
-        job, run = self.job, self.job.run
-        job.updates.drop_gradients()
-        with job.precision(cache=False):
-            loss = run.objective.loss(run.energy, batch, state, job.generator, Step(watched, fused=True))
-        job.backward(loss)
-        return loss
+        """A step up to its gradients, in new memory."""
+        self.job.updates.drop_gradients()
+        return self.forward(batch, state, Step(watched, fused=True))
 
-    def _capture(self, batch: Any) -> bool:
-        job, run = self.job, self.job.run
-        leaves, form = pytree.tree_flatten(batch)
-        fixed = [t.clone() if isinstance(t, Tensor) else t for t in leaves]
-        self.batch = _tensors(fixed)
-        held_batch = pytree.tree_unflatten(fixed, form)
-        self.leaves, self.form = pytree.tree_flatten(run.state)
-        self.leaves = [t.clone() if isinstance(t, Tensor) else t for t in self.leaves]
-        self.held = _tensors(self.leaves)
-        self.state = pytree.tree_unflatten(self.leaves, self.form)
+    def _capture(self, batch: Any) -> _Captured | None:
+        """The graphs of single steps on batches like this one."""
+        job = self.job
+        self.batch, self.state = fixed_copy(batch), fixed_copy(job.run.state)
         before = [job.generator.get_state(), job.feed.noise.get_state()]
-        try:
-            side = torch.cuda.Stream()
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
-                self._step(held_batch, self.state)
-            torch.cuda.current_stream().wait_stream(side)
-            job.generator.set_state(before[0])
-            self.forward = torch.cuda.CUDAGraph()
-            self.forward.register_generator_state(job.generator)
-            with _capturing(self.forward):
-                loss = self._step(held_batch, self.state)
-            self.gradients = [(p, p.grad) for p in job.parameters]
-            self.move = self._capture_move(loss, self.forward)
-        except (RuntimeError, _Changes) as error:
-            self._recover(before)
-            return self._refuse(_reason(error))
-        self.loss = self._outputs(loss)
-        return True
 
-    def _capture_move(self, loss: Loss, forward: torch.cuda.CUDAGraph) -> torch.cuda.CUDAGraph | None:
-        """A graph of what comes after the gradients: the update, and the objective's new state in its place."""
-        after, form = pytree.tree_flatten(loss.state)
-        moved = [(a, b) for a, b in zip(self.held, _tensors(after), strict=False) if a is not b]
-        same = [a for a in self.leaves if not isinstance(a, Tensor)] == [b for b in after if not isinstance(b, Tensor)]
-        if form != self.form or not same or any(a.shape != b.shape for a, b in moved):
-            raise _Changes("the objective's state changes its form from step to step")
-        updates = self.job.updates
-        if not moved and not updates.capturable:
+        def step() -> Loss:
+            return self._step(self.batch, self.state)
+
+        try:
+            on_side_stream(step)
+            job.generator.set_state(before[0])
+            return self._captured(step, [job.generator])
+        except RuntimeError as error:
+            self._recover(before)
+            self._refuse(first_cause(error))
             return None
-        move = torch.cuda.CUDAGraph()
-        with _capturing(move, forward.pool()):
+
+    def _captured(self, step: Any, generators: Sequence[torch.Generator]) -> _Captured:
+        job, updates = self.job, self.job.updates
+        forward, loss = capture(step, generators=generators)
+        gradients = [(p, p.grad) for p in job.parameters]
+        moved = moves(self.state, loss.state)
+
+        def move() -> None:
             if updates.capturable:
                 updates.optimizer.step()
-            if moved:
-                torch._foreach_copy_([a for a, _ in moved], [b for _, b in moved])
-        return move
+            carry_over(self.state, loss.state)
 
-    def _outputs(self, loss: Loss) -> Loss:
-        return Loss(loss.value.detach(), self.state, {k: v.detach() for k, v in loss.metrics.items()})
+        graph = capture(move, pool=forward.pool())[0] if moved or updates.capturable else None
+        metrics = {name: metric.detach() for name, metric in loss.metrics.items()}
+        return _Captured(forward, graph, gradients, Loss(loss.value.detach(), self.state, metrics))
 
-    def _recover(self, before: list[Tensor]) -> None:
-        """A failed capture leaves the generators registered: make them anew."""
+    def _recover(self, before: Sequence[Tensor]) -> None:
         job = self.job
-        job.generator, job.feed.noise = (torch.Generator(job.device) for _ in before)
-        job.generator.set_state(before[0])
-        job.feed.noise.set_state(before[1])
+        job.generator, job.feed.noise = renewed(before, job.device)
         job.updates.drop_gradients()
 
-    def _refuse(self, reason: str) -> bool:
+    def _refuse(self, why: str) -> None:
         self.refused = True
-        self._warn(reason)
-        return False
-
-    def _warn(self, reason: str) -> None:
-        warnings.warn(f"training eagerly, because {reason}", CompileWarning, stacklevel=2)
+        warnings.warn(f"training eagerly, because {why}", CompileWarning, stacklevel=3)

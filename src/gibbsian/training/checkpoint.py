@@ -23,7 +23,7 @@ from safetensors.torch import save as serialize_tensors
 from torch import Tensor, nn
 
 from gibbsian.errors import CheckpointError, TrainingWarning
-from gibbsian.training.renames import renamed_keys
+from gibbsian.training.renames import current_parts
 from gibbsian.training.serialize import describe, load_module, rebuild
 from gibbsian.trees import like_tuple
 
@@ -140,7 +140,7 @@ def read_tree(folder: Path, name: str, keys: Collection[str] | None = None) -> d
         if hashlib.sha256(content).hexdigest() != text["sha256"]:
             raise CheckpointError(f"{path}.safetensors is damaged: its checksum is not that in {name}.json")
         tensors = parse_tensors(content)
-        tree = renamed_keys(text["tree"], ())
+        tree = current_parts(text["tree"])
         return {key: rebuild(tree[key], tensors) for key in keys or tree}
     except OSError as error:
         raise CheckpointError(f"{folder} cannot be read: {error.strerror}: {error.filename}") from error

@@ -12,6 +12,7 @@ from gibbsian.energy import Energy, ScoreField
 from gibbsian.errors import ArgumentError, CapabilityError, CheckpointError, TrainingWarning
 from gibbsian.objectives.base import Objective
 from gibbsian.training import checkpoint, keep
+from gibbsian.training.captured import steps_of
 from gibbsian.training.folder import read_config
 from gibbsian.training.guard import Guard
 from gibbsian.training.job import Job
@@ -153,8 +154,9 @@ def fit(
         run_dir=None if run_dir is None else Path(run_dir),
         transform=transform,
     )
+    steps_ahead = steps_of(job)
     keep.create_folder(job)
-    return train(job, validation, list(hooks), progress)
+    return train(job, steps_ahead, validation, hooks, progress)
 
 
 def resume(
@@ -202,7 +204,7 @@ def resume(
         warnings.warn(f"{text}: the order of the examples changes", TrainingWarning, stacklevel=2)
     keep.resume(job, tree)
     job.run.history.extend(read_log(folder, tree["lines"]))
-    return train(job, validation, list(hooks), progress)
+    return train(job, steps_of(job), validation, list(hooks), progress)
 
 
 def load(

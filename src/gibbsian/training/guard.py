@@ -15,9 +15,9 @@ from typing import Any
 from gibbsian.errors import ArgumentError
 from gibbsian.objectives.base import Objective
 
-__all__ = ["Guard", "Watch"]
+__all__ = ["Guard", "Monitor"]
 
-_WATCHED = ("loss", "gradient_norm", "energy_data", "energy_samples", "gap")
+_MEASURED = ("loss", "gradient_norm", "energy_data", "energy_samples", "gap")
 _SUSTAINED = 3  # looks in a row at a tenth of an explosion that count as one
 _APART = 4.0  # standard deviations between the energies of data and samples: chains that keep up overlap with data
 _BASELINE = 5  # looks that find the scale of a number; looks in a row that make a sign a warning
@@ -86,7 +86,7 @@ class Guard:
         return objective.gentler(self.factors(tries)[1], self.penalty) if tries else objective
 
 
-class Watch:
+class Monitor:
     """What the guard remembers during a run: scales, snapshots, rollbacks and warnings."""
 
     def __init__(self, guard: Guard) -> None:
@@ -111,7 +111,7 @@ class Watch:
             # a kernel without an acceptance test reports NaN for it, which says nothing
             if not math.isfinite(value) and not name.endswith("acceptance"):
                 return f"{name} is {value}"
-        for name in _WATCHED:
+        for name in _MEASURED:
             if name not in numbers:
                 continue
             size = abs(numbers[name])

@@ -3,22 +3,20 @@
 import dataclasses
 import math
 import warnings
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gibbsian.errors import ArgumentError, DivergenceError, TrainingWarning
-from gibbsian.objectives.base import Loss, Objective, Step, observed, state_modules
+from gibbsian.errors import ArgumentError, TrainingWarning
+from gibbsian.objectives.base import Loss, Objective, observed, state_modules
 from gibbsian.placement import check_placement
 from gibbsian.random import stream
-from gibbsian.training.captured import CapturedStep
 from gibbsian.training.distributed import join
 from gibbsian.training.ema import Ema
 from gibbsian.training.feed import Feed
-from gibbsian.training.guard import Watch
+from gibbsian.training.guard import Monitor
 from gibbsian.training.loader import make_feed
 from gibbsian.training.log import Log
 from gibbsian.training.optimize import Updates
@@ -44,7 +42,7 @@ class Job:
     ) -> None:
         self.world, where = join(device)
         self.device = where or _device_of(energy, data)
-        self.given, self.settings, self.transform = objective, settings, transform
+        self.original_objective, self.settings, self.transform = objective, settings, transform
         energy.to(self.device)
         self.run = run = Run(energy, objective, (), run_dir, [])
         self.feed = self.make_feed(data)
@@ -53,10 +51,10 @@ class Job:
         run.state = objective.init(energy, self.feed.first(), self.stream("init"))
         modules = [energy, *state_modules(run.state)]
         self.world.copy_from_first(modules)
-        trainable = {id(p): p for module in modules for p in module.parameters() if p.requires_grad}
-        self.parameters = list(trainable.values())
-        own = {id(p) for p in energy.parameters()}
-        self.split = sum(key in own for key in trainable)  # the energy's parameters come first
+        own = [p for p in energy.parameters() if p.requires_grad]
+        learned = (p for module in modules for p in module.parameters() if p.requires_grad)
+        self.parameters = list(dict.fromkeys([*own, *learned]))
+        self.split = len(own)  # the energy's parameters come first
         if not self.parameters:
             raise ArgumentError(
                 f"{type(energy).__name__} has no trainable parameters and {type(objective).__name__} learns "
@@ -66,8 +64,7 @@ class Job:
         self.generator = self.stream("chains")
         self.ema = None if settings.ema is None else Ema(energy, settings.ema)
         run.ema = self.ema.energy if self.ema else None
-        self.watch = Watch(settings.guard) if settings.guard else None
-        self.captured = CapturedStep(self) if settings.compile else None
+        self.monitor = Monitor(settings.guard) if settings.guard else None
         self.log = Log(None, run.history)
         self.loss_sum, self.summed = torch.zeros((), dtype=torch.float64, device=self.device), 0
         self.best: tuple[int, float] | None = None
@@ -75,7 +72,7 @@ class Job:
 
     def make_feed(self, data: Any) -> Feed:
         """Batches of `data` for this process, checked by the objective."""
-        energy, objective = self.run.energy, self.given
+        energy, objective = self.run.energy, self.original_objective
 
         def check(batch: Any) -> None:
             objective.check(energy, batch)
@@ -101,68 +98,13 @@ class Job:
     # --- one step -----------------------------------------------------------------------------------
 
     @property
-    def _softness(self) -> float:
-        return self.watch.guard.factors(self.watch.tries)[0] if self.watch else 1.0
+    def softness(self) -> float:
+        """What rollbacks have multiplied the learning rate by."""
+        return self.monitor.guard.factors(self.monitor.tries)[0] if self.monitor else 1.0
 
     def rate(self, step: int) -> float:
         """The learning rate of the step after `step`, lower after rollbacks."""
-        return self.updates.rate(step) * self._softness
-
-    def reach(self, quiet: int) -> int:
-        """How many of the next steps, of which nobody looks at any but the last, can be taken at once."""
-        return 1 if self.captured is None else self.captured.reach(quiet)
-
-    def precision(self, *, cache: bool = True) -> AbstractContextManager[Any]:
-        """The context of the forward pass."""
-        if self.settings.precision == "bf16":
-            return torch.autocast(self.device.type, dtype=torch.bfloat16, cache_enabled=cache)
-        return nullcontext()
-
-    def differentiate_ahead(self, steps: int) -> Loss:
-        """The loss of the last of several captured steps, with its gradients in place; the others are done."""
-        assert self.captured is not None
-        loss = self.captured.differentiate_ahead()
-        self.run.step += steps - 1
-        self.summed += steps - 1
-        return loss
-
-    def differentiate(self, batch: Any, *, watched: bool) -> tuple[Loss | None, str | None]:
-        """The loss on a batch, with its gradients in place; or what diverged."""
-        run = self.run
-        self.updates.set_rate(run.step, self._softness)
-        captured = self.captured.differentiate(batch) if self.captured else None
-        if captured is not None:
-            return captured, None
-        try:
-            with self.precision():
-                loss = run.objective.loss(run.energy, batch, run.state, self.generator, Step(watched))
-            self.backward(loss)
-        except (DivergenceError, torch.linalg.LinAlgError) as error:
-            return None, str(error)
-        return loss._replace(value=loss.value.detach(), other=None, gradients=None), None  # lets go of the graph
-
-    def backward(self, loss: Loss) -> None:
-        """Gradients of the loss; of two losses where there are two players."""
-        if not loss.value.requires_grad:
-            raise ArgumentError(
-                f"the loss of {type(self.run.objective).__name__} depends on no trainable parameter of "
-                f"{type(self.run.energy).__name__}; check requires_grad, and that forward uses its parameters"
-            )
-        if loss.gradients is not None:
-            for parameter in self.parameters:
-                parameter.grad = loss.gradients.get(parameter)
-            return
-        if loss.other is None:
-            # only what is trained: score matching would otherwise differentiate in the data as well
-            loss.value.backward(inputs=self.parameters)
-            return
-        own, theirs = self.parameters[: self.split], self.parameters[self.split :]
-        gradients = [
-            *torch.autograd.grad(loss.value, own, retain_graph=True, allow_unused=True),
-            *torch.autograd.grad(loss.other, theirs, allow_unused=True),
-        ]
-        for parameter, gradient in zip(self.parameters, gradients, strict=True):
-            parameter.grad = gradient
+        return self.updates.rate(step) * self.softness
 
     def clip_gradients(self, *, measure: bool) -> Tensor | None:
         """Clip the gradients where that is asked for; their norm before that, where it is needed."""
@@ -172,50 +114,38 @@ class Job:
             return None
         return torch.nn.utils.get_total_norm([p.grad for p in self.parameters if p.grad is not None])
 
-    def numbers(self, loss: Loss, norm: Tensor | None) -> dict[str, float]:
-        """Loss, gradient norm and metrics as numbers, means over processes; waits once for the device."""
+    def read(self, loss: Loss, norm: Tensor | None) -> tuple[dict[str, float], str | None]:
+        """Loss, gradient norm and metrics as numbers, means over processes, and why they mean that the run has diverged;
+        waits once for the device."""
         tensors = {"loss": loss.value, **loss.metrics}
         if norm is not None:
             tensors["gradient_norm"] = norm
         values = torch.stack([t.detach().double().mean() for t in tensors.values()]).tolist()
-        return self.world.mean(dict(zip(tensors, values, strict=True)), self.device)
-
-    def trouble(self, numbers: dict[str, float]) -> str | None:
-        """Why these numbers mean that the run has diverged, or None."""
-        if self.watch is not None:
-            return self.watch.look(numbers, self.run.step)
-        return None if math.isfinite(numbers["loss"]) else f"the loss is {numbers['loss']}"
-
-    def finish_step(self, loss: Loss) -> None:
-        """Move the parameters and the average, keep the objective's state, count the step."""
-        run = self.run
-        run.step += 1
-        if self.captured is not None and self.captured.made(loss):
-            run.state = self.captured.update(loss)
-        else:
-            self.updates.optimizer.step()
-            self.updates.drop_gradients()
-            run.state = loss.state
-        run.metrics = {"loss": loss.value.detach(), **loss.metrics}
-        self.loss_sum += run.metrics["loss"]
-        self.summed += 1
-        if self.ema is not None:
-            self.ema.update(run.energy, run.step)
+        numbers = self.world.mean(dict(zip(tensors, values, strict=True)), self.device)
+        if self.monitor is not None:
+            return numbers, self.monitor.look(numbers, self.run.step)
+        return numbers, None if math.isfinite(numbers["loss"]) else f"the loss is {numbers['loss']}"
 
     def finite(self) -> bool:
         """Are all weights finite?"""
         return bool(torch.isfinite(torch.nn.utils.get_total_norm(self.parameters)))
 
-    def mean_loss(self) -> float:
-        """The mean of the losses since this was last asked."""
+    def last_problem(self) -> str | None:
+        """What nobody would look at any more: did the last update leave weights that are not finite?"""
+        return None if self.finite() else "the last update left weights that are not finite"
+
+    def log_step(self, numbers: dict[str, float], rates: dict[str, float]) -> None:
+        """Write the numbers of this step into the log; `loss` becomes the mean of the losses since the last time."""
         mean = self.world.mean({"loss": float(self.loss_sum) / max(1, self.summed)}, self.device)
         self.loss_sum.zero_()
         self.summed = 0
-        return mean["loss"]
+        numbers |= mean
+        step = self.run.step
+        self.log.write({"step": step, "epoch": self.feed.epoch, "lr": self.rate(step - 1), **numbers, **rates})
 
     def warn(self, numbers: dict[str, float]) -> None:
         """Tell the user about early signs of trouble, each once."""
-        for text in self.watch.warnings(numbers, self.run.objective) if self.watch else []:
+        for text in self.monitor.warnings(numbers, self.run.objective) if self.monitor else []:
             self.event("warning", text)
             if self.world.first:
                 warnings.warn(f"step {self.run.step}: {text}", TrainingWarning, stacklevel=4)

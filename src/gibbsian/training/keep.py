@@ -1,4 +1,4 @@
-"""Keeping a run: what is captured, saved, resumed, and rolled back to."""
+"""Keeping a run: what is collected, saved, resumed, and rolled back to."""
 
 import logging
 import warnings
@@ -9,12 +9,12 @@ from gibbsian.random import stream
 from gibbsian.training import checkpoint, folder
 from gibbsian.training.job import Job
 
-__all__ = ["capture", "create_folder", "restore", "resume", "roll_back", "save", "snapshot"]
+__all__ = ["collect", "create_folder", "restore", "resume", "roll_back", "save", "snapshot"]
 
 logger = logging.getLogger("gibbsian")
 
 
-def capture(job: Job) -> dict[str, Any]:
+def collect(job: Job) -> dict[str, Any]:
     """Everything that the next step depends on; under `own` what each process has to itself."""
     run, feed = job.run, job.feed
     return {
@@ -25,7 +25,7 @@ def capture(job: Job) -> dict[str, Any]:
         "frozen": [name for name, p in run.energy.named_parameters() if not p.requires_grad],
         "ema": dict(job.ema.energy.state_dict()) if job.ema else None,
         "optimizer": job.updates.optimizer.state_dict(),
-        "watch": job.watch.state() if job.watch else None,
+        "monitor": job.monitor.state() if job.monitor else None,
         "best": job.best,
         "lines": len(run.history),
         "own": {
@@ -37,7 +37,7 @@ def capture(job: Job) -> dict[str, Any]:
 
 
 def restore(job: Job, tree: dict[str, Any]) -> None:
-    """Go back (or forward) to what was captured and frozen."""
+    """Go back (or forward) to what was collected and frozen."""
     run, own = job.run, tree["own"]
     run.step = tree["step"]
     checkpoint.load_module(run.energy, tree["energy"], tree["frozen"])
@@ -45,14 +45,12 @@ def restore(job: Job, tree: dict[str, Any]) -> None:
         checkpoint.load_module(job.ema.energy, tree["ema"])
     job.updates.load(checkpoint.freeze(tree["optimizer"]))
     job.updates.drop_gradients()
-    if job.captured is not None:
-        job.captured.reset()
     run.state = checkpoint.thaw(own["state"], run.state, job.device)
     if tree["device"] == job.device.type:
         job.generator.set_state(own["chains"].cpu())
         job.feed.noise.set_state(own["transform"].cpu())
     epoch, index = tree["position"]
-    job.feed.seek(epoch, index, salt=job.watch.tries if job.watch else 0)
+    job.feed.seek(epoch, index, salt=job.monitor.tries if job.monitor else 0)
 
 
 def resume(job: Job, tree: dict[str, Any]) -> None:
@@ -72,9 +70,9 @@ def resume(job: Job, tree: dict[str, Any]) -> None:
         text = f"the run was saved on {tree['device']} and goes on on {job.device.type}"
         warnings.warn(f"{text}: its random numbers begin anew", TrainingWarning, stacklevel=3)
         job.generator = stream(job.settings.seed, f"chains/{job.world.rank}/from/{tree['step']}", job.device)
-    if job.watch is not None and tree["watch"] is not None:
-        job.watch.load(tree["watch"])
-        job.run.objective = job.watch.guard.soften(job.given, job.watch.tries)
+    if job.monitor is not None and tree["monitor"] is not None:
+        job.monitor.load(tree["monitor"])
+        job.run.objective = job.monitor.guard.soften(job.original_objective, job.monitor.tries)
     job.best = tree["best"]
     restore(job, {**tree, "own": ranks[job.world.rank]})
     job.saved_at = job.run.step
@@ -82,11 +80,11 @@ def resume(job: Job, tree: dict[str, Any]) -> None:
 
 def snapshot(job: Job) -> None:
     """Keep this state in memory to roll back to, if it is time and its weights are finite."""
-    if job.watch is None or not job.watch.wants_snapshot(job.run.step):
+    if job.monitor is None or not job.monitor.wants_snapshot(job.run.step):
         return
     if job.finite():
-        job.watch.keep(job.run.step, checkpoint.freeze(capture(job)))
-    elif not job.watch.snapshots:
+        job.monitor.keep(job.run.step, checkpoint.freeze(collect(job)))
+    elif not job.monitor.snapshots:
         raise DivergenceError(
             f"the weights are not finite at step {job.run.step}, where training is to begin; "
             "initialize the energy anew, or load an older checkpoint"
@@ -95,26 +93,26 @@ def snapshot(job: Job) -> None:
 
 def roll_back(job: Job, reason: str | None) -> None:
     """Let the guard go back to a good state, with new streams and gentler settings, or give up."""
-    run, watch, failed = job.run, job.watch, job.run.step + 1
-    if watch is None:
+    run, monitor, failed = job.run, job.monitor, job.run.step + 1
+    if monitor is None:
         raise DivergenceError(f"step {failed}: {reason}; the guard is off, so the run stops here")
-    if watch.tries >= watch.guard.tries:
+    if monitor.tries >= monitor.guard.tries:
         raise DivergenceError(
-            f"step {failed}: {reason}; given up after {watch.tries} rollbacks "
-            f"({'; '.join(watch.trail)}); start with a much lower learning rate, more sampler steps, "
+            f"step {failed}: {reason}; given up after {monitor.tries} rollbacks "
+            f"({'; '.join(monitor.trail)}); start with a much lower learning rate, more sampler steps, "
             "or a smaller step size"
         )
-    snapshot = watch.roll_back(failed, str(reason), job.given)
+    snapshot = monitor.roll_back(failed, str(reason), job.original_objective)
     restore(job, snapshot)
-    run.objective = watch.guard.soften(job.given, watch.tries)
-    job.generator = job.stream("chains", watch.tries)
+    run.objective = monitor.guard.soften(job.original_objective, monitor.tries)
+    job.generator = job.stream("chains", monitor.tries)
     job.loss_sum.zero_()
     job.summed, job.saved_at = 0, None
     if job.best is not None and job.best[0] > run.step:
         job.best = None
-    job.event("rollback", watch.trail[-1], attempt=watch.tries, failed=failed)
+    job.event("rollback", monitor.trail[-1], attempt=monitor.tries, failed=failed)
     if job.world.first:
-        logger.warning("rolled back: %s", watch.trail[-1])
+        logger.warning("rolled back: %s", monitor.trail[-1])
         if run.folder is not None:  # checkpoints of what came to nothing
             checkpoint.prune(run.folder, [s for s in checkpoint.steps_saved(run.folder) if s <= run.step])
 
@@ -127,7 +125,7 @@ def save(job: Job) -> None:
     run = job.run
     if run.folder is None or job.saved_at == run.step or not job.finite():
         return
-    tree = capture(job)
+    tree = collect(job)
     tree["ranks"] = job.world.gather(checkpoint.freeze(tree.pop("own")))
     job.saved_at = run.step
     if job.world.first:
@@ -143,11 +141,11 @@ def create_folder(job: Job) -> None:
     run = job.run
     if run.folder is None:
         return
-    tree = capture(job)
+    tree = collect(job)
     tree["ranks"] = job.world.gather(checkpoint.freeze(tree.pop("own")))
     job.saved_at = run.step
     if job.world.first:
         rows = job.feed.rows
-        config = {"energy": run.energy, "objective": job.given, "settings": job.settings, "rows": rows}
+        config = {"energy": run.energy, "objective": job.original_objective, "settings": job.settings, "rows": rows}
         folder.create(run.folder, config, tree, job.device)
     job.world.wait(job.device)

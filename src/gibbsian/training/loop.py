@@ -1,6 +1,6 @@
 """The training loop, from the first step to the last.
 
-batch → objective(energy, batch, state, generator) → backward → optimizer → average → log → checkpoint
+batch → objective.loss(energy, batch, state, generator, step) → gradients → optimizer → average → log → checkpoint
 """
 
 import signal
@@ -9,19 +9,18 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 
 from gibbsian.errors import ProcessError
-from gibbsian.objectives.base import Loss
 from gibbsian.progress import progress_bar
 from gibbsian.training import keep
-from gibbsian.training.feed import rows_of
 from gibbsian.training.folder import where
 from gibbsian.training.job import Job
 from gibbsian.training.log import Log
 from gibbsian.training.run import Run
+from gibbsian.training.steps import Steps
 from gibbsian.training.validation import Validation
 
 __all__ = ["Hook", "train"]
@@ -29,79 +28,108 @@ __all__ = ["Hook", "train"]
 Hook = Callable[[Run], Any] | tuple[int, Callable[[Run], Any]]
 
 
-def train(job: Job, held_out: Any, hooks: Sequence[Hook], progress: bool | None) -> Run:
+def train(job: Job, steps: Steps, held_out: Any, hooks: Sequence[Hook], progress: bool | None) -> Run:
     """Run a job to its last step."""
-    run, settings, watch, world = job.run, job.settings, job.watch, job.world
-    validation = None if held_out is None else Validation(job, held_out)
-    called = [hook if isinstance(hook, tuple) else (1, hook) for hook in hooks]
-    periods = [settings.log_every, settings.checkpoint_every, *(every for every, _ in called)]
-    if validation is not None:
-        periods.append(settings.validate_every)
-    if watch is not None:
-        periods.append(watch.guard.snapshot_every)
+    run, settings = job.run, job.settings
+    plan, stopping = Plan(job, held_out, hooks), False
     with _opened(job, progress) as show, _signals() as caught, _products(settings.precision):
         keep.snapshot(job)
-        stopping = False
         while run.step < settings.steps and not stopping:
-            quiet = _quiet(job, periods)
-            ahead = job.reach(quiet)
-            step = run.step + ahead
-            looking = watch is not None and (step == 1 or ahead > 1 or step % watch.guard.every == 0)
-            logging = step % settings.log_every == 0 or step == settings.steps
-            loss: Loss | None
-            problem: str | None = None
-            if ahead > 1:
-                loss, rows = job.differentiate_ahead(ahead), settings.batch_size
-            else:
-                batch = job.feed.next()
-                loss, problem = job.differentiate(batch, watched=looking or quiet == 1)
-                rows = rows_of(batch)
-            signals = (bool(caught), problem is not None)
-            stop, diverged = world.share_gradients(job.parameters, rows, signals)
-            stopping = stop > 0
-            if diverged > 0 and problem is None:
-                problem = "another process diverged"
-
+            due = plan.next(steps)
+            loss, rows, problem = steps.differentiate(due.at_once, watched=due.watched)  # batch → loss → gradients
+            stopping, problem = _agree(job, rows, bool(caught), problem)
             numbers: dict[str, float] = {}
-            if loss is not None and problem is None:
-                norm = job.clip_gradients(measure=looking or logging)
-                if looking or logging:  # the only times that the host waits for the device
-                    numbers = job.numbers(loss, norm)
-                    problem = job.trouble(numbers)
-            if loss is None or problem is not None:
+            if problem is None:
+                norm = job.clip_gradients(measure=due.read)
+                numbers, problem = job.read(loss, norm) if due.read else ({}, None)
+            if problem is None:
+                steps.update(loss)  # optimizer → average
+                problem = job.last_problem() if due.last else None
+            if problem is not None:
                 keep.roll_back(job, problem)
+                steps.reset()
                 continue
-
-            job.finish_step(loss)
-            if step == settings.steps and not job.finite():
-                keep.roll_back(job, "the last update left weights that are not finite")
-                continue
-            if looking:
+            if due.look:
                 job.warn(numbers)
                 keep.snapshot(job)
-            if logging:
-                numbers["loss"] = job.mean_loss()
-                job.log.write(
-                    {"step": step, "epoch": job.feed.epoch, "lr": job.rate(step - 1), **numbers, **show.rates(step)}
-                )
-            if validation is not None and (step % settings.validate_every == 0 or step == settings.steps):
-                validation()
-            if step % settings.checkpoint_every == 0:
+            if due.log:
+                job.log_step(numbers, show.rates(run.step))
+            if due.validate:
+                plan.validate()
+            if due.save:
                 keep.save(job)
-            show(step, numbers)
-            for every, hook in called:
-                if step % every == 0:
-                    stopping = bool(hook(run)) or stopping
+            show(run.step, numbers)
+            stopping = plan.call_hooks() or stopping
         keep.save(job)
         if caught:
             _stop(job, caught[0])
     return run
 
 
-def _quiet(job: Job, periods: Sequence[int]) -> int:
-    """How many steps until the next one that something is done after."""
-    step = job.run.step
-    return min(job.settings.steps - step, *(period - step % period for period in periods))
+def _agree(job: Job, rows: int, stop: bool, problem: str | None) -> tuple[bool, str | None]:
+    """Mean gradients over all processes, and whether any of them wants to stop or has diverged."""
+    stops, diverged = job.world.share_gradients(job.parameters, rows, (stop, problem is not None))
+    if diverged > 0 and problem is None:
+        problem = "another process diverged"
+    return stops > 0, problem
+
+
+class Due(NamedTuple):
+    """The next steps, taken at once, and what is done after the last of them."""
+
+    at_once: int
+    watched: bool  # is anything done with its metrics?
+    look: bool  # by the guard
+    log: bool
+    validate: bool
+    save: bool
+    last: bool
+
+    @property
+    def read(self) -> bool:
+        """Are its numbers wanted? Only then the host waits for the device."""
+        return self.look or self.log
+
+
+class Plan:
+    """What is done after which step."""
+
+    def __init__(self, job: Job, held_out: Any, hooks: Sequence[Hook]) -> None:
+        self.job = job
+        self.hooks = [hook if isinstance(hook, tuple) else (1, hook) for hook in hooks]
+        self.validates = held_out is not None
+        self.validate = Validation(job, held_out) if self.validates else lambda: None
+        self.guard = None if job.monitor is None else job.monitor.guard
+        settings = job.settings
+        self.periods = [settings.log_every, settings.checkpoint_every, *(every for every, _ in self.hooks)]
+        if self.validates:
+            self.periods.append(settings.validate_every)
+        if self.guard is not None:
+            self.periods.append(self.guard.snapshot_every)
+
+    def next(self, steps: Steps) -> Due:
+        """How many steps are taken now, and what comes after them."""
+        done, settings = self.job.run.step, self.job.settings
+        free = min(settings.steps - done, *(period - done % period for period in self.periods))
+        at_once = steps.at_once(free)
+        step = done + at_once
+        look = self.guard is not None and (step == 1 or at_once > 1 or step % self.guard.every == 0)
+        last = step == settings.steps
+        return Due(
+            at_once,
+            watched=look or free == 1,
+            look=look,
+            log=last or step % settings.log_every == 0,
+            validate=self.validates and (last or step % settings.validate_every == 0),
+            save=step % settings.checkpoint_every == 0,
+            last=last,
+        )
+
+    def call_hooks(self) -> bool:
+        """Call the hooks of this step; does any of them end the training?"""
+        run = self.job.run
+        answers = [hook(run) for every, hook in self.hooks if run.step % every == 0]
+        return any(answers)
 
 
 class _Show:

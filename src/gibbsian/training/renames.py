@@ -6,7 +6,7 @@ A folder names modules, classes, arguments and weights; whoever moves or renames
 import re
 from typing import Any
 
-__all__ = ["current_name", "current_recipe", "current_spelling", "renamed_keys"]
+__all__ = ["current_name", "current_parts", "current_recipe", "current_spelling", "renamed_keys"]
 
 _MOVED = {  # modules that were moved, the longest match first
     "gibbsian.models.dbm_": "gibbsian.models.dbm.",
@@ -36,6 +36,7 @@ _RENAMED = {  # single classes
     "gibbsian.energies.neural_sequence:AttentionNet": "gibbsian.nets.sequence:AttentionNet",
     "gibbsian.energies.neural_sequence:RecurrentNet": "gibbsian.nets.sequence:RecurrentNet",
 }
+_PARTS = {"watch": "monitor"}  # of a checkpoint
 _STEMS = "optim|minim|binar|standard|dequant|initial|normal|random|factor|regular|reparametr|serial"
 _SPELLED = [
     (re.compile(rf"((?i:{_STEMS}))is(?=(?:e|ed|er|ers|es|ing|ation)(?![a-z]))"), r"\1iz"),
@@ -79,6 +80,15 @@ def current_name(name: str) -> str:
 def renamed_keys(values: dict[str, Any], known: Any) -> dict[str, Any]:
     """A dictionary whose keys that are not `known` are spelled as they are now."""
     return {key if key in known else current_spelling(key): value for key, value in values.items()}
+
+
+def current_parts(tree: dict[str, Any]) -> dict[str, Any]:
+    """A checkpoint or configuration, its parts under the names that they have now.
+
+    >>> current_parts({"optimiser": 1, "watch": 2})
+    {'optimizer': 1, 'monitor': 2}
+    """
+    return {_PARTS.get(key, current_spelling(key)): value for key, value in tree.items()}
 
 
 def current_recipe(value: Any) -> Any:

@@ -38,7 +38,7 @@ class Rows(Feed):
         full, rest = divmod(rows, self.size)
         self.per_epoch = full + (rest >= self.world)  # a rest that cannot be shared is left out of the epoch
         self.order_of: tuple[int, int] | None = None
-        self.seen: tuple[tuple[int, int, int, int], Tensor | None] | None = None  # the last look ahead
+        self.peeked: tuple[tuple[int, int, int, int], Tensor] | None = None  # where, and the rows after it
 
     @abstractmethod
     def take(self, rows: Tensor) -> Any:
@@ -56,9 +56,9 @@ class Rows(Feed):
         rows = self._numbers()
         return self.take(rows[self.rank :: self.world] if self.world > 1 else rows)
 
-    def ahead(self, batches: int) -> Tensor | None:
-        """Row numbers of the next batches (batches, rows), where all are full ones; the position stays."""
-        if self.seen is None or self.seen[0] != (self.epoch, self.index, self.salt, batches):
+    def peek(self, batches: int) -> Tensor:
+        """Row numbers of the next batches, one after the other; the position stays."""
+        if self.peeked is None or self.peeked[0] != (self.epoch, self.index, self.salt, batches):
             here, found, left = (self.epoch, self.index, self.salt), [], batches
             while left:
                 self._turn()
@@ -66,10 +66,8 @@ class Rows(Feed):
                 found.append(self.permuted()[self.index * self.size : (self.index + run) * self.size])
                 self.index, left = self.index + run, left - run
             self.seek(*here)
-            rows = torch.cat(found) if len(found) > 1 else found[0]
-            full = len(rows) == batches * self.size
-            self.seen = (*here, batches), rows.view(batches, self.size) if full else None
-        return self.seen[1]
+            self.peeked = (*here, batches), torch.cat(found) if len(found) > 1 else found[0]
+        return self.peeked[1]
 
     def skip(self, batches: int) -> None:
         """Go past the next batches."""

@@ -1,0 +1,102 @@
+"""One training step after the other: batch → objective.loss → gradients, and then optimizer → average."""
+
+import math
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
+
+import torch
+
+from gibbsian.errors import ArgumentError, DivergenceError
+from gibbsian.objectives.base import Loss, Step
+from gibbsian.training.feed import rows_of
+from gibbsian.training.job import Job
+
+__all__ = ["Outcome", "Steps"]
+
+
+class Outcome(NamedTuple):
+    """A loss whose gradients are in place, the rows that it is a mean over, and what diverged on the way."""
+
+    loss: Loss
+    rows: int
+    problem: str | None = None
+
+
+class Steps:
+    """The steps of a job, as plain PyTorch takes them."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+
+    def reset(self) -> None:
+        """Parameters, optimizer or objective were replaced."""
+
+    def at_once(self, free: int) -> int:
+        """How many of the next `free` steps, where only the last may be looked at, `differentiate` takes at once."""
+        return 1
+
+    def differentiate(self, count: int, *, watched: bool) -> Outcome:
+        """The loss of the next step with its gradients in place; of the last of `count` steps, the others done."""
+        job = self.job
+        batch = job.feed.next()
+        job.updates.set_rate(job.run.step, job.softness)
+        return self.eager(batch, watched=watched)
+
+    def update(self, loss: Loss) -> None:
+        """Move the parameters and the average, keep the objective's state, count the step."""
+        job, run = self.job, self.job.run
+        run.step += 1
+        run.state = self.move(loss)
+        run.metrics = {"loss": loss.value.detach(), **loss.metrics}
+        job.loss_sum += run.metrics["loss"]
+        job.summed += 1
+        if job.ema is not None:
+            job.ema.update(run.energy, run.step)
+
+    # --- the two halves of a step -----------------------------------------------------------------
+
+    def eager(self, batch: Any, *, watched: bool) -> Outcome:
+        """One step up to its gradients."""
+        run, rows = self.job.run, rows_of(batch)
+        try:
+            loss = self.forward(batch, run.state, Step(watched))
+        except (DivergenceError, torch.linalg.LinAlgError) as error:
+            return Outcome(Loss(torch.tensor(math.nan), run.state, {}), rows, str(error))
+        return Outcome(loss._replace(value=loss.value.detach(), other=None, gradients=None), rows)  # frees the graph
+
+    def forward(self, batch: Any, state: Any, step: Step) -> Loss:
+        """The loss, with its gradients in place."""
+        job, run = self.job, self.job.run
+        with self._precision(cache=not step.fused):
+            loss = run.objective.loss(run.energy, batch, state, job.generator, step)
+        if not loss.value.requires_grad:
+            raise ArgumentError(
+                f"the loss of {type(run.objective).__name__} depends on no trainable parameter of "
+                f"{type(run.energy).__name__}; check requires_grad, and that forward uses its parameters"
+            )
+        if loss.gradients is not None:
+            for parameter in job.parameters:
+                parameter.grad = loss.gradients.get(parameter)
+        elif loss.other is None:
+            # only what is trained: score matching would otherwise differentiate in the data as well
+            loss.value.backward(inputs=job.parameters)
+        else:
+            own, theirs = job.parameters[: job.split], job.parameters[job.split :]
+            gradients = [
+                *torch.autograd.grad(loss.value, own, retain_graph=True, allow_unused=True),
+                *torch.autograd.grad(loss.other, theirs, allow_unused=True),
+            ]
+            for parameter, gradient in zip(job.parameters, gradients, strict=True):
+                parameter.grad = gradient
+        return loss
+
+    def move(self, loss: Loss) -> Any:
+        """Move the parameters; the objective's state after the step."""
+        self.job.updates.optimizer.step()
+        self.job.updates.drop_gradients()
+        return loss.state
+
+    def _precision(self, *, cache: bool) -> AbstractContextManager[Any]:
+        if self.job.settings.precision == "bf16":
+            return torch.autocast(self.job.device.type, dtype=torch.bfloat16, cache_enabled=cache)
+        return nullcontext()
