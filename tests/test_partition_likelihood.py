@@ -8,7 +8,7 @@ import torch
 
 import gibbsian as gb
 from gibbsian import domains, energies, models, partition, units
-from gibbsian.errors import ArgumentError, CapabilityError, DivergenceError, DomainError
+from gibbsian.errors import ArgumentError, CapabilityError, DivergenceError, DomainError, RandomnessError
 from gibbsian.partition.base import LogZ
 
 F64 = torch.float64
@@ -144,6 +144,97 @@ def test_machines_with_too_many_hidden_units_still_have_a_likelihood():
     exact = partition.exact(machine)
     out = partition.clamped_log_likelihood(machine, v, exact, chains=100, betas=100, generator=gen(2))
     assert abs(float(out.per_sample.exp().sum()) - 1) < 0.02
+
+
+# --- without a log Z ------------------------------------------------------------------------------------
+
+
+def test_a_known_log_z_is_used_and_said_so():
+    normal = energies.Gaussian(torch.zeros(2, dtype=F64), torch.eye(2, dtype=F64))
+    assert gb.log_likelihood(normal, torch.zeros(3, 2, dtype=F64)).method == "closed form"
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        models.RBM(30, 4),  # over the hidden layer
+        models.RBM(units.Gaussian(30), 4),
+        models.DBM(4, 30, 3),
+        models.SpikeSlabRBM(20, 4),
+        models.BoltzmannMachine(6, hidden=3),
+        models.Ising((3, 4), 0.2),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_small_machines_are_summed_exactly(model):
+    model = scramble(model, scale=0.2)
+    if isinstance(model, models.BoltzmannMachine):
+        model.set_parameters(weight=model.coupling().detach())
+    x = model.domain.sample(20, generator=gen(), dtype=F64)
+    chosen = gb.log_likelihood(model, x)
+    assert chosen.method.endswith("exact sum")
+    assert float(chosen.log_z_stderr) == 0
+    given = gb.log_likelihood(model, x, partition.exact(model))
+    assert torch.equal(chosen.per_sample, given.per_sample)
+
+
+def test_few_dimensions_are_integrated():
+    cubic = gb.as_energy(lambda x: (x**4).sum(-1), domains.Real(1))
+    x = torch.linspace(-1, 1, 7, dtype=F64)[:, None]
+    out = gb.log_likelihood(cubic, x)
+    assert out.method == "quadrature"
+    torch.testing.assert_close(out.per_sample, -(x**4)[:, 0] - math.log(2 * math.gamma(1.25)))
+    inside = gb.log_likelihood(gb.as_energy(lambda x: x.sum(-1), domains.Box(2)), torch.rand(5, 2, generator=gen()))
+    assert float(inside.log_z.value) == pytest.approx(2 * math.log(1 - math.exp(-1)))
+
+
+def test_other_models_are_annealed_where_a_generator_is_given():
+    """40 hidden units on weights in two blocks that do not touch: log Z is the sum of two exact ones."""
+    halves = [scramble(models.RBM(20, 20), seed=i, scale=0.3) for i in range(2)]
+    rbm = models.RBM(40, 40).double()
+    with torch.no_grad():
+        rbm.weight.zero_()
+        for i, half in enumerate(halves):
+            part = slice(20 * i, 20 * i + 20)
+            rbm.weight[part, part] = half.weight
+            rbm.visible_bias[part], rbm.hidden_bias[part] = half.visible_bias, half.hidden_bias
+    x = (torch.rand(300, 40, generator=gen()) < 0.4).double()
+    truth = gb.log_likelihood(rbm, x, sum(partition.exact(half).value for half in halves))
+    out = gb.log_likelihood(rbm, x, generator=gen(1))
+    assert out.method == "AIS"
+    assert out.log_z.method == "AIS"
+    assert 0 < float(out.log_z_stderr) < 0.1
+    assert abs(float(out.value - truth.value)) < 4 * float(out.log_z_stderr)
+    assert float(out.lower) <= float(truth.value) <= float(out.upper)
+    with pytest.raises(CapabilityError, match="pass generator="):
+        gb.log_likelihood(rbm, x)
+    net = energies.MLPEnergy(domains.Real(4), hidden=(8,), confine=1.0).double()
+    rows = torch.randn(60, 4, generator=gen(), dtype=F64)
+    assert gb.log_likelihood(net, rows, generator=gen()).method == "AIS"
+
+
+def test_bounded_models_say_that_it_is_a_bound():
+    dbm = scramble(models.DBM(5, 20, 20), scale=0.05)
+    x = dbm.domain.states(dtype=F64)
+    out = gb.log_likelihood(dbm, x)
+    assert out.method == "variational bound, exact sum"
+    assert float(out.upper) == math.inf
+    assert 0.9 < float(out.per_sample.exp().sum()) <= 1
+    dbn = scramble(models.DBN(5, 30, 8), scale=0.1)
+    out = gb.log_likelihood(dbn, x, generator=gen(), samples=50)
+    assert out.method == "variational bound, exact sum"
+    assert 0.5 < float(out.per_sample.exp().sum()) < 1.05
+    with pytest.raises(RandomnessError):
+        gb.log_likelihood(dbn, x)
+
+
+def test_hidden_units_beyond_summing_are_annealed():
+    machine = models.BoltzmannMachine(3, hidden=18).double()
+    w = 0.2 * torch.randn(21, 21, generator=gen(), dtype=F64).triu(1)
+    machine.set_parameters(weight=w + w.T, bias=0.2 * torch.randn(21, generator=gen(1), dtype=F64))
+    out = gb.log_likelihood(machine, domains.Binary(3).states(dtype=F64), generator=gen(2))
+    assert out.method == "clamped AIS, exact sum"
+    assert abs(float(out.per_sample.exp().sum()) - 1) < 0.05
 
 
 def test_what_cannot_be_done_is_refused():

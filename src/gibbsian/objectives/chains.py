@@ -136,7 +136,8 @@ def energy_gap(
     metrics = {"energy_data": low, "energy_samples": high, "gap": value}
     if watched and min(len(data), len(samples)) > 1:
         spread = 0.5 * (at_data.detach().var() + at_samples.detach().var())
-        metrics["separation"] = value.detach().abs() / spread.sqrt()
+        gap = value.detach().abs()
+        metrics["separation"] = torch.where(gap == 0, gap, gap / spread.sqrt())  # 0 for energies that are still flat
     if penalty:
         value = value + penalty * (at_data.square().mean() + at_samples.square().mean())
     return value, metrics
