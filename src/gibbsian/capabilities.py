@@ -4,6 +4,7 @@ Whoever needs one asks for it (`isinstance(model, Sampleable)`, or `require`), a
 has a capability by having its methods; nothing has to be registered or inherited.
 """
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
@@ -411,13 +412,13 @@ def require(model: Any, capability: type[C], purpose: str, advice: str = "") -> 
 
 
 def _methods(capability: type) -> str:
-    names = [n for base in capability.__mro__ for n in (*vars(base).get("__annotations__", {}), *vars(base))]
-    own = dict.fromkeys(n for n in names if not n.startswith("_"))
-    calls = []
-    for name in own:
-        code = getattr(getattr(capability, name, None), "__code__", None)
-        taken = (
-            "" if code is None else f"({', '.join(code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount])})"
-        )
-        calls.append(name + taken)
-    return " and ".join(calls)
+    calls: dict[str, str] = {}
+    for base in capability.__mro__:
+        for name in (*vars(base).get("__annotations__", {}), *vars(base)):
+            if not name.startswith("_"):
+                calls.setdefault(name, name + _arguments(vars(base).get(name)))
+    return " and ".join(calls.values())
+
+
+def _arguments(member: Any) -> str:
+    return f"({', '.join(list(inspect.signature(member).parameters)[1:])})" if inspect.isfunction(member) else ""

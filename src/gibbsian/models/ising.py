@@ -63,15 +63,7 @@ class Ising(Energy):
     ) -> None:
         super().__init__(Spin(shape))
         shape = self.domain.shape
-        around = (periodic,) * len(shape) if isinstance(periodic, bool) else tuple(bool(p) for p in periodic)
-        if len(around) != len(shape):
-            raise ArgumentError(f"periodic has {len(around)} entries for {len(shape)} axes; give one per axis")
-        for length, wrap in zip(shape, around, strict=True):
-            if wrap and length < 3:
-                raise ArgumentError(
-                    f"a periodic axis of {length} sites joins a pair twice (or a site with itself); "
-                    "use three sites or more, or periodic=False on that axis"
-                )
+        around = _around(shape, periodic)
         self.shape, self.periodic = shape, around
         dtype = torch.get_default_dtype()
         coupling, field = torch.as_tensor(coupling, dtype=dtype), torch.as_tensor(field, dtype=dtype)
@@ -192,6 +184,20 @@ class Ising(Energy):
 
     def extra_repr(self) -> str:
         return f"{self.shape}, periodic={self.periodic}"
+
+
+def _around(shape: tuple[int, ...], periodic: bool | tuple[bool, ...]) -> tuple[bool, ...]:
+    """Whether each axis is periodic."""
+    around = (periodic,) * len(shape) if isinstance(periodic, bool) else tuple(bool(p) for p in periodic)
+    if len(around) != len(shape):
+        raise ArgumentError(f"periodic has {len(around)} entries for {len(shape)} axes; give one per axis")
+    for length, wrap in zip(shape, around, strict=True):
+        if wrap and length < 3:
+            raise ArgumentError(
+                f"a periodic axis of {length} sites joins a pair twice (or a site with itself); "
+                "use three sites or more, or periodic=False on that axis"
+            )
+    return around
 
 
 def _bonds(shape: tuple[int, ...], periodic: tuple[bool, ...], dtype: torch.dtype) -> Tensor:

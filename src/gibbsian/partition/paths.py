@@ -78,10 +78,17 @@ class GeometricPath(Path):
         self.bridge = Bridge(base, energy)
         self.tuned: tuple[Tensor, Tensor] | None = None
         self.adapts = kernel is None and not isinstance(energy.domain, Discrete)
-        if kernel is None:
-            discrete = isinstance(energy.domain, Discrete)
-            masses = base.masses() if isinstance(base, Scaled) else None  # the base has scale 1 in the kernel's eyes
-            kernel = SiteGibbs() if discrete else HMC(1.0, leapfrog_steps, mass=masses, jitter=0.2)
+        self.kernel = self._default(leapfrog_steps) if kernel is None else kernel
+        self._check()
+
+    def _default(self, leapfrog_steps: int) -> Kernel:
+        if isinstance(self.energy.domain, Discrete):
+            return SiteGibbs()
+        masses = self.base.masses() if isinstance(self.base, Scaled) else None  # for the kernel the base has scale 1
+        return HMC(1.0, leapfrog_steps, mass=masses, jitter=0.2)
+
+    def _check(self) -> None:
+        kernel = self.kernel
         if not kernel.adjusted:
             raise CapabilityError(
                 f"{type(kernel).__name__} is unadjusted: it does not leave p_β invariant, so its weights would be "
@@ -92,7 +99,6 @@ class GeometricPath(Path):
                 f"{type(kernel).__name__} moves along temperatures of its own; give the kernel that it wraps"
             )
         kernel.check(self.bridge)
-        self.kernel = kernel
 
     def log_z0(self) -> Tensor:
         """log Z of the base."""
@@ -166,19 +172,21 @@ def path_of(energy: Energy, data: Tensor | None, base: "Energy | Tensor | None",
         raise ArgumentError("give data, to which a base is fitted, or base, not both")
     if data is not None:
         energy.domain.check(data, "data")
-    own = kernel is None or isinstance(kernel, Gibbs)
-    if data is None and base is None and not isinstance(energy.domain, Bounded):
+    elif base is None and not isinstance(energy.domain, Bounded):
         warnings.warn(
             "no data and no base: annealing starts from a law that knows nothing of the model, and the estimate "
             "can be many nats low while its effective sample size looks healthy; pass data= (the training data)",
             EstimateWarning,
             stacklevel=3,
         )
-    if own and not isinstance(base, Energy) and isinstance(energy, Annealable):
-        path = energy.path(base, data=data)
-        if path is not None:
-            return path
-    return GeometricPath(energy, base if isinstance(base, Energy) else _base(energy, data, base), kernel)
+    if isinstance(base, Energy):
+        return GeometricPath(energy, base, kernel)
+    path = _own_path(energy, data, base) if kernel is None or isinstance(kernel, Gibbs) else None
+    return GeometricPath(energy, _base(energy, data, base), kernel) if path is None else path
+
+
+def _own_path(energy: Energy, data: Tensor | None, bias: Tensor | None) -> Path | None:
+    return energy.path(bias, data=data) if isinstance(energy, Annealable) else None
 
 
 def _base(energy: Energy, data: Tensor | None, bias: Tensor | None) -> Energy:

@@ -100,29 +100,32 @@ def flow_log_likelihood(
     require(family, NoiseLevels, "a probability flow over noise levels", advice)
     family.domain.check(x, "x")
     kind = _divergence(divergence, x[0].numel())
-    if probes < 1 or steps < 1 or max_steps < 2 * steps or not tolerance > 0 or batch_size < 1:
+    drawn = require_generator(generator, x.device) if kind == "hutchinson" else None
+    if not all(number > 0 for number in (probes, steps, tolerance, batch_size)) or max_steps < 2 * steps:
         raise ArgumentError(
             f"probes={probes}, steps={steps}, max_steps={max_steps}, tolerance={tolerance}, batch_size={batch_size}: "
             "positive numbers, and max_steps at least twice steps, so that two solutions can be compared"
         )
-    if kind == "hutchinson":
-        require_generator(generator, x.device)
     end = _gaussian(family, data, x) if prior is None else prior
     log_z = log_z_of(end, "the law at the largest noise level")
     parts = []
     for rows in x.split(batch_size):
-        v = None if kind == "exact" else random_directions("rademacher", probes, rows, generator)  # type: ignore[arg-type]
+        v = _probes(rows, probes, drawn)
         parts.append(_converged(family, rows.detach(), v, end, log_z, steps, max_steps, tolerance))
     values, errors = torch.cat([p[0] for p in parts], 1), torch.cat([p[1] for p in parts])
     used = max(p[2] for p in parts)
+    _warn_above(errors, tolerance, used)
+    return _found(values, errors, used, kind)
+
+
+def _warn_above(errors: Tensor, tolerance: float, steps: int) -> None:
     if float(errors.mean()) > tolerance:
         warnings.warn(
-            f"the flow changed by {float(errors.mean()):.2g} nats a row when {used // 2} steps were halved, above the "
+            f"the flow changed by {float(errors.mean()):.2g} nats a row when {steps // 2} steps were halved, above the "
             f"tolerance of {tolerance:g}; raise max_steps",
             EstimateWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
-    return _found(values, errors, used, kind)
 
 
 def _divergence(asked: str | None, numel: int) -> str:
@@ -149,6 +152,11 @@ def _found(values: Tensor, errors: Tensor, steps: int, kind: str) -> FlowLikelih
         trace_stderr=torch.zeros_like(errors) if kind == "exact" else spread,
         steps=steps,
     )
+
+
+def _probes(x: Tensor, probes: int, generator: torch.Generator | None) -> Tensor | None:
+    """Random directions of the divergence; None for the exact one."""
+    return None if generator is None else random_directions("rademacher", probes, x, generator)
 
 
 def _gaussian(family: Any, data: Tensor | None, x: Tensor) -> Gaussian:

@@ -66,33 +66,27 @@ def quadrature(
     """
     require_energy(energy)
     density = _LogDensity(energy, bounds)
-    d = density.dim
     if points is not None and points < 3:
         raise ArgumentError(f"points={points}: an axis needs at least 3 nodes; leave points out to refine by itself")
     with torch.no_grad():
         center, scale, modes, width = _find_mass(density)
         low, high = _find_range(density, center, scale, modes)
-        enough = _enough(center, scale, modes, width, low, high)
-        n = _FIRST[d] if points is None else points + 1 - points % 2  # odd, so that every other node is a grid too
-        while points is None and n < enough and (2 * n - 1) ** d <= limit:
-            n = 2 * n - 1
-        while True:
-            fine, coarse = _trapezoid(density, center, scale, low, high, n)
-            error = (fine - coarse).abs()
-            if points is not None or float(error) <= tolerance or (2 * n - 1) ** d > limit:
-                break
-            n = 2 * n - 1
+        if points is None:
+            first = _first_nodes(density.dim, _enough(center, scale, modes, width, low, high), limit)
+        else:
+            first, limit = points + 1 - points % 2, 0  # odd, so that every other node is a grid too; nothing is refined
+        fine, error, n = _refined(density, center, scale, low, high, first, tolerance, limit)
     refuse_nan(fine, "the integral")
     if float(error) > tolerance:
         warnings.warn(
-            f"quadrature with {n} nodes on each of {d} axes is only good to {float(error):.2g} nats (tolerance "
+            f"quadrature with {n} nodes on each of {density.dim} axes is only good to {float(error):.2g} nats (tolerance "
             f"{tolerance:g}); raise limit= or points=, or narrow it with bounds=",
             EstimateWarning,
             stacklevel=2,
         )
     diagnostics = {
         "points": n,
-        "evaluations": n**d,
+        "evaluations": n**density.dim,
         "converged": float(error) <= tolerance,
         "center": center,
         "scale": scale,
@@ -253,6 +247,33 @@ def _find_range(density: _LogDensity, center: Tensor, scale: Tensor, modes: Tens
                 "the density does not decay far from its center: exp(-E) is not normalizable, or decays too slowly "
                 "for quadrature; restrict it with bounds="
             )
+
+
+def _first_nodes(d: int, enough: int, limit: int) -> int:
+    """Nodes on an axis to begin with: doubled until there are enough, as far as the limit of all of them goes."""
+    n = _FIRST[d]
+    while n < enough and (2 * n - 1) ** d <= limit:
+        n = 2 * n - 1
+    return n
+
+
+def _refined(
+    density: _LogDensity,
+    center: Tensor,
+    scale: Tensor,
+    low: Tensor,
+    high: Tensor,
+    n: int,
+    tolerance: float,
+    limit: int,
+) -> tuple[Tensor, Tensor, int]:
+    """The log of the integral with n nodes on each axis, doubled until it is good enough; its error; and n."""
+    while True:
+        fine, coarse = _trapezoid(density, center, scale, low, high, n)
+        error = (fine - coarse).abs()
+        if float(error) <= tolerance or (2 * n - 1) ** density.dim > limit:
+            return fine, error, n
+        n = 2 * n - 1
 
 
 def _trapezoid(

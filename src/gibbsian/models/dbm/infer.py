@@ -98,18 +98,15 @@ def infer(
         raise ArgumentError(f"iterations={iterations}, damping={damping}: at least one iteration, damping in [0, 1)")
     with torch.no_grad():
         below, naturals, seen = start(dbm, v)
-        done, converged = 0, None if tolerance is None else False
-        residual = torch.full((), torch.inf, dtype=v.dtype, device=v.device)
-        while done < iterations and not converged:
+        for done in range(1, iterations + 1):
             before = list(seen)
             update(dbm, 1, seen, below, naturals, damping)
             update(dbm, 0, seen, below, naturals, damping)
-            done += 1
             if tolerance is not None or done == iterations:
-                moved = [(a - b).abs().max() for a, b in zip(seen[1:], before[1:], strict=True)]
-                residual = torch.stack(moved).max()
-            if tolerance is not None:
-                converged = bool(residual <= tolerance)
+                residual = torch.stack([(a - b).abs().max() for a, b in zip(seen[1:], before[1:], strict=True)]).max()
+            converged = None if tolerance is None else bool(residual <= tolerance)
+            if converged:
+                break
         means = [unit.mean(Natural(n)) for unit, n in zip(dbm.layers[1:], naturals, strict=True)]
         return Posterior(tuple(means), tuple(naturals), done, residual, converged)
 

@@ -26,14 +26,13 @@ def stacked(units: Sequence[Unit]) -> Domain:
     n = sum(unit.n for unit in units)
     if len(units) == 1:
         return units[0].domain
-    if all(isinstance(unit, Bernoulli) for unit in units):
+    kinds = {(type(unit), unit.classes if isinstance(unit, Softmax) else 2) for unit in units}
+    kind, classes = kinds.pop() if len(kinds) == 1 else (Joined, 0)
+    if issubclass(kind, Bernoulli):
         return Binary(n)
-    if all(isinstance(unit, SpinUnit) for unit in units):
+    if issubclass(kind, SpinUnit):
         return Spin(n)
-    classes = {unit.classes if isinstance(unit, Softmax) else 0 for unit in units}
-    if len(classes) == 1 and 0 not in classes:
-        return Categorical(n, classes.pop())
-    return Joined(*units).domain
+    return Categorical(n, classes) if issubclass(kind, Softmax) else Joined(*units).domain
 
 
 class LayerMarginal(Energy):

@@ -78,12 +78,7 @@ class DBN(Energy):
                 "models.ClassificationRBM"
             )
         units = [copy.deepcopy(as_unit(layer, f"layer {i}")) for i, layer in enumerate(layers)]
-        for i, unit in enumerate(units[1:], 1):
-            if isinstance(unit, Gaussian) and isinstance(unit.log_sigma, nn.Parameter):
-                raise ArgumentError(
-                    f"layer {i} has Gaussian hidden units with a learned sigma, which only rescales weights; give "
-                    f"units.Gaussian({unit.n}, learned=False)"
-                )
+        _check_hidden(units[1:])
         if labels is not None and (isinstance(labels, bool) or not isinstance(labels, int) or labels < 2):
             raise ArgumentError(f"DBN(labels={labels!r}): at least two classes are needed")
         super().__init__(units[0].domain)
@@ -445,3 +440,12 @@ class DBN(Energy):
 
     def extra_repr(self) -> str:
         return f"labels={self.classes}" if self.classes else ""
+
+
+def _check_hidden(units: Sequence[Unit]) -> None:
+    for i, unit in enumerate(units, 1):
+        if isinstance(unit, Gaussian) and isinstance(unit.log_sigma, nn.Parameter):
+            raise ArgumentError(
+                f"layer {i} has Gaussian hidden units with a learned sigma, which only rescales weights; give "
+                f"units.Gaussian({unit.n}, learned=False)"
+            )
