@@ -233,7 +233,7 @@ def draw(images: torch.Tensor, dbn: models.DBN, options: argparse.Namespace) -> 
     """Ten rows of samples, and the strongest filters of the lowest layer."""
     for name, show in (
         ("samples", lambda ax: plots.samples(images.cpu(), ax, shape=(28, 28), columns=10)),
-        ("filters", lambda ax: plots.filters(dbn.layers[0], ax, shape=(28, 28), count=100, columns=10)),
+        ("filters", lambda ax: plots.filters(dbn, ax, shape=(28, 28), count=100, columns=10)),
     ):
         figure = Figure(figsize=(7, 7))
         show(figure.add_subplot())

@@ -570,7 +570,7 @@ def test_training_saving_and_going_on(tmp_path):
         assert torch.equal(p, dict(again.named_parameters())[name])
         assert torch.equal(p, dict(loaded.named_parameters())[name])
     slab = SpikeSlabRBM(3, 4)
-    slab.initialize_visible(waves.flatten(0, 1))
+    slab.initialize_visible_bias(waves.flatten(0, 1))
     gb.fit(slab, objectives.ContrastiveDivergence(kernels.Gibbs()), waves.flatten(0, 1), steps=5,
            run_dir=tmp_path / "slab")  # fmt: skip
     v = torch.randn(5, 3, generator=g)
@@ -582,7 +582,7 @@ def test_spike_slab_learns_a_covariance():
     cov = torch.tensor([[1.0, 0.8], [0.8, 1.0]])
     data = torch.randn(4000, 2, generator=gen()) @ torch.linalg.cholesky(cov).T
     model = SpikeSlabRBM(2, 3, generator=gen(2))
-    model.initialize_visible(data)
+    model.initialize_visible_bias(data)
     gb.fit(model, objectives.ExactLikelihood(), data, steps=300, batch_size=500, lr=0.05)
     found = gb.log_likelihood(model, data).value
     truth = -0.5 * (2 * math.log(2 * math.pi) + torch.logdet(cov) + 2)

@@ -25,6 +25,8 @@ _HOME = {
     "log_likelihood": "partition.likelihood",
     "maximum_entropy": "maxent.solve",
     "minimize": "uses.minimize",
+    "draw": "uses.draw",
+    "evaluate": "metrics.evaluate",
     "denoise": "uses.restore",
     "inpaint": "uses.restore",
     "predict": "uses.predict",
@@ -67,6 +69,7 @@ if TYPE_CHECKING:
     )
     from gibbsian.energy import Energy, ScoreField, as_energy, mixture, unconstrained
     from gibbsian.maxent.solve import maximum_entropy
+    from gibbsian.metrics.evaluate import evaluate
     from gibbsian.partition.likelihood import log_likelihood
     from gibbsian.sampling.sample import sample
     from gibbsian.sampling.trace import Trace
@@ -74,6 +77,7 @@ if TYPE_CHECKING:
     from gibbsian.training.fit import fit, load, resume
     from gibbsian.training.pretrain import pretrain
     from gibbsian.uses import hybrid
+    from gibbsian.uses.draw import draw
     from gibbsian.uses.minimize import minimize
     from gibbsian.uses.predict import predict, predict_interval
     from gibbsian.uses.restore import denoise, inpaint

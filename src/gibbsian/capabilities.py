@@ -15,6 +15,7 @@ from torch import Tensor
 from gibbsian.errors import CapabilityError
 
 __all__ = [
+    "ActiveModel",
     "Annealable",
     "BoundedModel",
     "ClampedModel",
@@ -28,9 +29,12 @@ __all__ = [
     "DroppableModel",
     "Estimate",
     "Family",
+    "Filters",
     "GibbsModel",
     "HiddenModel",
+    "InitializableModel",
     "Jet",
+    "JointModel",
     "LabeledModel",
     "LatentModel",
     "LayeredModel",
@@ -39,6 +43,8 @@ __all__ = [
     "Pairwise",
     "PairwiseModel",
     "Path",
+    "PicturedModel",
+    "ReconstructingModel",
     "Sampleable",
     "Scaled",
     "SiteModel",
@@ -138,6 +144,11 @@ class CountedClasses(Protocol):
     """Knows how many classes its labels run through."""
 
     classes: int
+
+
+@runtime_checkable
+class JointModel(Classifier, Family, Protocol):
+    """Knows p(y | x), and with `given(y)` the law of x under a class."""
 
 
 @runtime_checkable
@@ -389,6 +400,51 @@ class DroppableModel(Protocol):
 
     def dropping(self, drop: Any) -> Classifier:
         """The classifier with `drop(values, inputs)` between its layers, `inputs` telling data from hidden units."""
+
+
+# --- looking at a model -------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class ActiveModel(Protocol):
+    """Has hidden units whose activity can be looked at."""
+
+    def hidden_mean(self, x: Tensor) -> Tensor:
+        """E[h | x]."""
+
+
+@runtime_checkable
+class ReconstructingModel(Protocol):
+    """Says what it makes of an x."""
+
+    def reconstruct(self, x: Tensor) -> Tensor:
+        """x as its hidden units see it, of the same shape."""
+
+
+class Filters(NamedTuple):
+    """Weights to be looked at as pictures: `weight` `(numel, count)`, columns in the space of x, or where they are slid
+    over images `(count, height, width)`."""
+
+    weight: Tensor
+    title: str = "Filters"
+    about: str = "What each hidden unit looks for, strongest first: red adds, blue takes away."
+    slid: bool = False
+
+
+@runtime_checkable
+class PicturedModel(Protocol):
+    """Has weights that can be looked at as pictures."""
+
+    def filters(self) -> Filters:
+        """The weights that are nearest to x."""
+
+
+@runtime_checkable
+class InitializableModel(Protocol):
+    """Can begin with the means of the data."""
+
+    def initialize_visible_bias(self, data: Tensor) -> None:
+        """Set the bias so that the model without weights has the means of the data."""
 
 
 C = TypeVar("C")

@@ -115,19 +115,24 @@ def find_class(name: str) -> type:
     >>> find_class("RBM").__module__
     'gibbsian.models.rbm.machine'
     """
-    short = name.rpartition(".")[2]
+    home, _, short = name.rpartition(".")
     known = {kind: classes(kind) for kind in _CLASSES}
     for kind, found in known.items():
-        if short in found and name in {short, f"gibbsian.{kind}.{short}", f"{found[short].__module__}.{short}"}:
+        if short in found and home in {"", f"gibbsian.{kind}", found[short].__module__}:
             return found[short]
-    from gibbsian.training.trust import known_module  # here, because torch comes with it
-
-    home = known_module(name.rpartition(".")[0]) if "." in name and not name.startswith("gibbsian.") else None
-    own = None if home is None else vars(home).get(short)
-    if isinstance(own, type):
+    own = _of_trusted(home, short)
+    if own is not None:
         return own
     every = [n for found in known.values() for n in found]
     raise ArgumentError(f"there is no class {name!r}; {suggest(short, every)}See `gibbsian list`")
+
+
+def _of_trusted(home: str, name: str) -> type | None:
+    from gibbsian.training.trust import known_module  # here, because torch comes with it
+
+    module = None if home.partition(".")[0] in {"", "gibbsian"} else known_module(home)
+    found = None if module is None else vars(module).get(name)
+    return found if isinstance(found, type) else None
 
 
 def describe(name: str) -> str:

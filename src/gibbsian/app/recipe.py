@@ -30,6 +30,7 @@ from gibbsian.domains import Domain
 from gibbsian.energy import Energy, ScoreField
 from gibbsian.errors import ArgumentError, DataError, GibbsianError, suggest
 from gibbsian.kernels import Kernel
+from gibbsian.metrics.evaluate import LIKELIHOODS
 from gibbsian.objectives import Objective
 from gibbsian.objectives.noise import FittedNoise
 from gibbsian.objectives.ranking import Proposal
@@ -131,10 +132,8 @@ class EvaluateSpec:
     ema: bool = True
 
     def __post_init__(self) -> None:
-        if self.likelihood not in {"auto", "exact", "quadrature", "ais", "none"}:
-            raise ArgumentError(
-                f"evaluate.likelihood={self.likelihood!r}: expected auto, exact, quadrature, ais or none"
-            )
+        if self.likelihood not in LIKELIHOODS:
+            raise ArgumentError(f"evaluate.likelihood={self.likelihood!r}: expected one of {', '.join(LIKELIHOODS)}")
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,11 @@ run/evaluation.json            what `gibbsian evaluate` found
 run/report.html                see `gibbsian.app.report`
 """
 
-import dataclasses
 import json
 import math
 import os
 import time
-import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,192 +21,27 @@ import yaml
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from gibbsian import kernels
 from gibbsian.app.recipe import Recipe, parse_recipe
-from gibbsian.capabilities import BoundedModel, Family, Sampleable
+from gibbsian.capabilities import BoundedModel, Classifier, InitializableModel, require
 from gibbsian.data import Prepared
-from gibbsian.domains import Discrete
 from gibbsian.energy import ScoreField
-from gibbsian.errors import ArgumentError, CapabilityError, CheckpointError, DomainError, GibbsianError
-from gibbsian.kernels import Kernel
-from gibbsian.models.dbm.machine import DBM
-from gibbsian.objectives import Objective
+from gibbsian.errors import ArgumentError, CheckpointError, GibbsianError
 from gibbsian.objectives.starts import check_starts, start_points
 from gibbsian.placement import placement
 from gibbsian.random import stream
-from gibbsian.sampling.sample import sample
-from gibbsian.sampling.trace import Trace
-from gibbsian.sampling.warm_up import warm_up
 from gibbsian.training import checkpoint
 from gibbsian.training.fit import fit, load, resume
 from gibbsian.training.renames import current_recipe
 from gibbsian.training.run import Run
+from gibbsian.uses.draw import draw_with_trace
 
-__all__ = [
-    "Drawn",
-    "draw",
-    "free_folder",
-    "open_run",
-    "resume_run",
-    "snapshots_of",
-    "start_of",
-    "suitable_kernel",
-    "train",
-    "trained",
-]
+__all__ = ["free_folder", "open_run", "resume_run", "snapshots_of", "start_of", "train", "trained"]
 
 _SNAPSHOTS = 8
 _AT_HAND = 4 << 30  # bytes of training data that are put on the device as a whole
 
 
 # --- drawing samples ------------------------------------------------------------------------------
-
-
-def kernel_of(objective: Any) -> Kernel | None:
-    """The kernel that an objective, or one inside it, draws its samples with."""
-    found = getattr(objective, "kernel", None)
-    if isinstance(found, Kernel):
-        return found
-    inside: Sequence[Any] = ()
-    if isinstance(objective, Objective) and dataclasses.is_dataclass(objective):
-        inside = [getattr(objective, f.name) for f in dataclasses.fields(objective)]
-    for part in inside:
-        for one in part if isinstance(part, tuple | list) else [part]:
-            if isinstance(one, Objective) and (kernel := kernel_of(one)) is not None:
-                return kernel
-    return None
-
-
-def suitable_kernel(energy: Any, objective: Any = None) -> Kernel:
-    """The objective's own kernel where it has one, else one that suits the model.
-
-    >>> import gibbsian as gb
-    >>> suitable_kernel(gb.models.RBM(4, 3)), suitable_kernel(gb.energies.MLPEnergy(2))
-    (Gibbs(), HMC(step_size=0.1, leapfrog_steps=10, mass=None, jitter=0.2))
-    """
-    candidates: list[Kernel | None] = [kernel_of(objective), kernels.Gibbs()]
-    sigmas = getattr(energy, "sigmas", None)
-    if isinstance(sigmas, Tensor):
-        candidates = [kernels.AnnealedLangevin(steps_per_level=20, step_size=float(sigmas[-1]) ** 2 * 0.2)]
-    if isinstance(energy, ScoreField):
-        candidates.append(kernels.Langevin(step_size=0.05))
-    discrete = isinstance(energy.domain, Discrete)
-    candidates.append(kernels.SiteGibbs() if discrete else kernels.HMC(0.1, 10, jitter=0.2))
-    for kernel in candidates:
-        if kernel is None:
-            continue
-        try:
-            kernel.check(energy)
-        except (CapabilityError, DomainError):
-            continue
-        return kernel
-    raise CapabilityError(
-        f"no kernel here suits {type(energy).__name__} over {energy.domain}; name one as sample.kernel"
-    )
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """Samples, and the chains they come from (None for exact draws)."""
-
-    x: Tensor
-    trace: Trace | None
-    how: str
-
-
-def draw(
-    energy: Any,
-    n: int,
-    *,
-    generator: torch.Generator,
-    kernel: Kernel | None = None,
-    objective: Any = None,
-    steps: int = 500,
-    start: Tensor | None = None,
-    clamp: Tensor | None = None,
-    label: int | None = None,
-    keep: bool = False,
-    progress: bool | None = False,
-) -> Drawn:
-    """`n` samples of a trained model: exactly where it can, else the ends of chains.
-
-    Args:
-        energy: the model.
-        n: how many, one chain each.
-        generator: required.
-        kernel: by default the objective's, else one that suits the model.
-        objective: whose kernel may serve.
-        steps: of every chain.
-        start: starting points, or training rows to start from; by default anywhere in the domain.
-        clamp: True for entries of `start` that stay.
-        label: a class, for models that know classes.
-        keep: keep the draws of the second half, for diagnostics.
-        progress: show a bar.
-    """
-    dtype, device = placement(energy)
-    if isinstance(energy, DBM):
-        return _draw_deep(energy, n, generator=generator, steps=steps, start=start, clamp=clamp, progress=progress)
-    if hasattr(energy, "generate") and clamp is None and start is None and kernel is None:
-        options = {} if label is None else {"label": label}
-        with torch.no_grad():
-            return Drawn(energy.generate(n, steps=steps, generator=generator, **options), None, "its own generator")
-    if label is not None:
-        if not isinstance(energy, Family) or not hasattr(energy, "class_log_prob"):
-            raise CapabilityError(f"{type(energy).__name__} knows no classes to draw from; leave --class out")
-        energy = energy.given(label)
-    if isinstance(energy, Sampleable) and clamp is None and kernel is None:
-        try:
-            with torch.no_grad():
-                return Drawn(energy.sample(n, generator=generator), None, "exact draws")
-        except CapabilityError:  # only some members of its class can
-            pass
-    chosen = kernel or suitable_kernel(energy, objective)
-    if start is None:
-        x = energy.domain.sample(n, generator=generator, dtype=dtype)
-        if isinstance(chosen, kernels.AnnealedLangevin):
-            x = x * float(energy.sigmas[0])
-    else:
-        index = torch.arange(n) % len(start)
-        x = start.to(device, dtype)[index.to(start.device)].clone()
-    total = chosen.total_steps(energy) or steps
-    common: dict[str, Any] = {"generator": generator, "progress": progress}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # divergent chains and warm-ups are shown in the diagnostics
-        first: Tensor | Trace = x
-        held: Tensor | None = clamp
-        if kernel is None and isinstance(chosen, kernels.HMC) and kernel_of(objective) is None:
-            warmed = warm_up(energy, chosen, x, max(50, steps // 2), clamp=clamp, **common)
-            chosen, first, held = warmed.kernel, warmed.trace, None
-        trace = sample(
-            energy, chosen, first, total, burn_in=total // 2 if keep else total - 1, keep=keep, clamp=held, **common
-        )
-    return Drawn(trace.last, trace, f"{type(chosen).__name__}, {total} steps")
-
-
-def _draw_deep(
-    dbm: DBM,
-    n: int,
-    *,
-    generator: torch.Generator,
-    steps: int,
-    start: Tensor | None,
-    clamp: Tensor | None,
-    progress: bool | None,
-) -> Drawn:
-    """Samples of a deep Boltzmann machine: block Gibbs over its even layers, of which the visible ones are kept."""
-    side = dbm.marginal(0)
-    dtype, device = placement(dbm)
-    layers = side.split(side.domain.sample(n, generator=generator, dtype=dtype))
-    held: Tensor | None = None
-    if start is not None:
-        rows = torch.arange(n, device=device) % len(start)
-        layers[0] = start.to(device, dtype)[rows]
-    if clamp is not None:
-        free = [torch.zeros(layer.shape, dtype=torch.bool, device=device) for layer in layers[1:]]
-        held = side.join([clamp.to(device).expand(layers[0].shape), *free])
-    x = side.join(layers)
-    trace = sample(side, kernels.Gibbs(), x, steps, keep=False, clamp=held, generator=generator, progress=progress)
-    return Drawn(side.split(trace.last)[0], None, f"block Gibbs over the layers, {steps} steps")
 
 
 class _Snapshots:
@@ -238,7 +70,7 @@ class _Snapshots:
         was_training = energy.training
         energy.eval()
         try:
-            drawn = draw(
+            made = draw_with_trace(
                 energy,
                 500 if math.prod(energy.domain.shape) <= 3 else min(spec.show, 64),
                 generator=generator,
@@ -251,9 +83,9 @@ class _Snapshots:
             return
         finally:
             energy.train(was_training)
-        self.last = drawn.x
+        self.last = made.x
         self.folder.mkdir(exist_ok=True)
-        save_file({"x": drawn.x.detach().cpu().contiguous()}, self.folder / f"step-{run.step:012d}.safetensors")
+        save_file({"x": made.x.detach().cpu().contiguous()}, self.folder / f"step-{run.step:012d}.safetensors")
 
 
 def start_of(recipe: Recipe, prepared: Prepared, energy: Any, label: int | None = None) -> Tensor | None:
@@ -346,7 +178,7 @@ class _HeldOut:
         with torch.no_grad():
             e, seen = (energy(rows.x.to(device, dtype)).double().mean() for rows in (self.held, self.train))
             found = {"energy_gap": float(e - seen), "energy": float(e), "train_energy": float(seen)}
-            if self.held.y is not None and hasattr(energy, "class_log_prob"):
+            if self.held.y is not None and isinstance(energy, Classifier):
                 guess = energy.class_log_prob(self.held.x.to(device, dtype)).argmax(1).cpu()
                 found = {"error": float((guess != self.held.y).double().mean())} | found
         return found
@@ -394,11 +226,8 @@ def train(
     check_starts(recipe.sample.start, model)  # pictures are left out where a model cannot be drawn from, without a word
     prepared = recipe.data.prepare()
     if recipe.initialize:
-        if not hasattr(model, "initialize_visible_bias"):
-            raise CapabilityError(
-                f"initialize: true, but {type(model).__name__} has no visible bias to set; leave it out"
-            )
-        model.initialize_visible_bias(prepared.finished("train", 65536).x)
+        able = require(model, InitializableModel, "initialize: true", "leave it out")
+        able.initialize_visible_bias(prepared.finished("train", 65536).x)
     transform = prepared.transform if prepared.late else None
     data = _batches(recipe, prepared)
     begun = time.perf_counter()

@@ -10,6 +10,7 @@ from abc import abstractmethod
 import torch
 from torch import Tensor, nn
 
+from gibbsian.capabilities import Filters
 from gibbsian.domains import Domain, Real
 from gibbsian.energies.strength import strength
 from gibbsian.energy import Energy
@@ -200,6 +201,10 @@ class ProductOfExperts(StudentExperts):
             matrix = matrix * f[:, :, None] * f[:, None, :] + torch.diag_embed(1 - f)
             right = right * f
         return torch.cholesky_solve(right[:, :, None], torch.linalg.cholesky(matrix))[:, :, 0]
+
+    def filters(self) -> Filters:
+        """What each expert looks for."""
+        return Filters(self.weight.T)
 
     def strength(self) -> float:
         """min over proper subspaces V of 2Σ_{wᵢ∉V} αᵢ/(d - dim V): without confinement, normalizable iff above 1."""

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, conv_transpose2d
 
+from gibbsian.capabilities import Filters
 from gibbsian.domains import Box, Domain, Real
 from gibbsian.energies.experts import StudentExperts
 from gibbsian.errors import ArgumentError, DivergenceError, ShapeError
@@ -106,6 +107,10 @@ class FieldOfExperts(StudentExperts):
         (_, *rest), named = self._arguments
         object.__setattr__(other, "_arguments", ((tuple(shape), *rest), {**named}))
         return other
+
+    def filters(self) -> Filters:
+        """What is slid over images."""
+        return Filters(self.weight, about="The filters that are slid over images.", slid=True)
 
     def solve(self, u: Tensor, own: Tensor, right: Tensor, clamp: Tensor | None) -> Tensor:
         """Conjugate gradients with a diagonal preconditioner, to well below the noise that the solution carries."""

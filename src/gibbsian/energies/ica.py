@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
+from gibbsian.capabilities import Filters
 from gibbsian.domains import Real
 from gibbsian.energies.rejection import rejection
 from gibbsian.energy import Energy
@@ -143,6 +144,10 @@ class ICA(Energy):
     def log_z(self) -> Tensor:
         """0: log|det W| is part of the energy."""
         return torch.zeros((), dtype=self.weight.dtype, device=self.weight.device)
+
+    def filters(self) -> Filters:
+        """What one unit of every source adds to x."""
+        return Filters(self.mixing, "Basis", "Each picture is what one source adds to the data.")
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """n exact draws `(n, dim)`: independent sources, mixed."""

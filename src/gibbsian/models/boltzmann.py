@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from gibbsian.capabilities import Contrast, Pairwise, Path
+from gibbsian.capabilities import Contrast, Filters, Pairwise, Path
 from gibbsian.domains import Binary, Discrete, Spin
 from gibbsian.energies.bases import Factorized, independent_units
 from gibbsian.energy import Energy
@@ -179,6 +179,10 @@ class BoltzmannMachine(Energy):
         if not self.hidden:
             raise CapabilityError("this BoltzmannMachine has no hidden units to anneal; use -energy(v), which is exact")
         return HiddenPath(self, x)
+
+    def filters(self) -> Filters:
+        """The weights of every hidden unit; where there are none, those of every unit."""
+        return Filters(self.weight[: self.n, self.n :] if self.hidden else self.weight)
 
     # --- conditionals and Gibbs sampling ------------------------------------------------------------
 

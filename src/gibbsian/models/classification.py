@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from gibbsian.capabilities import Path
+from gibbsian.capabilities import Filters, Path
 from gibbsian.domains import Discrete
 from gibbsian.energies.bases import independent_units
 from gibbsian.energy import Energy
@@ -146,6 +146,10 @@ class ClassificationRBM(Energy):
         weights = self.class_log_prob(x).exp()
         means = self.hidden.mean(fields)
         return (weights.reshape(*weights.shape, *[1] * (means.dim() - 2)) * means).sum(1)
+
+    def filters(self) -> Filters:
+        """What each hidden unit looks for."""
+        return Filters(self.weight)
 
     # --- Gibbs sampling -----------------------------------------------------------------------------
 

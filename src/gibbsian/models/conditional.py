@@ -15,7 +15,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from gibbsian.capabilities import Contrast
+from gibbsian.capabilities import Contrast, Filters
 from gibbsian.domains import Discrete
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DataError, DomainError, ShapeError
@@ -38,6 +38,7 @@ class ConditionalMachine(Energy):
     """A family of machines over v, one for each input. Subclasses say how the input enters, with `terms`, `up`
     and `down`; `visible_bias`, `hidden_bias` are theirs as well."""
 
+    weight: nn.Parameter
     visible_bias: nn.Parameter
     hidden_bias: nn.Parameter
 
@@ -103,6 +104,10 @@ class ConditionalMachine(Energy):
             f"{type(self).__name__} has an energy only given its input: call model.given(input)(v), and train it with "
             "objectives.Conditional(objective)"
         )
+
+    def filters(self) -> Filters:
+        """What each hidden unit looks for."""
+        return Filters(self.weight)
 
     def initialize_visible_bias(self, data: Tensor) -> None:
         """Set the visible bias so that the machine without weights has the means of the observed data."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gibbsian.capabilities import Contrast, Path
+from gibbsian.capabilities import Contrast, Filters, Path
 from gibbsian.derivatives.known import with_gradients
 from gibbsian.domains import Binary, Domain, Real
 from gibbsian.energy import Energy
@@ -230,6 +230,10 @@ class SpikeSlabRBM(Energy):
         mean, precision = self._moments(data)
         return SpikeSlabPath(self, mean, precision)
 
+    def filters(self) -> Filters:
+        """What each hidden unit looks for."""
+        return Filters(self.weight)
+
     # --- learning -----------------------------------------------------------------------------------
 
     def _moments(self, data: Tensor) -> tuple[Tensor, Tensor]:
@@ -239,7 +243,7 @@ class SpikeSlabRBM(Energy):
             raise ArgumentError("data must vary in every entry; drop constant columns first")
         return data.to(self.visible_bias).mean(0), 1 / spread
 
-    def initialize_visible(self, data: Tensor) -> None:
+    def initialize_visible_bias(self, data: Tensor) -> None:
         """Set b and λ⁰ so that the machine without weights has the means and variances of the data."""
         mean, precision = self._moments(data)
         with torch.no_grad():

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gibbsian.capabilities import Path
+from gibbsian.capabilities import Filters, Path
 from gibbsian.domains import Binary, Categorical
 from gibbsian.energies.bases import independent_units
 from gibbsian.energy import Energy
@@ -99,6 +99,10 @@ class SubspaceRBM(Energy):
 
     def _visible_logits(self, h: Tensor, s: Tensor) -> Tensor:
         return (h[:, :, None] * s).flatten(1) @ self.weight.flatten(1).T + self.visible_bias
+
+    def filters(self) -> Filters:
+        """What each subspace unit looks for."""
+        return Filters(self.weight.flatten(1))
 
     def gibbs_noise(self, x: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, ...]:
         """One uniform for every gate, subspace unit and visible unit."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from gibbsian.capabilities import ActiveModel, require
 from gibbsian.errors import ArgumentError, CapabilityError, DataError, ShapeError
 from gibbsian.metrics.calibration import expected_calibration_error, reliability_curve
 from gibbsian.metrics.ood import auroc, roc_curve
@@ -155,10 +156,9 @@ def ais_weights(estimate: LogZ | Tensor, ax: "Axes", *, bins: int = 40) -> "Axes
 
 def hidden_activity(model: Any, x: Tensor, ax: "Axes", *, bins: int = 40) -> "Axes":
     """How often each hidden unit is on over a batch: units at 0 or 1 are dead, a narrow peak at 1/2 is untrained."""
-    if not hasattr(model, "hidden_mean"):
-        raise CapabilityError(f"{type(model).__name__} has no hidden_mean(x); an RBM has")
+    able = require(model, ActiveModel, "plots.hidden_activity", "an RBM has it")
     with torch.no_grad():
-        activity = model.hidden_mean(x).flatten(1).mean(0).cpu()
+        activity = able.hidden_mean(x).flatten(1).mean(0).cpu()
     ax.hist(activity.numpy(), bins=bins, color=color(0), alpha=0.8, edgecolor="white", linewidth=0.5)
     ax.set(xlabel="mean activity over the batch", ylabel="hidden units")
     return tidy(ax)

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from gibbsian.errors import ArgumentError, CapabilityError, ShapeError
+from gibbsian.capabilities import PicturedModel, ReconstructingModel, require
+from gibbsian.errors import ArgumentError, ShapeError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -89,13 +90,16 @@ def image_grid(
 def filters(
     model: Any, ax: "Axes", *, shape: tuple[int, int] | None = None, count: int = 100, columns: int | None = None
 ) -> "Axes":
-    """The weights of the first `count` hidden units as images, strongest first."""
-    weight = getattr(model, "weight", None)
-    if not isinstance(weight, Tensor) or weight.dim() < 2:
-        raise CapabilityError(f"filters needs a model with a weight matrix, such as an RBM; got {type(model).__name__}")
-    columns_of = weight.detach().flatten(1).T
-    order = columns_of.norm(dim=1).argsort(descending=True)[:count]
-    return image_grid(columns_of[order], ax, shape=shape, columns=columns, symmetric=True, title="filters")
+    """The weights of `count` hidden units as images, strongest first; those that are slid over images as they are."""
+    found = require(model, PicturedModel, "plots.filters", "an RBM has them").filters()
+    if found.slid:
+        pictures = found.weight.detach()[:count]
+    else:
+        rows = found.weight.detach().T
+        pictures = rows[rows.norm(dim=1).argsort(descending=True)[:count]]
+    return image_grid(
+        pictures, ax, shape=None if found.slid else shape, columns=columns, symmetric=True, title="filters"
+    )
 
 
 def samples(
@@ -107,8 +111,7 @@ def samples(
 
 def reconstructions(model: Any, x: Tensor, ax: "Axes", *, shape: tuple[int, int] | None = None) -> "Axes":
     """Inputs in the upper row, what the model makes of them in the lower."""
-    if not hasattr(model, "reconstruct"):
-        raise CapabilityError(f"{type(model).__name__} has no reconstruct(x); an RBM has")
+    able = require(model, ReconstructingModel, "plots.reconstructions", "an RBM has it")
     with torch.no_grad():
-        both = torch.cat([x, model.reconstruct(x)])
+        both = torch.cat([x, able.reconstruct(x)])
     return image_grid(both, ax, shape=shape, columns=len(x), title="inputs and reconstructions")

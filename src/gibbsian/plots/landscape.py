@@ -98,23 +98,31 @@ def landscape(
     if not len(finite):
         raise ArgumentError(f"the energy is nowhere finite over {extent}")
     lowest = float(finite.min())
-    value = torch.exp(lowest - e) if show == "density" else e
+    if show == "density":
+        value, low, high, colors, extend = torch.exp(lowest - e), 0.0, 1.0, "Blues", "neither"
+    else:
+        value, low, high, colors, extend = e, lowest, _top(finite, depth), "Blues_r", "max"
     if len(lines) == 1:
         return _profile(lines[0], value, ax, show)
-    low, high = (0.0, 1.0) if show == "density" else (lowest, _top(finite, depth))
     levels = torch.linspace(low, high, 31).tolist()
-    colors, extend = ("Blues", "neither") if show == "density" else ("Blues_r", "max")
     xs, ys = (line.cpu().numpy() for line in lines)
     picture = value.reshape(points, points).numpy()
     drawn = ax.contourf(xs, ys, picture, levels=levels, cmap=colors, extend=extend)
     ax.contour(xs, ys, picture, levels=levels[3::3], colors="white", linewidths=0.5, alpha=0.55)
     ax.set(xlabel=f"$x_{plane[0] + 1}$", ylabel=f"$x_{plane[1] + 1}$")
-    if bar and ax.figure is not None:
-        scale = ax.figure.colorbar(drawn, ax=ax, label=show, fraction=0.046, pad=0.03)
-        scale.outline.set_visible(False)
-        scale.locator = _nice_locator()
-        scale.update_ticks()
+    if bar:
+        _scale(drawn, ax, show)
     return tidy(ax, grid=None)
+
+
+def _scale(drawn: Any, ax: "Axes", label: str) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    if ax.figure is not None:
+        scale = ax.figure.colorbar(drawn, ax=ax, label=label, fraction=0.046, pad=0.03)
+        scale.outline.set_visible(False)
+        scale.locator = MaxNLocator(6)
+        scale.update_ticks()
 
 
 def _top(energies: Tensor, depth: float | None) -> float:
@@ -131,12 +139,6 @@ def _profile(line: Tensor, value: Tensor, ax: "Axes", show: str) -> "Axes":
     ax.fill_between(x, y, float(value.min()), color=color(0), alpha=0.12)
     ax.set(xlabel="x", ylabel=show)
     return tidy(ax, grid="both")
-
-
-def _nice_locator() -> Any:
-    from matplotlib.ticker import MaxNLocator
-
-    return MaxNLocator(6)
 
 
 def score_field(

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gibbsian.errors import ArgumentError, CapabilityError, DataError
+from gibbsian.capabilities import JointModel, require
+from gibbsian.errors import ArgumentError, DataError
 from gibbsian.kernels.base import Kernel
-from gibbsian.models.joint import JointEnergy
 from gibbsian.objectives.starts import like_classes
 from gibbsian.random import require_generator
 from gibbsian.sampling.sample import sample
@@ -20,14 +20,12 @@ __all__ = ["classify", "generate", "like_classes", "refine"]
 _BLOCK = 2048  # rows classified at a time
 
 
-def _joint(model: Any) -> JointEnergy:
-    if not isinstance(model, JointEnergy):
-        raise CapabilityError(f"{type(model).__name__} is not a joint energy; make one with models.JointEnergy")
-    return model
+def _joint(model: Any) -> Any:
+    return require(model, JointModel, "a hybrid of classifier and density", "make one with models.JointEnergy")
 
 
 def generate(
-    model: JointEnergy,
+    model: Any,
     labels: Tensor,
     kernel: Kernel,
     steps: int,
@@ -73,7 +71,7 @@ def generate(
     return sample(member, kernel, x, steps=steps, keep=False, generator=generator, progress=False).last
 
 
-def _rows_of(model: JointEnergy, pool: Tensor, labels: Tensor, generator: torch.Generator) -> Tensor:
+def _rows_of(model: Any, pool: Tensor, labels: Tensor, generator: torch.Generator) -> Tensor:
     """For every label a row of the pool, drawn with weights p(y|x), no row twice for one class."""
     model.domain.check(pool, "pool")
     wanted = int(labels.bincount().max())
@@ -104,7 +102,7 @@ def refine(energy: Any, x: Tensor, kernel: Kernel, steps: int, *, generator: tor
 
 
 def classify(
-    model: JointEnergy,
+    model: Any,
     x: Tensor,
     *,
     kernel: Kernel | None = None,

@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 from pathlib import Path
 
-from gibbsian.app.cli.show import Output, results_table
+from gibbsian.app.cli.show import Output
 
 __all__ = ["run"]
 
@@ -13,6 +13,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     """Judge, print, and keep what was found in the run folder."""
     from gibbsian.app.report.build import evaluate_run, final_samples
     from gibbsian.app.runs import open_run, trained
+    from gibbsian.metrics.evaluate import summary
 
     out = Output(options)
     folder = Path(options.run)
@@ -23,7 +24,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     energy = trained(folder, recipe)
     drawn = final_samples(recipe, prepared, energy, progress=out.progress)
     found = evaluate_run(folder, recipe, prepared, energy, drawn, progress=out.progress)
-    out.table(results_table(found), title=f"{type(energy).__name__} of {folder}, {found['step']} updates")
+    out.table(summary(found), title=f"{type(energy).__name__} of {folder}, {found['step']} updates")
     for text in found.get("warnings", []):
         out.say(f"[yellow]note[/yellow] {text}")
     out.document({"run": str(folder), **found})

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from gibbsian.app.cli.show import Output
-from gibbsian.app.runs import draw, open_run, start_of, trained
+from gibbsian.app.runs import open_run, start_of, trained
 from gibbsian.data import Prepared
 from gibbsian.errors import ArgumentError, DataError
 from gibbsian.placement import placement
 from gibbsian.random import stream
+from gibbsian.uses.draw import draw_with_trace
 
 __all__ = ["run"]
 
@@ -37,7 +38,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         n = len(start)
     else:
         start = start_of(recipe, prepared, energy, label)
-    drawn = draw(
+    made = draw_with_trace(
         energy,
         n,
         generator=stream(options.seed, "sample", placement(energy)[1]),
@@ -49,13 +50,13 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         label=label,
         progress=out.progress,
     )
-    x = prepared.undo(drawn.x.detach().float().cpu())
+    x = prepared.undo(made.x.detach().float().cpu())
     if recipe.sample.shape and x.dim() == 2:
         x = x.reshape(len(x), *recipe.sample.shape)
     target.parent.mkdir(parents=True, exist_ok=True)
     _WRITERS[target.suffix](target, x)
-    out.say(f"{len(x)} samples of shape {tuple(x.shape[1:])} by {drawn.how}: {target}")
-    out.document({"run": str(folder), "samples": str(target), "shape": list(x.shape), "how": drawn.how})
+    out.say(f"{len(x)} samples of shape {tuple(x.shape[1:])} by {made.how}: {target}")
+    out.document({"run": str(folder), "samples": str(target), "shape": list(x.shape), "how": made.how})
     return 0
 
 

@@ -5,7 +5,7 @@ import json
 import time
 from pathlib import Path
 
-from gibbsian.app.cli.show import Output, results_table
+from gibbsian.app.cli.show import Output
 from gibbsian.errors import GibbsianError
 
 __all__ = ["compare", "finish", "judge", "run"]
@@ -92,9 +92,10 @@ def finish(out: Output, folder: Path, *, report: bool) -> int:
 def judge(out: Output, folder: Path, *, fresh: bool) -> int:
     """Write the report of a run, and show what came out."""
     from gibbsian.app.report import write_report
+    from gibbsian.metrics.evaluate import summary
 
     path, found = write_report(folder, fresh=fresh, progress=out.progress)
-    out.table(results_table(found), title="what came out")
+    out.table(summary(found), title="what came out")
     for text in found.get("warnings", []):
         out.say(f"[yellow]note[/yellow] {text}")
     out.say(f"report: {path}")

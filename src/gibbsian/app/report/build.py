@@ -1,17 +1,16 @@
 """Gathering a run folder into one page."""
 
 import json
-import math
 import time
 from pathlib import Path
 from typing import Any
 
 import gibbsian
-from gibbsian.app.evaluation import evaluate
+from gibbsian.app.evaluation import evaluate_on
 from gibbsian.app.recipe import Recipe
 from gibbsian.app.report import pictures, sections
 from gibbsian.app.report.words import render
-from gibbsian.app.runs import Drawn, draw, open_run, start_of, trained
+from gibbsian.app.runs import open_run, start_of, trained
 from gibbsian.data import Prepared
 from gibbsian.domains import Discrete
 from gibbsian.errors import GibbsianError
@@ -19,6 +18,7 @@ from gibbsian.placement import placement
 from gibbsian.random import stream
 from gibbsian.training import checkpoint
 from gibbsian.training.log import read_log
+from gibbsian.uses.draw import Drawn, draw_with_trace
 
 __all__ = ["evaluate_run", "final_samples", "write_report"]
 
@@ -52,9 +52,9 @@ def evaluate_run(
 ) -> dict[str, Any]:
     """Judge the model of a run and write `evaluation.json`."""
     known = json.loads((folder / "command.json").read_text())
-    found = evaluate(
-        energy,
+    found = evaluate_on(
         prepared,
+        energy,
         recipe.evaluate,
         seed=recipe.fit["seed"],
         samples=drawn,
@@ -70,11 +70,12 @@ def final_samples(recipe: Recipe, prepared: Prepared, energy: Any, *, progress: 
     """Samples of the trained model for the report, or None where it cannot be sampled."""
     spec = recipe.sample
     generator = stream(recipe.fit["seed"], "report", placement(energy)[1])
-    plane = math.prod(energy.domain.shape) <= 64 and not isinstance(energy.domain, Discrete)
+    pictured = isinstance(energy.domain, Discrete) and pictures.image_shape(recipe, prepared) is not None
+    small = energy.domain.numel <= 64 and not pictured
     try:
-        return draw(
+        return draw_with_trace(
             energy,
-            1000 if plane else spec.show,
+            1000 if small else spec.show,
             generator=generator,
             kernel=spec.kernel,
             objective=recipe.objective,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = [
-    "curve", "intervals", "marginals", "picture", "pixel_grid", "plane", "svg",
+    "agreement", "curve", "intervals", "marginals", "picture", "pixel_grid", "plane", "svg",
 ]  # fmt: skip
 
 # gray inks of the plots, in the page's own variables: dark mode and print follow by themselves
@@ -215,3 +215,26 @@ def marginals(data: Tensor, samples: Tensor, columns: tuple[str, ...], *, most: 
 
         out.append(svg(draw, size=(2.6, 1.9), name=f"marginal{i}"))
     return out
+
+
+def agreement(data: Tensor, samples: Tensor) -> list[str]:
+    """Means of all entries, and correlations of pairs, of samples against those of the data."""
+    some = torch.linspace(0, data.shape[1] - 1, min(100, data.shape[1])).long()
+    means = [x.double().mean(0) for x in (data, samples)]
+    pairs = [
+        torch.corrcoef(x[:, some].double().T)[*torch.triu_indices(len(some), len(some), 1)] for x in (data, samples)
+    ]
+    both = torch.isfinite(pairs[0]) & torch.isfinite(pairs[1])  # entries that never change correlate with none
+    out = [_against(*means, name="means of entries")]
+    return [*out, _against(pairs[0][both], pairs[1][both], name="correlations of pairs")] if bool(both.any()) else out
+
+
+def _against(data: Tensor, samples: Tensor, *, name: str) -> str:
+    def draw(ax: "Axes") -> None:
+        low, high = (float(end) for end in torch.cat([data, samples]).aminmax())
+        ax.plot([low, high], [low, high], color="0.7", linewidth=1, linestyle="dashed")
+        ax.plot(data.numpy(), samples.numpy(), ".", markersize=4, color=color(0), alpha=0.6)
+        ax.set(xlabel="data", ylabel="samples", title=name)
+        tidy(ax, grid="both")
+
+    return svg(draw, size=(3.2, 2.9), name=name.replace(" ", "-"))

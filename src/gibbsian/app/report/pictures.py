@@ -1,6 +1,5 @@
 """The parts of a report that are pictures of samples, data and weights."""
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +8,13 @@ from torch import Tensor, nn
 
 from gibbsian.app.recipe import Recipe
 from gibbsian.app.report import figures
-from gibbsian.app.runs import Drawn, snapshots_of
+from gibbsian.app.runs import snapshots_of
+from gibbsian.capabilities import Filters, PicturedModel
 from gibbsian.data import Prepared
-from gibbsian.domains import Discrete
+from gibbsian.domains import Discrete, Domain
 from gibbsian.placement import placement
 from gibbsian.plots.style import color
+from gibbsian.uses.draw import Drawn
 
 __all__ = ["filter_pictures", "image_shape", "sample_pictures", "some_rows"]
 
@@ -40,32 +41,51 @@ def _as_images(x: Tensor, prepared: Prepared, shape: tuple[int, ...]) -> Tensor:
 def sample_pictures(
     folder: Path, prepared: Prepared, energy: Any, drawn: Drawn | None, shape: tuple[int, ...] | None
 ) -> dict[str, Any]:
+    """Samples beside the data: as images, in the plane, or entry by entry; and how they came about."""
     out: dict[str, Any] = {"samples": [], "strip": [], "plane": [], "marginals": [], "samples_text": ""}
-    flat = math.prod(energy.domain.shape)
     data = some_rows(prepared, "train", 4000, energy)
     if data is None or not bool(torch.isfinite(data).all()):
         return out
-    data = data.cpu()
+    x = None
     if drawn is not None:
-        out["samples_text"] = f"Drawn from the trained model by {drawn.how}."
-    x = None if drawn is None else drawn.x.cpu()
-    snapshots = snapshots_of(folder)
+        x, out["samples_text"] = drawn.x.cpu(), f"Drawn from the trained model by {drawn.how}."
     if shape is not None:
-        if x is not None:
-            out["samples"].append(("samples", figures.pixel_grid(_as_images(x[:64], prepared, shape), columns=8)))
-        out["samples"].append(("training data", figures.pixel_grid(_as_images(data[:64], prepared, shape), columns=8)))
-        for step, s in snapshots.items():
-            out["strip"].append((step, figures.pixel_grid(_as_images(s[:16], prepared, shape), columns=4), "pixels"))
-    elif flat == 2 and not isinstance(energy.domain, Discrete):
-        out["plane"] = figures.plane(energy, data.reshape(-1, 2), None if x is None else x.reshape(-1, 2))
-        extent = data.reshape(-1, 2)
-        low, high = extent.amin(0) - 0.5, extent.amax(0) + 0.5
-        for step, s in snapshots.items():
-            out["strip"].append((step, figures.picture(_dots(s.reshape(-1, 2), low, high), size=(1.6, 1.6)), "chart"))
-    elif x is not None and len(x) > 30 and not isinstance(energy.domain, Discrete):
-        undone = [prepared.undo(part).flatten(1) for part in (data, x)]
-        out["marginals"] = figures.marginals(undone[0], undone[1], prepared.data.columns)
+        return out | _images(folder, prepared, data.cpu(), x, shape)
+    if energy.domain.numel == 2 and not isinstance(energy.domain, Discrete):
+        return out | _plane(folder, energy, data.cpu().reshape(-1, 2), None if x is None else x.reshape(-1, 2))
+    if x is not None and len(x) > 30:
+        out["marginals"] = _entries(prepared, energy.domain, data.cpu(), x)
     return out
+
+
+def _entries(prepared: Prepared, domain: Domain, data: Tensor, x: Tensor) -> list[str]:
+    """Samples and data, number by number."""
+    if isinstance(domain, Discrete):
+        return figures.agreement(data.flatten(1), x.flatten(1))
+    undone = [prepared.undo(part).flatten(1) for part in (data, x)]
+    return figures.marginals(undone[0], undone[1], prepared.data.columns)
+
+
+def _images(
+    folder: Path, prepared: Prepared, data: Tensor, x: Tensor | None, shape: tuple[int, ...]
+) -> dict[str, list[Any]]:
+    def grid(rows: Tensor, columns: int) -> str:
+        return figures.pixel_grid(_as_images(rows[: columns**2], prepared, shape), columns=columns)
+
+    sets = {"samples": x, "training data": data}
+    return {
+        "samples": [(name, grid(rows, 8)) for name, rows in sets.items() if rows is not None],
+        "strip": [(step, grid(rows, 4), "pixels") for step, rows in snapshots_of(folder).items()],
+    }
+
+
+def _plane(folder: Path, energy: Any, data: Tensor, x: Tensor | None) -> dict[str, list[Any]]:
+    low, high = data.amin(0) - 0.5, data.amax(0) + 0.5
+    dots = {step: _dots(rows.reshape(-1, 2), low, high) for step, rows in snapshots_of(folder).items()}
+    return {
+        "plane": figures.plane(energy, data, x),
+        "strip": [(step, figures.picture(one, size=(1.6, 1.6)), "chart") for step, one in dots.items()],
+    }
 
 
 def _dots(x: Tensor, low: Tensor, high: Tensor) -> Any:
@@ -86,41 +106,30 @@ def _dots(x: Tensor, low: Tensor, high: Tensor) -> Any:
 
 def filter_pictures(energy: Any, prepared: Prepared, shape: tuple[int, ...] | None) -> dict[str, str] | None:
     """Weights as pictures: of hidden units in the space of the data, or of the first convolution."""
-    own = getattr(energy, "weight", None)
-    size = math.prod(energy.domain.shape)
-    if hasattr(energy, "mixing"):
-        own, title, text = energy.mixing, "Basis", "Each picture is what one source adds to the data."
-    elif isinstance(own, Tensor) and own.dim() >= 2 and own.shape[0] == size and shape is not None:
-        title, text = "Filters", "What each hidden unit looks for, strongest first: red adds, blue takes away."
-    elif isinstance(own, Tensor) and own.dim() >= 3 and own.shape[-1] <= 16:
-        kernels = own.detach().reshape(-1, *own.shape[-2:])
-        return {
-            "title": "Filters",
-            "text": "The filters that are slid over images.",
-            "uri": figures.pixel_grid(kernels[:100], symmetric=True),
-        }
-    elif hasattr(energy, "weights") and isinstance(energy.weights, nn.ParameterList) and shape is not None:
-        own, title, text = (
-            energy.weights[0],
-            "Filters of the first layer",
-            "What each unit of the first hidden layer looks for.",
-        )
-    else:
-        convolution = next((m for m in energy.modules() if isinstance(m, nn.Conv2d)), None)
-        if convolution is None:
-            return None
-        kernels = convolution.weight.detach().mean(1)
-        return {
-            "title": "Filters of the first layer",
-            "text": "Convolution kernels, averaged over input channels.",
-            "uri": figures.pixel_grid(kernels[:100], symmetric=True),
-        }
-    if shape is None or (len(shape) == 3 and shape[0] != 1) or not isinstance(own, Tensor):
+    found = energy.filters() if isinstance(energy, PicturedModel) else _convolution(energy)
+    if found is None:
         return None
-    weight = own.detach().float().cpu().flatten(1).T
-    order = weight.norm(dim=1).argsort(descending=True)[:100]
-    rows = weight[order]
-    if any("matrix" in fitted for fitted in prepared.fitted):  # whitened: shown in the space of the data
+    if found.slid:
+        images = found.weight.detach()[:100]
+    elif shape is None or (len(shape) == 3 and shape[0] != 1):
+        return None
+    else:
+        images = _in_space(found.weight.detach().float().cpu(), prepared).reshape(-1, *shape[-2:])
+    return {"title": found.title, "text": found.about, "uri": figures.pixel_grid(images, symmetric=True)}
+
+
+def _convolution(energy: nn.Module) -> Filters | None:
+    first = next((m for m in energy.modules() if isinstance(m, nn.Conv2d)), None)
+    if first is None:
+        return None
+    about = "Convolution kernels, averaged over input channels."
+    return Filters(first.weight.mean(1), "Filters of the first layer", about, slid=True)
+
+
+def _in_space(weight: Tensor, prepared: Prepared) -> Tensor:
+    """The hundred strongest columns, in the space of the data where that was whitened."""
+    rows = weight.T
+    rows = rows[rows.norm(dim=1).argsort(descending=True)[:100]]
+    if any("matrix" in fitted for fitted in prepared.fitted):
         rows = prepared.undo(rows).flatten(1) - prepared.undo(torch.zeros_like(rows)).flatten(1)
-    images = rows.reshape(len(rows), *shape[-2:])
-    return {"title": title, "text": text, "uri": figures.pixel_grid(images, symmetric=True)}
+    return rows

@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 from gibbsian import plots
+from gibbsian.app.evaluation import held_out_part
 from gibbsian.app.recipe import Recipe
 from gibbsian.app.report import figures
 from gibbsian.app.report.pictures import some_rows
 from gibbsian.app.report.words import brief, count, duration
-from gibbsian.app.runs import Drawn
 from gibbsian.capabilities import BoundedModel
 from gibbsian.data import Prepared
 from gibbsian.energy import Energy
@@ -21,6 +21,7 @@ from gibbsian.errors import GibbsianError
 from gibbsian.placement import placement
 from gibbsian.random import stream
 from gibbsian.sampling.diagnostics import summarize
+from gibbsian.uses.draw import Drawn
 
 __all__ = [
     "cards",
@@ -164,22 +165,20 @@ def histogram(energy: Any, prepared: Prepared, drawn: Drawn | None) -> str | Non
     if not isinstance(energy, Energy) or isinstance(energy, BoundedModel):
         return None
     dtype, device = placement(energy)
-    noise = energy.domain.sample(1000, generator=stream(0, "noise", device), dtype=dtype)
-    held = some_rows(prepared, "test", 1000, energy)
+    part = held_out_part(prepared)
     sets = {
         "training": some_rows(prepared, "train", 1000, energy),
-        "held out": held if held is not None else some_rows(prepared, "validation", 1000, energy),
+        "held out": None if part == "train" else some_rows(prepared, part, 1000, energy),
         "samples": drawn.x if drawn else None,
-        "noise": noise,
+        "noise": energy.domain.sample(1000, generator=stream(0, "noise", device), dtype=dtype),
     }
     try:
         with torch.no_grad():
             values = {name: energy(x).double() for name, x in sets.items() if x is not None}
     except GibbsianError:
         return None
-    finite = {name: v[torch.isfinite(v)] for name, v in values.items()}
-    kept = {name: v for name, v in finite.items() if len(v)}
-    return figures.svg(lambda ax: plots.energy_histogram(kept, ax, clip=0.003), size=(7.6, 3.0), name="energies")
+    finite = {name: v[torch.isfinite(v)] for name, v in values.items() if bool(torch.isfinite(v).any())}
+    return figures.svg(lambda ax: plots.energy_histogram(finite, ax, clip=0.003), size=(7.6, 3.0), name="energies")
 
 
 def classes(energy: Any, prepared: Prepared, found: dict[str, Any], most: int) -> dict[str, Any] | None:

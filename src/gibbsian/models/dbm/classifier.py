@@ -6,6 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from gibbsian.capabilities import Filters
 from gibbsian.domains import Box
 from gibbsian.errors import ArgumentError
 from gibbsian.models.dbm.infer import statistic
@@ -98,6 +99,10 @@ class DBMClassifier(JointEnergy):
         net = DBMNetwork(dbm, classes, iterations, generator=generator)
         domain = Box(dbm.domain.shape, 0.0, 1.0) if isinstance(dbm.layers[0], Bernoulli) else dbm.domain
         super().__init__(net, domain)
+
+    def filters(self) -> Filters:
+        """What each unit of the first hidden layer looks for."""
+        return Filters(self.net.weights[0], "Filters of the first layer")
 
     def class_log_prob(self, x: Tensor, drop: Drop | None = None) -> Tensor:
         """log p(y|v), `(batch, classes)`; `drop(values, inputs)` may blank out inputs and hidden units on the way."""

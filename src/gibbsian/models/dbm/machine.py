@@ -10,6 +10,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from gibbsian.capabilities import Filters
 from gibbsian.domains import Discrete
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError
@@ -210,6 +211,10 @@ class DBM(LayeredMachine):
         for _ in range(steps):
             x = even.gibbs_sweep(x, tuple(part[0] for part in even.gibbs_noise(x, 1, generator)), held)
         return even.split(x)[0]
+
+    def filters(self) -> Filters:
+        """What each unit of the first hidden layer looks for."""
+        return Filters(self.weights[0], "Filters of the first layer")
 
     # --- learning -----------------------------------------------------------------------------------
 

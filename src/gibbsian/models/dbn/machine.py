@@ -12,6 +12,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from gibbsian.capabilities import Filters
 from gibbsian.domains import Discrete, Domain
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DataError
@@ -251,6 +252,10 @@ class DBN(Energy):
     def of_length(self, total: int) -> Self:
         """The network itself: one log Z serves documents of all lengths."""
         return self
+
+    def filters(self) -> Filters:
+        """What each unit of the first hidden layer looks for."""
+        return Filters(self.layers[0].weight, "Filters of the first layer")
 
     # --- labels -------------------------------------------------------------------------------------
 

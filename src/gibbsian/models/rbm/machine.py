@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from gibbsian.capabilities import Contrast, Pairwise
+from gibbsian.capabilities import Contrast, Filters, Pairwise
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DivergenceError, ShapeError
 from gibbsian.models.annealing import AnnealedMachine
@@ -174,6 +174,10 @@ class RBM(Energy):
     def reconstruct(self, v: Tensor) -> Tensor:
         """E[v | E[h | v]]: one mean-field pass up and down."""
         return self.visible_mean(self.hidden_mean(v), total=self.visible.total_of(v))
+
+    def filters(self) -> Filters:
+        """What each hidden unit looks for."""
+        return Filters(self.weight)
 
     # --- Gibbs sampling -----------------------------------------------------------------------------
 

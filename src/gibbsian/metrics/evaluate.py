@@ -1,0 +1,413 @@
+"""Judging a model: likelihood with an interval where there is one, classes, and what lies outside."""
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gibbsian.capabilities import BoundedModel, ClampedModel, Classifier, NoiseLevels, ReconstructingModel
+from gibbsian.domains import Binary, Discrete, Real
+from gibbsian.energy import Energy, ScoreField
+from gibbsian.errors import ArgumentError, CapabilityError, DomainError, ShapeError
+from gibbsian.metrics.calibration import expected_calibration_error
+from gibbsian.metrics.ood import aupr, auroc, fpr95
+from gibbsian.metrics.two_sample import two_sample_test
+from gibbsian.objectives.pseudo import PseudoLikelihood
+from gibbsian.partition.annealed import ais
+from gibbsian.partition.base import LogZ
+from gibbsian.partition.exact import exact
+from gibbsian.partition.likelihood import LogLikelihood, log_likelihood
+from gibbsian.partition.probability_flow import flow_log_likelihood
+from gibbsian.partition.quadrature import quadrature
+from gibbsian.random import stream
+
+__all__ = ["Detection", "Evaluation", "detection", "energies_of", "evaluate", "summary"]
+
+LIKELIHOODS = ("auto", "exact", "quadrature", "ais", "none")
+_EXACT = 1 << 22  # states that an exact sum may visit here: seconds
+_ROWS = 1 << 14  # that the base of annealing is fitted to
+_BLOCK = 1024
+_FLOW_DIMENSIONS = 64  # up to which a probability flow is solved with the exact divergence
+_FLOW_ROWS, _FLOW_IMAGES = 500, 64
+_SUMMED_ROWS, _ANNEALED_ROWS = 100, 200  # of models whose energy is a sum over many states, or annealed for every row
+_NEIGHBORS = 1 << 17  # energies of neighbors that a pseudo-likelihood may ask for
+_COMPARED = 500  # rows of a two-sample test
+
+
+class _How(NamedTuple):
+    """How log Z is found."""
+
+    method: str
+    chains: int
+    betas: int
+    generator: torch.Generator
+    progress: bool | None
+
+
+class Baseline(NamedTuple):
+    """The mean log-likelihood of the simplest model: what is to be beaten."""
+
+    what: str
+    value: float
+
+
+class Classes(NamedTuple):
+    """How well classes are told."""
+
+    accuracy: float
+    calibration_error: float
+    rows: int
+
+
+class Detection(NamedTuple):
+    """How well energies tell rows outside from rows inside."""
+
+    auroc: float
+    aupr: float
+    fpr95: float
+    rows: int
+
+
+class Comparison(NamedTuple):
+    """A two-sample test of draws against data."""
+
+    method: str
+    value: float
+    p_value: float
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What can be said about a model on held-out data; what does not apply is None or empty.
+
+    Attributes:
+        rows: of the data.
+        log_likelihood: of the data, mean with interval and method; `log_likelihood.log_z` is the log Z.
+        train_log_likelihood: of as many training rows.
+        why_no_likelihood: why there is none.
+        baseline: that of the simplest model.
+        pseudo_log_likelihood: mean of Σᵢ log p(xᵢ | x₋ᵢ), for discrete x.
+        reconstruction_error: mean squared difference of an entry of x and of its reconstruction.
+        energies: mean energies, by name.
+        classes: accuracy and calibration.
+        outside: for every other set, how well energies tell it from the data.
+        two_sample: draws against the data.
+        warnings: what the estimators said meanwhile.
+        seconds: how long all of it took.
+    """
+
+    rows: int
+    log_likelihood: LogLikelihood | None = None
+    train_log_likelihood: LogLikelihood | None = None
+    why_no_likelihood: str = ""
+    baseline: Baseline | None = None
+    pseudo_log_likelihood: float | None = None
+    reconstruction_error: float | None = None
+    energies: dict[str, float] = field(default_factory=dict)
+    classes: Classes | None = None
+    outside: dict[str, Detection] = field(default_factory=dict)
+    two_sample: Comparison | None = None
+    warnings: tuple[str, ...] = ()
+    seconds: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and words, for JSON; what does not apply is left out."""
+        ll = self.log_likelihood
+        found: dict[str, Any] = {
+            "rows": self.rows,
+            "log_z": None if ll is None or ll.log_z is None else _plain_log_z(ll.log_z),
+            "likelihood": _plain(ll),
+            "train_likelihood": _plain(self.train_log_likelihood),
+            "baseline": self.baseline,
+            "why_no_likelihood": self.why_no_likelihood,
+            "pseudo_likelihood": self.pseudo_log_likelihood,
+            "reconstruction_error": self.reconstruction_error,
+            "energies": self.energies,
+            "classes": self.classes,
+            "outside": {name: rates._asdict() for name, rates in self.outside.items()},
+            "two_sample": self.two_sample,
+        }
+        plain = {k: v._asdict() if isinstance(v, Baseline | Classes | Comparison) else v for k, v in found.items()}
+        return {k: v for k, v in plain.items() if v is not None and v not in ("", {})} | {
+            "warnings": list(self.warnings),
+            "seconds": self.seconds,
+        }
+
+    def __repr__(self) -> str:
+        lines = [f"{name:<26}{text}" for name, text in summary(self.to_dict())]
+        return "\n".join([f"Evaluation on {self.rows} rows", *lines, *(f"note: {text}" for text in self.warnings)])
+
+
+def _plain(found: LogLikelihood | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        "value": float(found.value),
+        "lower": float(found.lower),
+        "upper": float(found.upper) if math.isfinite(float(found.upper)) else None,
+        "stderr": float(found.stderr),
+        "rows": len(found.per_sample),
+        "method": found.method,
+    }
+
+
+def _plain_log_z(z: LogZ) -> dict[str, Any]:
+    plain = {name: float(getattr(z, name)) for name in ("value", "lower", "upper", "stderr")}
+    ess = {"ess": float(z.diagnostics["ess"])} if "ess" in z.diagnostics else {}
+    return plain | {"method": z.method} | ess
+
+
+# --- one line for each thing found ------------------------------------------------------------------
+
+
+def summary(found: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What an evaluation found, as names and texts for people; `found` is `Evaluation.to_dict()`."""
+    return [line for key, say in _SAY.items() if key in found for line in say(found[key], found)]
+
+
+def _log_likelihood(name: str, ll: Mapping[str, Any]) -> tuple[str, str]:
+    upper = "open" if ll["upper"] is None else f"{ll['upper']:.2f}"
+    return name, f"{ll['value']:.2f} nats a row, in [{ll['lower']:.2f}, {upper}]  ({ll['rows']} rows)"
+
+
+def _log_z(z: Mapping[str, Any]) -> str:
+    ess = f", {z['ess']:.0f} effective weights" if "ess" in z else ""
+    return f"{z['value']:.3f} ± {z['stderr']:.2g}  ({z['method']}{ess})"
+
+
+def _outside(sets: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [(f"against {name}", _rates(r) if "auroc" in r else r["missing"]) for name, r in sets.items()]
+
+
+def _rates(rates: Mapping[str, float]) -> str:
+    return f"AUROC {rates['auroc']:.3f}, AUPR {rates['aupr']:.3f}, FPR95 {rates['fpr95']:.3f}"
+
+
+_SAY: dict[str, Callable[[Any, Mapping[str, Any]], Iterable[tuple[str, str]]]] = {
+    "likelihood": lambda ll, found: [_log_likelihood(f"{found.get('part', 'held-out')} log-likelihood", ll)],
+    "train_likelihood": lambda ll, _: [_log_likelihood("training log-likelihood", ll)],
+    "baseline": lambda b, _: [(b["what"], f"{b['value']:.2f}  (the simplest model)")],
+    "log_z": lambda z, _: [("log Z", _log_z(z))],
+    "learned_log_z": lambda z, _: [("log Z as learned", f"{z:.3f}")],
+    "why_no_likelihood": lambda why, _: [("likelihood", f"none: {why}")],
+    "pseudo_likelihood": lambda value, _: [("log pseudo-likelihood", f"{value:.2f} nats a row")],
+    "reconstruction_error": lambda value, _: [("reconstruction error", f"{value:.4g}  (mean square of an entry)")],
+    "classes": lambda c, _: [
+        ("accuracy", f"{100 * c['accuracy']:.2f} %, calibration error {c['calibration_error']:.3f}")
+    ],
+    "anomalies": lambda rates, _: [("anomalies", _rates(rates))],
+    "outside": lambda sets, _: _outside(sets),
+    "two_sample": lambda t, _: [("samples and data", f"{t['method']} {t['value']:.4f}, p = {t['p_value']:.3f}")],
+}
+
+
+# --- judging ------------------------------------------------------------------------------------------
+
+
+def evaluate(
+    model: Any,
+    data: Tensor | Sequence[Tensor],
+    *,
+    train: Tensor | None = None,
+    outside: Mapping[str, Tensor] | None = None,
+    samples: Tensor | None = None,
+    likelihood: str = "auto",
+    chains: int = 200,
+    betas: int = 2000,
+    seed: int = 0,
+    progress: bool | None = False,
+) -> Evaluation:
+    """What can be said about a model on held-out data.
+
+    The likelihood with its interval comes first, by an exact sum where that is within reach, else by quadrature, else by
+    annealed importance sampling, and for scores over noise levels by probability flow. Then, where the model can:
+    pseudo-likelihood, reconstruction, classes with their calibration, detection of other sets by energy, and draws
+    against the data.
+
+    Args:
+        model: an `Energy` or a `ScoreField`.
+        data: held-out rows `(rows, *event)`, or a pair of them and labels `(rows,)`.
+        train: training rows: the base of annealing and the simplest model are fitted to them, and as many as there are
+            held-out rows are judged as well. Without them the base is fitted to the data.
+        outside: other sets by name, which should get higher energies.
+        samples: draws of the model, to be compared with the data where x is not discrete; see `gibbsian.draw`.
+        likelihood: "auto" as above, "exact", "quadrature", "ais" or "none".
+        chains, betas: of AIS.
+        seed: of all randomness.
+        progress: show bars.
+
+    >>> import gibbsian as gb
+    >>> x = (torch.rand(40, 6, generator=torch.Generator().manual_seed(0)) < 0.3).float()
+    >>> report = evaluate(gb.models.RBM(6, 3), x)
+    >>> print(report.log_likelihood.method, round(float(report.log_likelihood.value), 1))
+    exact sum -4.2
+    """
+    x, y = _rows_and_labels(model, data)
+    if likelihood not in LIKELIHOODS:
+        raise ArgumentError(f"likelihood={likelihood!r}: expected one of {', '.join(LIKELIHOODS)}")
+    begun, generator = time.perf_counter(), stream(seed, "evaluate", x.device)
+    how = _How(likelihood, chains, betas, generator, progress)
+    with warnings.catch_warnings(record=True) as caught, torch.no_grad():
+        warnings.simplefilter("always")
+        found = _likelihoods(model, x, train, how) | _by_energy(model, x, train, outside or {})
+        found |= {"reconstruction_error": _reconstruction_error(model, x), "classes": _classes(model, x, y)}
+        found["two_sample"] = _compared(model, samples, x, generator)
+    said = {" ".join(str(w.message).split()) for w in caught if issubclass(w.category, UserWarning)}
+    return Evaluation(len(x), **found, warnings=tuple(sorted(said)), seconds=time.perf_counter() - begun)
+
+
+def _rows_and_labels(model: Any, data: Tensor | Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
+    if not isinstance(model, Energy | ScoreField):
+        raise CapabilityError(f"{type(model).__name__} is neither an energy nor a score field; see gibbsian.as_energy")
+    x, y = (data, None) if isinstance(data, Tensor) else data
+    model.domain.check(x, "data")
+    if y is not None and y.shape != x.shape[:1]:
+        raise ShapeError(f"labels have shape {tuple(y.shape)}, expected ({len(x)},): one whole number a row")
+    return x, y
+
+
+def costly(model: Any) -> bool:
+    """Is its energy out of reach, or a sum over so many states that thousands of rows would take long?"""
+    return isinstance(model, BoundedModel) or (isinstance(model, ClampedModel) and not model.sums_exactly())
+
+
+def _likelihoods(model: Any, x: Tensor, train: Tensor | None, how: _How) -> dict[str, Any]:
+    base = x if train is None else train
+    if _flows(model, x, how):
+        some = _FLOW_ROWS if x[0].numel() <= _FLOW_DIMENSIONS else _FLOW_IMAGES
+        with torch.enable_grad():
+            found: dict[str, Any] = {
+                "log_likelihood": flow_log_likelihood(model, x[:some], data=base, generator=how.generator)
+            }
+            if train is not None:
+                rest = flow_log_likelihood(model, train[:some], data=train, generator=how.generator)
+                found["train_log_likelihood"] = rest
+        return found | _simplest(train, x[:some], model.domain)
+    log_z, reason = _log_z_of(model, base, how)
+    if log_z is None:
+        return {"why_no_likelihood": reason}
+    found = {"log_likelihood": _judged(model, x, log_z, how.generator)}
+    if train is not None:
+        found["train_log_likelihood"] = _judged(model, train[: len(x)], log_z, how.generator)
+    return found | _simplest(train, x, model.domain)
+
+
+def _flows(model: Any, x: Tensor, how: _How) -> bool:
+    """Is it a score over noise levels, whose likelihood by probability flow is a matter of seconds here?"""
+    near = x[0].numel() <= _FLOW_DIMENSIONS or x.is_cuda
+    return near and how.method == "auto" and isinstance(model, NoiseLevels) and not isinstance(model, Energy)
+
+
+def _log_z_of(model: Any, data: Tensor, how: _How) -> tuple[LogZ | None, str]:
+    """log Z by what suits the model, or None with the reason why there is none."""
+    if not isinstance(model, Energy):
+        name = type(model).__name__
+        return None, (
+            f"{name} is a score without an energy, whose likelihood by probability flow takes long here; see "
+            "partition.flow_log_likelihood"
+        )
+    if how.method == "none":
+        return None, "it was not asked for"
+    ladder: dict[str, Any] = {"chains": how.chains, "betas": how.betas, "generator": how.generator}
+    tries: dict[str, Callable[[], LogZ]] = {
+        "exact": lambda: exact(model, limit=_EXACT, progress=how.progress),
+        "quadrature": lambda: quadrature(model),
+        "ais": lambda: ais(model, data[:_ROWS], progress=how.progress, **ladder),
+    }
+    reasons = []
+    for name in tries if how.method == "auto" else [how.method]:
+        try:
+            return tries[name](), ""
+        except (DomainError, CapabilityError) as error:
+            reasons.append(f"{name}: {error}")
+    return None, "; ".join(reasons)
+
+
+def _judged(model: Any, rows: Tensor, log_z: LogZ, generator: torch.Generator) -> LogLikelihood:
+    if isinstance(model, BoundedModel) and model.sums_exactly():
+        rows = rows[:_SUMMED_ROWS]
+    elif isinstance(model, ClampedModel) and not model.sums_exactly():
+        rows = rows[:_ANNEALED_ROWS]
+    return log_likelihood(model, rows, log_z, generator=generator)
+
+
+def _simplest(train: Tensor | None, rows: Tensor, domain: Any) -> dict[str, Any]:
+    """The likelihood of independent bits, or of one Gaussian."""
+    if train is None:
+        return {}
+    x, y = train.cpu().flatten(1).double(), rows.cpu().flatten(1).double()
+    if isinstance(domain, Binary):
+        p = (x.sum(0) + 1) / (len(x) + 2)
+        value = (y * p.log() + (1 - y) * (1 - p).log()).sum(1).mean()
+        return {"baseline": Baseline("independent units", float(value))}
+    if isinstance(domain, Real) and x.shape[1] <= 200 and len(x) > 2 * x.shape[1]:
+        ridge = 1e-6 * x.var(0).mean() * torch.eye(x.shape[1], dtype=x.dtype)
+        law = torch.distributions.MultivariateNormal(x.mean(0), torch.cov(x.T) + ridge)
+        return {"baseline": Baseline("one Gaussian", float(law.log_prob(y).mean()))}
+    return {}
+
+
+def _by_energy(model: Any, x: Tensor, train: Tensor | None, outside: Mapping[str, Tensor]) -> dict[str, Any]:
+    if not isinstance(model, Energy) or costly(model):
+        return {}
+    inside = energies_of(model, x)
+    means = {} if train is None else {"train": float(energies_of(model, train[: len(x)]).mean())}
+    return {
+        "energies": means | {"data": float(inside.mean())},
+        "outside": {name: detection(inside, energies_of(model, rows)) for name, rows in outside.items()},
+        "pseudo_log_likelihood": _pseudo(model, x) if isinstance(model.domain, Discrete) else None,
+    }
+
+
+def energies_of(model: Energy, x: Tensor) -> Tensor:
+    """Energies of many rows, in double precision."""
+    with torch.no_grad():
+        return torch.cat([model(part) for part in x.split(_BLOCK)]).double()
+
+
+def detection(inside: Tensor, outside: Tensor) -> Detection:
+    """How well scores that are higher outside tell the two apart."""
+    one, two, three = (float(rate(inside, outside)) for rate in (auroc, aupr, fpr95))
+    return Detection(one, two, three, len(outside))
+
+
+def _pseudo(model: Energy, x: Tensor) -> float | None:
+    rows = x[: max(1, _NEIGHBORS // x[0].numel())]
+    try:
+        objective = PseudoLikelihood()
+        objective.check(model, rows)
+        return -float(objective(model, rows, (), stream(0, "unused", x.device)).value)
+    except (CapabilityError, DomainError):  # units of other kinds than it knows
+        return None
+
+
+def _reconstruction_error(model: Any, x: Tensor) -> float | None:
+    if not isinstance(model, ReconstructingModel):
+        return None
+    total = sum(float((model.reconstruct(part) - part).double().square().sum()) for part in x.split(_BLOCK))
+    return total / x.numel()
+
+
+def _classes(model: Any, x: Tensor, y: Tensor | None) -> Classes | None:
+    if y is None or not isinstance(model, Classifier):
+        return None
+    y = y.to(x.device)
+    try:
+        log_p = torch.cat([model.class_log_prob(part) for part in x.split(_BLOCK)])
+    except CapabilityError:  # a deep belief network without labels
+        return None
+    accuracy = float((log_p.argmax(1) == y).double().mean())
+    return Classes(accuracy, float(expected_calibration_error(log_p.exp(), y)), len(x))
+
+
+def _compared(model: Any, samples: Tensor | None, x: Tensor, generator: torch.Generator) -> Comparison | None:
+    size = 0 if samples is None else min(_COMPARED, len(x), len(samples))
+    if samples is None or size < 20 or isinstance(model.domain, Discrete):
+        return None
+    test = two_sample_test(samples[:size].to(x), x[:size], method="energy", permutations=200, generator=generator)
+    return Comparison("energy distance", float(test.value), test.p_value)

@@ -1,0 +1,201 @@
+"""Draws of any model by what suits it: exactly, in its own way, or as the ends of chains."""
+
+import warnings
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gibbsian.capabilities import DrawableModel, Family, JointModel, NoiseLevels, Sampleable, require
+from gibbsian.domains import Discrete
+from gibbsian.energy import Energy, ScoreField
+from gibbsian.errors import ArgumentError, CapabilityError, DomainError
+from gibbsian.kernels.annealed import AnnealedLangevin
+from gibbsian.kernels.base import Kernel
+from gibbsian.kernels.gibbs import Gibbs, SiteGibbs
+from gibbsian.kernels.hmc import HMC
+from gibbsian.kernels.langevin import Langevin
+from gibbsian.objectives.base import Objective
+from gibbsian.placement import placement
+from gibbsian.random import require_generator
+from gibbsian.sampling.sample import sample
+from gibbsian.sampling.trace import Trace
+from gibbsian.sampling.warm_up import warm_up
+
+__all__ = ["Drawn", "draw", "draw_with_trace", "suitable_kernel"]
+
+
+class Drawn(NamedTuple):
+    """Draws, the chains they come from (None where there are none to look at), and how they were made."""
+
+    x: Tensor
+    trace: Trace | None
+    how: str
+
+
+def draw(
+    model: Any,
+    n: int,
+    *,
+    generator: torch.Generator,
+    steps: int = 500,
+    kernel: Kernel | None = None,
+    start: Tensor | None = None,
+    clamp: Tensor | None = None,
+    label: int | Tensor | None = None,
+    progress: bool | None = False,
+) -> Tensor:
+    """n draws `(n, *event)` of any model, by what suits it.
+
+    Exact draws where the model has them; its own way where it has one (a deep belief network draws from the top
+    down); else the ends of n chains: block Gibbs, annealed Langevin dynamics down the noise levels of a score network,
+    site by site where x is discrete, HMC with a warm-up where it is not. `draw_with_trace` says which it was, and gives the chains:
+    draws are as good as those have mixed.
+
+    Args:
+        model: an `Energy` or a `ScoreField`.
+        n: how many, one chain each.
+        generator: the source of randomness; required.
+        steps: of every chain, after a warm-up where there is one.
+        kernel: draw by chains of this one.
+        start: where chains begin `(rows, *event)`, gone through again where there are fewer rows than n; by default
+            anywhere in the domain.
+        clamp: bool, True for entries of `start` that stay: the rest is drawn given them.
+        label: a class, or one a draw, for models that know classes.
+        progress: show a bar.
+
+    >>> import gibbsian as gb
+    >>> g = torch.Generator().manual_seed(0)
+    >>> draw(gb.models.RBM(6, 3), 20, generator=g).shape
+    torch.Size([20, 6])
+    >>> draw_with_trace(gb.models.RBM(6, 3), 20, steps=100, generator=g).how
+    'Gibbs, 100 steps'
+    """
+    return draw_with_trace(
+        model,
+        n,
+        generator=generator,
+        steps=steps,
+        kernel=kernel,
+        start=start,
+        clamp=clamp,
+        label=label,
+        progress=progress,
+    ).x
+
+
+def draw_with_trace(
+    model: Any,
+    n: int,
+    *,
+    generator: torch.Generator,
+    steps: int = 500,
+    kernel: Kernel | None = None,
+    start: Tensor | None = None,
+    clamp: Tensor | None = None,
+    label: int | Tensor | None = None,
+    objective: Objective | None = None,
+    keep: bool = False,
+    progress: bool | None = False,
+) -> Drawn:
+    """`draw`, with the chains that the draws come from and a word on how they were made.
+
+    Args:
+        model, n, generator, steps, kernel, start, clamp, label, progress: as in `draw`.
+        objective: the one that the model was trained by; where chains are needed its kernel serves.
+        keep: keep the second half of every chain, for diagnostics.
+    """
+    _check(model, n, steps, start, clamp)
+    dtype, device = placement(model)
+    require_generator(generator, device)
+    if start is not None:
+        start = start.to(device, dtype)[torch.arange(n, device=device) % len(start)]
+    if kernel is None and isinstance(model, DrawableModel):
+        with torch.no_grad():
+            x = model.draw(n, steps=steps, start=start, clamp=clamp, label=label, generator=generator)
+        return Drawn(x, None, f"its own way, {steps} steps")
+    if label is not None:
+        model = require(model, JointModel, "a draw of a class", "leave the class out").given(label)
+    if kernel is None and clamp is None and isinstance(model, Sampleable):
+        with torch.no_grad(), suppress(CapabilityError):  # only some members of its class can
+            return Drawn(model.sample(n, generator=generator), None, "exact draws")
+    chosen, tune = (kernel, False) if kernel is not None else _chosen(model, objective)
+    first = _anywhere(model, chosen, n, generator) if start is None else start
+    return _by_chains(model, chosen, first, steps, clamp, generator, tune=tune, keep=keep, progress=progress)
+
+
+def _chosen(model: Any, objective: Objective | None) -> tuple[Kernel, bool]:
+    """A kernel that suits the model, and whether it is one that nobody has tuned yet."""
+    kernel = suitable_kernel(model, objective)
+    return kernel, isinstance(kernel, HMC) and not _kernels(objective)
+
+
+def _kernels(objective: Objective | None) -> tuple[Kernel, ...]:
+    return () if objective is None else objective.kernels()
+
+
+def _anywhere(model: Any, kernel: Kernel, n: int, generator: torch.Generator) -> Tensor:
+    """Reference draws of the domain, as wide as the widest noise where a kernel walks down its levels."""
+    x = model.domain.sample(n, generator=generator, dtype=placement(model)[0])
+    return x * float(model.noise_levels()[0]) if isinstance(kernel, AnnealedLangevin) else x
+
+
+def _check(model: Any, n: int, steps: int, start: Tensor | None, clamp: Tensor | None) -> None:
+    if not isinstance(model, Energy | ScoreField):
+        advice = "choose a member of the family: draw(model.given(...), n)" if isinstance(model, Family) else ""
+        raise CapabilityError(
+            f"{type(model).__name__} is neither an energy nor a score field; "
+            + (advice or "wrap it with gibbsian.as_energy(function, domain)")
+        )
+    if n < 1 or steps < 1:
+        raise ArgumentError(f"draw(n={n}, steps={steps}): both must be 1 or more")
+    if clamp is not None and start is None:
+        raise ArgumentError("clamp holds entries of start; give start= as well")
+
+
+def _by_chains(
+    model: Any,
+    kernel: Kernel,
+    start: Tensor,
+    steps: int,
+    clamp: Tensor | None,
+    generator: torch.Generator,
+    *,
+    tune: bool,
+    keep: bool,
+    progress: bool | None,
+) -> Drawn:
+    total = kernel.total_steps(model) or steps
+    common: dict[str, Any] = {"generator": generator, "progress": progress}
+    first: Tensor | Trace = start
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # divergent chains and warm-ups are shown in the diagnostics
+        if tune:
+            warmed = warm_up(model, kernel, start, max(50, steps // 2), clamp=clamp, **common)
+            kernel, first, clamp = warmed.kernel, warmed.trace, None
+        burn_in = total // 2 if keep else total - 1
+        trace = sample(model, kernel, first, total, burn_in=burn_in, keep=keep, clamp=clamp, **common)
+    return Drawn(trace.last, trace, f"{type(kernel).__name__}, {total} steps")
+
+
+def suitable_kernel(model: Any, objective: Objective | None = None) -> Kernel:
+    """A kernel that suits a model: that of the objective it was trained by where it has one, else the most exact one.
+
+    >>> import gibbsian as gb
+    >>> suitable_kernel(gb.models.RBM(4, 3)), suitable_kernel(gb.energies.MLPEnergy(2))
+    (Gibbs(), HMC(step_size=0.1, leapfrog_steps=10, mass=None, jitter=0.2))
+    """
+    candidates: list[Kernel] = [*_kernels(objective)[:1], Gibbs()]
+    if isinstance(model, NoiseLevels):
+        candidates = [AnnealedLangevin(steps_per_level=20, step_size=float(model.noise_levels()[-1]) ** 2 * 0.2)]
+    if isinstance(model, ScoreField):
+        candidates.append(Langevin(step_size=0.05))
+    candidates.append(SiteGibbs() if isinstance(model.domain, Discrete) else HMC(0.1, 10, jitter=0.2))
+    for kernel in candidates:
+        try:
+            kernel.check(model)
+        except (CapabilityError, DomainError):
+            continue
+        return kernel
+    raise CapabilityError(f"no kernel here suits {type(model).__name__} over {model.domain}; say which: kernel=")
