@@ -36,15 +36,7 @@ def _places() -> Iterator[Path]:
 
 
 def fetch(folder: str, file: str, sha256: str, url: str = "", *, offline: bool = False) -> Path:
-    """The path of a file, checked; fetched where it is nowhere yet.
-
-    Args:
-        folder: of the set, below `$GIBBSIAN_DATA` and the cache.
-        file: its name there, and at its home.
-        sha256: what its bytes must have.
-        url: of the folder that is its home; "" for a file that has none.
-        offline: never fetch.
-    """
+    """The path of a file in the folder of its set, checked; fetched from its home where it is nowhere yet."""
     for place in _places():
         path = place / folder / file
         if path.exists():

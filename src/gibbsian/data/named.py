@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,20 +24,13 @@ Get = Callable[[str], Path]  # the path of a file of a set
 
 @dataclass(frozen=True)
 class Named:
-    """Where a named set comes from and how it is read.
-
-    Args:
-        about: one line for `gibbsian list data`.
-        build: `build(entry, get, part) -> DataSet`, `get(file)` being the path of a file.
-        folder, files, url: where its files lie, their SHA-256 by name, and their home on the network.
-        classes: names of the labels.
-    """
+    """Where a named set comes from and how it is read: `build(entry, get, part)`, with `get(file)` the path of a file."""
 
     about: str
     build: Callable[["Named", Get, str | None], DataSet]
-    folder: str = ""
-    files: dict[str, str] = field(default_factory=dict)
-    url: str = ""
+    folder: str = ""  # its files lie here, below yours and the cache
+    files: dict[str, str] = field(default_factory=dict)  # name: SHA-256
+    url: str = ""  # of the folder that is their home
     classes: tuple[str, ...] = ()
 
     def fetch(self, file: str, *, offline: bool = False) -> Path:
@@ -170,16 +164,16 @@ _DIGIT_NAMES = tuple("0123456789")
 _FASHION = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 _CIFAR = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _KUZUSHIJI = ("o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo")
-_UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/"
 
 
-def _four(train: str, train_labels: str, test: str, test_labels: str) -> dict[str, str]:
-    return {
-        "train-images-idx3-ubyte.gz": train,
-        "train-labels-idx1-ubyte.gz": train_labels,
-        "t10k-images-idx3-ubyte.gz": test,
-        "t10k-labels-idx1-ubyte.gz": test_labels,
-    }
+def _idx_set(about: str, folder: str, url: str, classes: tuple[str, ...], *sha256: str) -> Named:
+    parts = [f"{part}-{kind}-ubyte.gz" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1")]
+    return Named(about, _idx, folder, dict(zip(parts, sha256, strict=True)), url, classes)
+
+
+def _uci(about: str, folder: str, build: Any, url: str, file: str, sha256: str) -> Named:
+    home = "https://archive.ics.uci.edu/ml/machine-learning-databases/"
+    return Named(about, build, folder, {file: sha256}, home + url)
 
 
 def _adbench(file: str, sha: str, about: str) -> Named:
@@ -192,44 +186,26 @@ NAMED: dict[str, Named] = {
         "1797 handwritten digits, 8×8, gray values 0 to 16; embedded in scikit-learn", _digits, classes=_DIGIT_NAMES
     ),
     "photographs": Named("two photographs, 427×640, gray values 0 to 1; embedded in scikit-learn", _photographs),
-    "mnist": Named(
-        "60000 + 10000 handwritten digits, 28×28 bytes",
-        _idx,
-        "mnist",
-        _four(
-            "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-            "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-            "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-            "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-        ),
-        "https://ossci-datasets.s3.amazonaws.com/mnist/",
-        classes=_DIGIT_NAMES,
+    "mnist": _idx_set(
+        "60000 + 10000 handwritten digits, 28×28 bytes", "mnist", "https://ossci-datasets.s3.amazonaws.com/mnist/", _DIGIT_NAMES,
+        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+        "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+        "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
     ),
-    "fashion-mnist": Named(
-        "60000 + 10000 pieces of clothing, 28×28 bytes",
-        _idx,
-        "fashion_mnist",
-        _four(
-            "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-            "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-            "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-            "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-        ),
-        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-        classes=_FASHION,
+    "fashion-mnist": _idx_set(
+        "60000 + 10000 pieces of clothing, 28×28 bytes", "fashion_mnist", "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/", _FASHION,
+        "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+        "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+        "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+        "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
     ),
-    "kmnist": Named(
-        "60000 + 10000 cursive Japanese characters, 28×28 bytes",
-        _idx,
-        "kmnist",
-        _four(
-            "51467d22d8cc72929e2a028a0428f2086b092bb31cfb79c69cc0a90ce135fde4",
-            "e38f9ebcd0f3ebcdec7fc8eabdcdaef93bb0df8ea12bee65224341c8183d8e17",
-            "edd7a857845ad6bb1d0ba43fe7e794d164fe2dce499a1694695a792adfac43c5",
-            "20bb9a0ef54c7db3efc55a92eef5582c109615df22683c380526788f98e42a1c",
-        ),
-        "http://codh.rois.ac.jp/kmnist/dataset/kmnist/",
-        classes=_KUZUSHIJI,
+    "kmnist": _idx_set(
+        "60000 + 10000 cursive Japanese characters, 28×28 bytes", "kmnist", "http://codh.rois.ac.jp/kmnist/dataset/kmnist/", _KUZUSHIJI,
+        "51467d22d8cc72929e2a028a0428f2086b092bb31cfb79c69cc0a90ce135fde4",
+        "e38f9ebcd0f3ebcdec7fc8eabdcdaef93bb0df8ea12bee65224341c8183d8e17",
+        "edd7a857845ad6bb1d0ba43fe7e794d164fe2dce499a1694695a792adfac43c5",
+        "20bb9a0ef54c7db3efc55a92eef5582c109615df22683c380526788f98e42a1c",
     ),
     "cifar10": Named(
         "50000 + 10000 photographs of ten kinds, 3×32×32 bytes",
@@ -256,26 +232,17 @@ NAMED: dict[str, Named] = {
         {"caltech101_silhouettes_28_split1.mat": "eb6735e8d84b1850fabc5590124aab1755e90c9fd28123585324398405e1e42a"},
         "https://people.cs.umass.edu/~marlin/data/",
     ),
-    "red-wine": Named(
-        "1599 red wines, 11 chemical measurements, quality as label",
-        _wine,
-        "wine_quality",
-        {"winequality-red.csv": "4a402cf041b025d4566d954c3b9ba8635a3a8a01e039005d97d6a710278cf05e"},
-        _UCI + "wine-quality/",
+    "red-wine": _uci(
+        "1599 red wines, 11 chemical measurements, quality as label", "wine_quality", _wine, "wine-quality/",
+        "winequality-red.csv", "4a402cf041b025d4566d954c3b9ba8635a3a8a01e039005d97d6a710278cf05e",
     ),
-    "white-wine": Named(
-        "4898 white wines, 11 chemical measurements, quality as label",
-        _wine,
-        "wine_quality",
-        {"winequality-white.csv": "76c3f809815c17c07212622f776311faeb31e87610d52c26d87d6e361b169836"},
-        _UCI + "wine-quality/",
+    "white-wine": _uci(
+        "4898 white wines, 11 chemical measurements, quality as label", "wine_quality", _wine, "wine-quality/",
+        "winequality-white.csv", "76c3f809815c17c07212622f776311faeb31e87610d52c26d87d6e361b169836",
     ),
-    "parkinsons": Named(
-        "5875 voice recordings of people with Parkinson's disease, 19 measurements",
-        _parkinsons,
-        "parkinsons",
-        {"parkinsons_updrs.data": "f2c7d5025dec4e92e7feae367a5f7ccf58789a10ac6b54bdf15976c599f9dd39"},
-        _UCI + "parkinsons/telemonitoring/",
+    "parkinsons": _uci(
+        "5875 voice recordings of people with Parkinson's disease, 19 measurements", "parkinsons", _parkinsons, "parkinsons/telemonitoring/",
+        "parkinsons_updrs.data", "f2c7d5025dec4e92e7feae367a5f7ccf58789a10ac6b54bdf15976c599f9dd39",
     ),
     "ionosphere": _adbench(
         "18_Ionosphere.npz", "bca46cb0cfd1bf9ddef6cde5ad2215d54fb0189508d0d4c4eb98e788cad69001", "351 radar returns, 32 columns"

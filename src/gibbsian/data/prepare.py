@@ -10,7 +10,7 @@ from torch import Tensor
 from gibbsian.data.row_steps import ROW_STEPS
 from gibbsian.data.sets import DataSet, Rows
 from gibbsian.data.steps import LOOK, VALUE_STEPS, Fitted, Step
-from gibbsian.errors import ArgumentError, suggest
+from gibbsian.errors import ArgumentError, DataError, suggest
 from gibbsian.random import stream
 
 __all__ = ["STEPS", "Prepared", "make_steps", "prepare"]
@@ -93,20 +93,25 @@ class Prepared:
 
     def other(self, data: DataSet, part: str = "test") -> Tensor:
         """Rows of another set through the same steps with what was learned here (for out-of-distribution scores)."""
-        rows = data.parts.get(part) or data.train
-        x = rows.tensor
-        for i, (step, fitted) in enumerate(zip(self.steps, self.fitted, strict=True)):
-            if not step.changes_rows and not step.augments:
-                x = step.apply(x, fitted, stream(self.seed, f"other/{i}"))
+        x = (data.parts.get(part) or data.train).tensor
+        for i, step, fitted in self._of_rows():
+            x = step.apply(x, fitted, stream(self.seed, f"other/{i}"))
         return x
 
     def clamped(self, x: Tensor, clamp: Tensor) -> tuple[Tensor, Tensor]:
         """Raw rows and a mark on the entries that are to be held, both through the steps (for samples that fill the rest)."""
-        for i, (step, fitted) in enumerate(zip(self.steps, self.fitted, strict=True)):
-            if not step.changes_rows and not step.augments:
-                clamp = step.follow(clamp, fitted)
-                x = step.apply(x, fitted, stream(0, f"clamp/{i}"))
+        for i, step, fitted in self._of_rows():
+            if step.mixes:
+                name = type(step).__name__.lower()
+                raise DataError(f"{name} mixes all entries, so single ones cannot be held; train without it")
+            x = step.apply(x, fitted, stream(0, f"clamp/{i}"))
+            clamp = step.apply(clamp, fitted, stream(0, f"clamp/{i}")) if step.moves else clamp
         return x, clamp
+
+    def _of_rows(self) -> list[tuple[int, Step, Fitted]]:
+        """The steps that make up one row, by number: not those that choose rows, nor those for training batches only."""
+        every = zip(range(len(self.steps)), self.steps, self.fitted, strict=True)
+        return [one for one in every if not one[1].changes_rows and not one[1].augments]
 
     def undo(self, x: Tensor) -> Tensor:
         """Samples back in the units and shape of the data."""

@@ -7,7 +7,7 @@ import csv
 import gzip
 import math
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ __all__ = ["read", "read_idx"]
 
 _INPUTS = ("x", "data", "images", "features", "arr_0")
 _LABELS = ("y", "labels", "label", "target", "targets", "class")
-_PARTS = {"train": ("train",), "validation": ("valid", "validation", "val", "dev"), "test": ("test",)}
+_PARTS = {"train": "train", "test": "test"} | dict.fromkeys(("valid", "validation", "val", "dev"), "validation")
 _IDX: dict[int, Any] = {
     0x08: np.uint8,
     0x09: np.int8,
@@ -121,37 +121,28 @@ def _codes(arrays: list[np.ndarray]) -> tuple[list[Tensor], tuple[str, ...]]:
     return [torch.from_numpy(np.searchsorted(names, w).astype(np.int64)) for w in words], tuple(map(str, names))
 
 
-def _first(keys: dict[str, str], names: Iterable[str]) -> str | None:
-    """The first of the names that is there, as it is spelled there; `keys` are in small letters."""
-    return next((keys[name.lower()] for name in names if name.lower() in keys), None)
-
-
-def _pair_of(
-    keys: dict[str, str], spellings: tuple[str, ...], labels: tuple[str, ...]
-) -> tuple[str, str | None] | None:
-    """The names of the inputs and the labels of one part, such as x_test and y_test; None where it has no inputs."""
-    for part in spellings:
-        inputs, own = (
-            [f for name in names for f in (f"{name}_{part}", f"{part}_{name}")] for names in (_INPUTS, labels)
-        )
-        x = _first(keys, [*inputs, part])
-        if x is not None:
-            return x, _first(keys, own)
-    return None
+def _find(keys: dict[str, str], names: tuple[str, ...], part: str = "") -> str | None:
+    """What has one of the names, joined with that of a part where one is given; `keys` are in small letters."""
+    forms = (f for name in names for f in ((f"{name}_{part}", f"{part}_{name}") if part else (name,)))
+    return next((keys[form.lower()] for form in forms if form.lower() in keys), None)
 
 
 def _pairs(arrays: dict[str, Any], labels: tuple[str, ...], where: str) -> dict[str, tuple[str, str | None]]:
     """The names of the inputs and the labels of every part; of `train` alone where nothing names a part."""
+    if len(arrays) == 1:
+        return {"train": (next(iter(arrays)), None)}
     keys = {key.lower(): key for key in arrays}
-    found = {part: _pair_of(keys, spellings, labels) for part, spellings in _PARTS.items()}
-    if found["train"] is not None:
-        return {part: pair for part, pair in found.items() if pair is not None}
-    x = _first(keys, _INPUTS if len(arrays) > 1 else (*_INPUTS, *arrays))
+    pairs: dict[str, tuple[str, str | None]] = {}
+    for spelling, part in _PARTS.items():
+        x = _find(keys, _INPUTS, spelling) or keys.get(spelling)
+        if x is not None and part not in pairs:
+            pairs[part] = x, _find(keys, labels, spelling)
+    if "train" in pairs:
+        return pairs
+    x = _find(keys, _INPUTS)
     if x is None:
-        raise DataError(
-            f"{where} holds {', '.join(arrays) or 'nothing'}; name the inputs x (or x_train, x_test), the labels y"
-        )
-    y = _first(keys, labels)
+        raise DataError(f"{where} holds {list(arrays)}; name the inputs x (or x_train, x_test), the labels y")
+    y = _find(keys, labels)
     return {"train": (x, y if y != x else None)}
 
 

@@ -29,6 +29,8 @@ class Step:
     changes_rows = False  # which rows there are, so that it cannot run batch by batch
     augments = False  # for training batches only: held-out rows and samples are left alone
     anew = False  # draws afresh for every batch
+    moves = False  # puts entries elsewhere and leaves them as they are
+    mixes = False  # makes every entry from all of them
 
     @property
     def late(self) -> bool:
@@ -47,10 +49,6 @@ class Step:
         """Back from rows to what they were, as far as that can be."""
         return x
 
-    def follow(self, mask: Tensor, fitted: Fitted) -> Tensor:
-        """A mark on entries of the rows, carried to where the step puts those entries."""
-        return mask
-
     def apply_to_set(self, data: DataSet, fitted: Fitted, generator: torch.Generator) -> DataSet:
         """The step on every part."""
         parts = {name: Rows(self.apply(rows.tensor, fitted, generator), rows.y) for name, rows in data.parts.items()}
@@ -65,6 +63,7 @@ class Columns(Step):
     keep: Sequence[int] | None = None
     varying: bool = False
     correlation: float | None = None
+    moves = True
 
     def fit(self, train: Rows) -> Fitted:
         x = train[:LOOK].tensor.double()
@@ -84,9 +83,6 @@ class Columns(Step):
     def apply(self, x: Tensor, fitted: Fitted, generator: torch.Generator) -> Tensor:
         return x[:, fitted["kept"].to(x.device)]
 
-    def follow(self, mask: Tensor, fitted: Fitted) -> Tensor:
-        return mask[:, fitted["kept"].to(mask.device)]
-
 
 def _uncorrelated(x: Tensor, columns: list[int], most: float) -> list[int]:
     """Those columns that correlate with no earlier one by more than `most`."""
@@ -102,14 +98,13 @@ def _uncorrelated(x: Tensor, columns: list[int], most: float) -> list[int]:
 class Flatten(Step):
     """Each example as one row of numbers."""
 
+    moves = True
+
     def fit(self, train: Rows) -> Fitted:
         return {"shape": torch.tensor(train.x.shape[1:])}
 
     def apply(self, x: Tensor, fitted: Fitted, generator: torch.Generator) -> Tensor:
         return x.flatten(1)
-
-    def follow(self, mask: Tensor, fitted: Fitted) -> Tensor:
-        return mask.flatten(1)
 
     def undo(self, x: Tensor, fitted: Fitted) -> Tensor:
         return x.reshape(len(x), *fitted["shape"].tolist())
@@ -120,6 +115,7 @@ class Reshape(Step):
     """Each example in another shape, such as [1, 28, 28] for a network that wants a channel axis."""
 
     shape: Sequence[int]
+    moves = True
 
     def fit(self, train: Rows) -> Fitted:
         old = tuple(train.x.shape[1:])
@@ -129,9 +125,6 @@ class Reshape(Step):
 
     def apply(self, x: Tensor, fitted: Fitted, generator: torch.Generator) -> Tensor:
         return x.reshape(len(x), *self.shape)
-
-    def follow(self, mask: Tensor, fitted: Fitted) -> Tensor:
-        return mask.reshape(len(mask), *self.shape)
 
     def undo(self, x: Tensor, fitted: Fitted) -> Tensor:
         return x.reshape(len(x), *fitted["shape"].tolist())
@@ -200,6 +193,7 @@ class Whiten(Step):
     kind: str = "zca"
     keep: int | None = None
     epsilon: float = 1e-5
+    mixes = True
 
     def fit(self, train: Rows) -> Fitted:
         x = train[:LOOK].tensor.double()
@@ -223,9 +217,6 @@ class Whiten(Step):
 
     def undo(self, x: Tensor, fitted: Fitted) -> Tensor:
         return x @ fitted["inverse"].to(x.device) + fitted["mean"].to(x.device)
-
-    def follow(self, mask: Tensor, fitted: Fitted) -> Tensor:
-        raise DataError("whiten mixes all entries, so single ones cannot be held; train without it")
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from gibbsian.partition.base import LogZ
 from gibbsian.partition.exact import exact
 from gibbsian.partition.likelihood import LogLikelihood, log_likelihood
 from gibbsian.random import stream
-from gibbsian.sklearn.common import FLOATS, NOT_NEGATIVE, ONE_OR_MORE, gibbs_chains, is_fitted, seed_of, tensor
+from gibbsian.sklearn.common import FLOATS, constraints, gibbs_chains, is_fitted, seed_of, tensor
 
 __all__ = ["BernoulliRBM"]
 
@@ -75,16 +75,14 @@ class BernoulliRBM(Original):
     ((4, 2), 2.155)
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        **Original._parameter_constraints,
-        "n_gibbs": ONE_OR_MORE,
-        "persistent": ["boolean"],
-        "weight_decay": NOT_NEGATIVE,
-        "early_stopping": ["boolean"],
-        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
-        "n_iter_no_change": ONE_OR_MORE,
-        "exact_score": ["boolean"],
-    }
+    _parameter_constraints: ClassVar[dict[str, Any]] = Original._parameter_constraints | constraints(
+        counts="n_gibbs n_iter_no_change",
+        not_negative="weight_decay",
+        persistent=["boolean"],
+        early_stopping=["boolean"],
+        validation_fraction=[Interval(Real, 0, 1, closed="neither")],
+        exact_score=["boolean"],
+    )
 
     def __init__(
         self,

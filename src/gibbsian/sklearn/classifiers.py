@@ -21,7 +21,7 @@ from gibbsian.nets.mlp import MLP
 from gibbsian.random import stream
 from gibbsian.recorded import Recorded
 from gibbsian.sampling.sample import sample
-from gibbsian.sklearn.common import FLOATS, NOT_NEGATIVE, ONE_OR_MORE, POSITIVE, EnergyEstimator, table, tensor
+from gibbsian.sklearn.common import FLOATS, EnergyEstimator, constraints, table, tensor
 from gibbsian.training.pretrain import pretrain
 from gibbsian.units import Bernoulli, Gaussian
 
@@ -101,19 +101,14 @@ class JointEnergyClassifier(_EnergyClassifier):
     (True, True)
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        "hidden_layer_sizes": ["array-like"],
-        "generative": NOT_NEGATIVE,
-        "n_steps": ONE_OR_MORE,
-        "step_size": POSITIVE,
-        "confine": POSITIVE,
-        "n_iter": ONE_OR_MORE,
-        "learning_rate": POSITIVE,
-        "batch_size": ONE_OR_MORE,
-        "smoothing": [Interval(Real, 0, 1, closed="left")],
-        "verbose": ["verbose"],
-        "random_state": ["random_state"],
-    }
+    _parameter_constraints: ClassVar[dict[str, Any]] = constraints(
+        counts="n_steps n_iter batch_size",
+        positive="step_size confine learning_rate",
+        not_negative="generative",
+        hidden_layer_sizes=["array-like"],
+        smoothing=[Interval(Real, 0, 1, closed="left")],
+        verbose=["verbose"],
+    )
 
     def __init__(
         self,
@@ -210,18 +205,15 @@ class DBNClassifier(_EnergyClassifier):
     True
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        "hidden_layer_sizes": ["array-like"],
-        "visible": [StrOptions({"auto", "bernoulli", "gaussian"})],
-        "n_iter_pretrain": [Interval(Integral, 0, None, closed="left")],
-        "learning_rate_pretrain": POSITIVE,
-        "n_iter": ONE_OR_MORE,
-        "learning_rate": POSITIVE,
-        "batch_size": ONE_OR_MORE,
-        "unlabeled": "no_validation",
-        "verbose": ["verbose"],
-        "random_state": ["random_state"],
-    }
+    _parameter_constraints: ClassVar[dict[str, Any]] = constraints(
+        counts="n_iter batch_size",
+        positive="learning_rate_pretrain learning_rate",
+        hidden_layer_sizes=["array-like"],
+        visible=[StrOptions({"auto", "bernoulli", "gaussian"})],
+        n_iter_pretrain=[Interval(Integral, 0, None, closed="left")],
+        unlabeled="no_validation",
+        verbose=["verbose"],
+    )
 
     def __init__(
         self,

@@ -17,14 +17,22 @@ from gibbsian.models.rbm.machine import RBM
 from gibbsian.objectives.base import Objective
 from gibbsian.training.fit import fit
 
-__all__ = ["FLOATS", "NOT_NEGATIVE", "ONE_OR_MORE", "POSITIVE", "Columns", "EnergyEstimator"]
-__all__ += ["blockwise", "gibbs_chains", "is_fitted", "seed_of", "table", "tensor"]
+__all__ = ["FLOATS", "Columns", "EnergyEstimator", "blockwise", "constraints"]
+__all__ += ["gibbs_chains", "is_fitted", "seed_of", "table", "tensor"]
 
 FLOATS = (np.float64, np.float32)  # precisions that are kept; other numbers become the first
-ONE_OR_MORE = [Interval(Integral, 1, None, closed="left")]
-POSITIVE = [Interval(Real, 0, None, closed="neither")]
-NOT_NEGATIVE = [Interval(Real, 0, None, closed="left")]
 _BLOCK = 4096  # rows evaluated at a time
+
+
+def constraints(counts: str = "", positive: str = "", not_negative: str = "", **others: Any) -> dict[str, Any]:
+    """What parameters may be, for scikit-learn to check: names by their kind of number, and others in its own words."""
+    kinds = {
+        counts: Interval(Integral, 1, None, closed="left"),
+        positive: Interval(Real, 0, None, closed="neither"),
+        not_negative: Interval(Real, 0, None, closed="left"),
+    }
+    numbers = {name: [kind] for names, kind in kinds.items() for name in names.split()}
+    return numbers | {"random_state": ["random_state"]} | others
 
 
 def seed_of(random_state: Any) -> int:

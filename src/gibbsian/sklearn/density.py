@@ -16,7 +16,7 @@ from gibbsian.objectives.noise import MixtureNoise
 from gibbsian.objectives.noise_contrastive import NoiseContrastive
 from gibbsian.random import stream
 from gibbsian.sampling.sample import sample
-from gibbsian.sklearn.common import FLOATS, NOT_NEGATIVE, ONE_OR_MORE, POSITIVE, EnergyEstimator, table, tensor
+from gibbsian.sklearn.common import FLOATS, EnergyEstimator, constraints, table, tensor
 
 __all__ = ["EnergyDensity"]
 
@@ -52,18 +52,13 @@ class EnergyDensity(DensityMixin, EnergyEstimator):
     True
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        "n_components": ONE_OR_MORE,
-        "hidden_layer_sizes": ["array-like"],
-        "n_iter": ONE_OR_MORE,
-        "learning_rate": POSITIVE,
-        "batch_size": ONE_OR_MORE,
-        "noise_ratio": ONE_OR_MORE,
-        "weight_decay": NOT_NEGATIVE,
-        "floor": POSITIVE,
-        "verbose": ["verbose"],
-        "random_state": ["random_state"],
-    }
+    _parameter_constraints: ClassVar[dict[str, Any]] = constraints(
+        counts="n_components n_iter batch_size noise_ratio",
+        positive="learning_rate floor",
+        not_negative="weight_decay",
+        hidden_layer_sizes=["array-like"],
+        verbose=["verbose"],
+    )
 
     def __init__(
         self,

@@ -17,18 +17,7 @@ from gibbsian.partition.annealed import ais
 from gibbsian.partition.base import LogZ
 from gibbsian.partition.exact import exact
 from gibbsian.random import stream
-from gibbsian.sklearn.common import (
-    FLOATS,
-    NOT_NEGATIVE,
-    ONE_OR_MORE,
-    POSITIVE,
-    EnergyEstimator,
-    gibbs_chains,
-    is_fitted,
-    table,
-    tensor,
-)
-from gibbsian.training.run import Run
+from gibbsian.sklearn.common import FLOATS, EnergyEstimator, constraints, gibbs_chains, is_fitted, table, tensor
 from gibbsian.units import Gaussian
 
 __all__ = ["GaussianRBM"]
@@ -76,18 +65,14 @@ class GaussianRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, EnergyEstim
     _updates: int
     _log_z: float | None
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        "n_components": ONE_OR_MORE,
-        "learning_rate": POSITIVE,
-        "batch_size": ONE_OR_MORE,
-        "n_iter": ONE_OR_MORE,
-        "n_gibbs": ONE_OR_MORE,
-        "method": [StrOptions({"auto", "exact", "pcd", "cd"})],
-        "weight_decay": NOT_NEGATIVE,
-        "scale": ["boolean"],
-        "verbose": ["verbose"],
-        "random_state": ["random_state"],
-    }
+    _parameter_constraints: ClassVar[dict[str, Any]] = constraints(
+        counts="n_components batch_size n_iter n_gibbs",
+        positive="learning_rate",
+        not_negative="weight_decay",
+        method=[StrOptions({"auto", "exact", "pcd", "cd"})],
+        scale=["boolean"],
+        verbose=["verbose"],
+    )
 
     def __init__(
         self,
@@ -120,7 +105,9 @@ class GaussianRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, EnergyEstim
         """Learn from the rows of X."""
         self._validate_params()
         x = self._start(validate_data(self, X, dtype=FLOATS))
-        self._train(self._objective(min(self.batch_size, len(x))), x, len(x), hooks=[_keep_sigma])
+        self._train(
+            self._objective(min(self.batch_size, len(x))), x, len(x), hooks=[lambda run: _clamp_sigma(run.energy)]
+        )
         return self
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
@@ -230,7 +217,3 @@ class GaussianRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, EnergyEstim
 def _clamp_sigma(rbm: RBM) -> None:
     with torch.no_grad():
         rbm.visible.log_sigma.clamp_(min=math.log(_LEAST_SIGMA))  # type: ignore[operator]
-
-
-def _keep_sigma(run: Run) -> None:
-    _clamp_sigma(run.energy)

@@ -15,7 +15,7 @@ from gibbsian.energies.parzen import MarginalParzen, Parzen
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError
 from gibbsian.random import stream
-from gibbsian.sklearn.common import FLOATS, NOT_NEGATIVE, ONE_OR_MORE, EnergyEstimator, blockwise, tensor
+from gibbsian.sklearn.common import FLOATS, EnergyEstimator, blockwise, constraints, tensor
 
 __all__ = ["EnergyOutlierDetector"]
 
@@ -54,13 +54,12 @@ class EnergyOutlierDetector(OutlierMixin, EnergyEstimator):
     array([ 1, -1])
     """
 
-    _parameter_constraints: ClassVar[dict[str, Any]] = {
-        "contamination": [StrOptions({"auto"}), Interval(Real, 0, 0.5, closed="right")],
-        "marginal_weight": NOT_NEGATIVE,
-        "max_samples": ONE_OR_MORE,
-        "energy": [callable, None],
-        "random_state": ["random_state"],
-    }
+    _parameter_constraints: ClassVar[dict[str, Any]] = constraints(
+        counts="max_samples",
+        not_negative="marginal_weight",
+        contamination=[StrOptions({"auto"}), Interval(Real, 0, 0.5, closed="right")],
+        energy=[callable, None],
+    )
 
     def __init__(
         self,
