@@ -168,7 +168,7 @@ def test_a_lattice_learns_its_coupling():
     (lambda: Hopfield(4).store(torch.ones(1, 4), rule="magic"), ArgumentError),
     (lambda: Hopfield(4).store(torch.ones(2, 4), rule="pseudo-inverse"), ArgumentError),
     (lambda: Hopfield(4).recall(torch.ones(1, 4), update="now"), ArgumentError),
-    (lambda: Hopfield(4).recall(torch.ones(1, 4), sweeps=0), ArgumentError),
+    (lambda: Hopfield(4).recall(torch.ones(1, 4), steps=0), ArgumentError),
     (lambda: Hopfield(4).recall(torch.ones(1, 4).double()), PrecisionError),
 ])  # fmt: skip
 def test_bad_input_is_refused(bad, error):
@@ -238,7 +238,7 @@ def test_synchronous_updates_may_cycle_and_say_so():
     memory = Hopfield(2)
     memory.set_parameters(weight=torch.tensor([[0.0, -1.0], [-1.0, 0.0]]))
     cue = torch.tensor([[1.0, 1.0]])
-    both = memory.recall(cue, update="synchronous", sweeps=5)
+    both = memory.recall(cue, update="synchronous", steps=5)
     assert not both.converged.any()
     assert len(both.energies) == 6
     one = memory.recall(cue)

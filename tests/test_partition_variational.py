@@ -120,8 +120,8 @@ def test_bounds_hold_on_random_graphs(seed, spin, kind, scale):
 
 def test_mean_field_bounds_at_any_m():
     machine = random_machine(6, 3)
-    for sweeps in (1, 2, 5):
-        with_few = partition.mean_field(machine, sweeps=sweeps, restarts=3)
+    for steps in (1, 2, 5):
+        with_few = partition.mean_field(machine, steps=steps, restarts=3)
         assert float(with_few.diagnostics["restarts"].max()) <= brute(machine)
     m = partition.mean_field(machine).diagnostics["means"]
     w, b = machine.weight.detach(), machine.bias.detach()
@@ -180,7 +180,7 @@ def test_bethe_keeps_the_best_of_several_fixed_points():
 
 def test_bethe_reports_when_it_does_not_converge():
     with pytest.warns(EstimateWarning, match="did not converge"):
-        out = partition.bethe(random_machine(10, 2, spin=True, scale=2.0), iterations=5)
+        out = partition.bethe(random_machine(10, 2, spin=True, scale=2.0), steps=5)
     assert not out.diagnostics["converged"]
     assert out.diagnostics["residual"] > 1e-10
 
@@ -198,10 +198,10 @@ def test_the_dual_bounds_log_z_at_any_messages():
 def test_tree_reweighted_equals_its_free_energy_at_the_fixed_point():
     machine = random_machine(6, 7, scale=1.0)
     graph = pairwise(machine)
-    out = partition.tree_reweighted(machine, trees=0, iterations=3000)
+    out = partition.tree_reweighted(machine, trees=0, steps=3000)
     rho = out.diagnostics["edge_weights"]
     assert torch.allclose(rho, torch.full_like(rho, 2 / 6))  # complete graph
-    beliefs = propagate(graph, rho, damping=0.5, iterations=3000, tolerance=1e-12)
+    beliefs = propagate(graph, rho, damping=0.5, steps=3000, tolerance=1e-12)
     assert beliefs.converged
     assert abs(float(beliefs.value - out.value)) < 1e-9
 

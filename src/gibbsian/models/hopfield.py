@@ -19,7 +19,7 @@ class Recall(NamedTuple):
 
     Attributes:
         x: the states `(batch, n)` it ended in.
-        energies: `(sweeps + 1, batch)`, from the cue on; never rising for one unit at a time.
+        energies: `(steps + 1, batch)`, from the cue on; never rising for one unit at a time.
         converged: which rows are fixed points.
     """
 
@@ -75,28 +75,28 @@ class Hopfield(BoltzmannMachine):
         cue: Tensor,
         *,
         update: str = "asynchronous",
-        sweeps: int = 100,
+        steps: int = 100,
         generator: torch.Generator | None = None,
     ) -> Recall:
-        """Descend from a cue until nothing changes, or `sweeps` are spent.
+        """Descend from a cue until nothing changes, or `steps` sweeps are spent.
 
         Args:
             cue: `(batch, n)` of ±1.
             update: "asynchronous", one unit after the other, in random order where a generator is given: the
                 energy never rises. "synchronous", all at once: faster, may end in a cycle of two states.
-            sweeps: at most.
+            steps: sweeps over all units, at most.
         """
         self.domain.check(cue, "cue")
         if update not in {"asynchronous", "synchronous"}:
             raise ArgumentError(f"update={update!r}: expected 'asynchronous' or 'synchronous'")
-        if sweeps < 1:
-            raise ArgumentError(f"sweeps={sweeps}: at least one sweep is needed")
+        if steps < 1:
+            raise ArgumentError(f"steps={steps}: at least one sweep is needed")
         check_together(cue, self.weight, "cue", "the weight", "machine")
         if generator is not None:
             require_generator(generator, cue.device)
         with torch.no_grad():
             x, energies = cue.clone(), [self(cue)]
-            for _ in range(sweeps):
+            for _ in range(steps):
                 before = x
                 x = self._all_at_once(x) if update == "synchronous" else self._in_turn(x, generator)
                 energies.append(self(x))

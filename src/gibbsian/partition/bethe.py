@@ -17,7 +17,7 @@ from gibbsian.partition.pairwise import pairwise
 __all__ = ["bethe"]
 
 
-def bethe(energy: Energy, *, damping: float = 0.5, iterations: int = 1000, tolerance: float = 1e-10) -> LogZ:
+def bethe(energy: Energy, *, damping: float = 0.5, steps: int = 1000, tolerance: float = 1e-10) -> LogZ:
     """The Bethe approximation of log Z of a machine with two-valued units.
 
         log Z ≈ Σ E_b[θᵢ] + Σ E_b[θᵢⱼ] + Σ Hᵢ - Σ Iᵢⱼ   at a fixed point of belief propagation
@@ -33,12 +33,12 @@ def bethe(energy: Energy, *, damping: float = 0.5, iterations: int = 1000, toler
     Args:
         energy: a BoltzmannMachine, an Ising model, or an RBM with Bernoulli or Spin units.
         damping: share of the old message that is kept in every update.
-        iterations: most updates of all messages at one damping.
+        steps: most updates of all messages at one damping.
         tolerance: largest change of a message (log-odds) at convergence.
 
     Returns:
         `lower`, `upper` are ∓∞ and `stderr` NaN: nothing is known about its error. Diagnostics: `converged`,
-        `residual`, `iterations`, `damping` (the last one used), `means` of the units as {0, 1},
+        `residual`, `steps`, `damping` (the last one used), `means` of the units as {0, 1},
         `fixed_points` (the value of each start).
 
     >>> import gibbsian as gb
@@ -50,7 +50,7 @@ def bethe(energy: Energy, *, damping: float = 0.5, iterations: int = 1000, toler
     rho = torch.ones_like(graph.weight)
     runs = [
         propagate(
-            graph, rho, damping=damping, iterations=iterations, tolerance=tolerance, stages=4,
+            graph, rho, damping=damping, steps=steps, tolerance=tolerance, stages=4,
             messages=share * graph.weight.repeat(2),
         )
         for share in (0.5, 0.0, 1.0)
@@ -59,7 +59,7 @@ def bethe(energy: Energy, *, damping: float = 0.5, iterations: int = 1000, toler
     if not out.converged:
         warnings.warn(
             f"belief propagation did not converge: messages still change by {out.residual:.2g} after "
-            f"{out.iterations} updates; the Bethe value is not to be trusted. Use tree_reweighted, mean_field or ais",
+            f"{out.steps} updates; the Bethe value is not to be trusted. Use tree_reweighted, mean_field or ais",
             EstimateWarning,
             stacklevel=2,
         )
@@ -67,7 +67,7 @@ def bethe(energy: Energy, *, damping: float = 0.5, iterations: int = 1000, toler
     diagnostics = {
         "converged": out.converged,
         "residual": out.residual,
-        "iterations": out.iterations,
+        "steps": out.steps,
         "damping": out.damping,
         "means": out.means,
         "fixed_points": torch.stack([run.value for run in runs]),

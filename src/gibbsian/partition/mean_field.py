@@ -22,7 +22,7 @@ def mean_field(
     energy: Energy,
     *,
     restarts: int = 16,
-    sweeps: int = 500,
+    steps: int = 500,
     tolerance: float = 1e-10,
     generator: torch.Generator | None = None,
 ) -> LogZ:
@@ -41,20 +41,20 @@ def mean_field(
         energy: a BoltzmannMachine, an Ising model, or an RBM with Bernoulli or Spin units (both layers are
             units).
         restarts: starting points: all ½, σ(b), and random ones.
-        sweeps: most sweeps over the units.
+        steps: most sweeps over the units.
         tolerance: stop when no mean moves by more than this.
         generator: for the random starts; a fixed seed where it is left out.
 
     Returns:
         `value` = `lower`; `upper` is +∞. Diagnostics: `means` (of the units as {0, 1}), `converged`,
-        `sweeps`.
+        `steps`.
 
     >>> import gibbsian as gb
     >>> mean_field(gb.models.BoltzmannMachine(4)).upper
     tensor(inf, dtype=torch.float64)
     """
-    if restarts < 1 or sweeps < 1:
-        raise ArgumentError(f"restarts={restarts}, sweeps={sweeps}: at least one of each is needed")
+    if restarts < 1 or steps < 1:
+        raise ArgumentError(f"restarts={restarts}, steps={steps}: at least one of each is needed")
     graph = pairwise(energy)
     generator = stream(0, "mean_field", graph.bias.device) if generator is None else generator
     m = torch.rand(restarts, graph.units, generator=generator, dtype=torch.float64, device=graph.bias.device)
@@ -64,7 +64,7 @@ def mean_field(
     blocks = _blocks(graph)
     done = 0
     converged = False
-    while done < sweeps and not converged:
+    while done < steps and not converged:
         moved = torch.zeros((), dtype=torch.float64, device=m.device)
         for units, source, target, weight in blocks:
             field = graph.bias[units].repeat(restarts, 1).index_add_(1, target, m[:, source] * weight)
@@ -76,7 +76,7 @@ def mean_field(
     bound = graph.log_density(m) + (torch.special.entr(m) + torch.special.entr(1 - m)).sum(1)
     best = int(bound.argmax())
     value = bound[best]
-    diagnostics = {"means": m[best], "converged": converged, "sweeps": done, "restarts": bound}
+    diagnostics = {"means": m[best], "converged": converged, "steps": done, "restarts": bound}
     nan, inf = torch.full_like(value, math.nan), torch.full_like(value, math.inf)
     return LogZ(value, nan, value, inf, "mean field", diagnostics).of(energy)
 

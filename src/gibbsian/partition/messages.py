@@ -35,7 +35,7 @@ class Beliefs(NamedTuple):
     cavities: Tensor
     residual: float
     converged: bool
-    iterations: int
+    steps: int
     damping: float
 
 
@@ -44,19 +44,19 @@ def propagate(
     rho: Tensor,
     *,
     damping: float,
-    iterations: int,
+    steps: int,
     tolerance: float,
     messages: Tensor | None = None,
     stages: int = 1,
 ) -> Beliefs:
     """Pass messages until none changes by more than `tolerance`.
 
-    Where `iterations` do not suffice, each of the further `stages` damps harder.
+    Where `steps` do not suffice, each of the further `stages` damps harder.
     """
     if not 0 <= damping < 1:
         raise ArgumentError(f"damping={damping}: must lie in [0, 1), the share of the old message that is kept")
-    if iterations < 1:
-        raise ArgumentError(f"iterations={iterations}: at least one is needed")
+    if steps < 1:
+        raise ArgumentError(f"steps={steps}: at least one is needed")
     source, target, weight, opposite = graph.directed()
     both = rho.repeat(2)
     coupling = weight / both
@@ -64,7 +64,7 @@ def propagate(
     residual, done = float("inf"), 0
     for stage in range(stages):
         keep = 1 - (1 - damping) * 0.3**stage
-        for _ in range(iterations):
+        for _ in range(steps):
             cavity = graph.bias.index_add(0, target, both * nu)[source] - nu[opposite]
             new = softplus(coupling + cavity) - softplus(cavity)
             residual = float((new - nu).abs().max()) if len(nu) else 0.0

@@ -36,7 +36,7 @@ def tree_reweighted(
     trees: int = 50,
     gap: float = 1e-3,
     damping: float = 0.5,
-    iterations: int = 300,
+    steps: int = 300,
     tolerance: float = 1e-10,
 ) -> LogZ:
     """An upper bound on log Z of a machine with two-valued units by tree-reweighted belief propagation.
@@ -54,12 +54,12 @@ def tree_reweighted(
         energy: a BoltzmannMachine, an Ising model, or an RBM with Bernoulli or Spin units.
         trees: most steps on the edge weights; 0 keeps the first ones.
         gap: stop when no choice of ρ can lower the bound by more than this (to first order).
-        damping, iterations, tolerance: of the messages, as in `bethe`, for every choice of ρ.
+        damping, steps, tolerance: of the messages, as in `bethe`, for every choice of ρ.
 
     Returns:
         `value` = `upper`; `lower` is -∞. Diagnostics: `converged` and `residual` of the messages, `slack` (by
         how much the value may exceed the optimum for this ρ), `gap` left in ρ, `start` (the bound before ρ
-        was improved), `edge_weights` ρ, `iterations`, `means` of the units as {0, 1}.
+        was improved), `edge_weights` ρ, `steps`, `means` of the units as {0, 1}.
 
     >>> import gibbsian as gb
     >>> machine = gb.models.BoltzmannMachine(5)
@@ -69,11 +69,11 @@ def tree_reweighted(
     if trees < 0:
         raise ArgumentError(f"trees={trees}: the number of steps on the edge weights must be zero or more")
     graph = pairwise(energy)
-    how = {"damping": damping, "iterations": iterations, "tolerance": tolerance}
+    how = {"damping": damping, "steps": steps, "tolerance": tolerance}
     roots = _roots(graph)
     shares = all_trees(graph)
     out, value = _solve(graph, shares, roots, None, how)
-    start, used, left = value, out.iterations, math.inf
+    start, used, left = value, out.steps, math.inf
     for _ in range(trees):
         tree = best_tree(graph, out.information)
         left = float(out.information @ _undirected(tree - shares))
@@ -82,7 +82,7 @@ def tree_reweighted(
         for size in (0.4, 0.2, 0.1, 0.04, 0.015):
             trial = torch.lerp(shares, tree, size)
             new, bound = _solve(graph, trial, roots, out.messages, how)
-            used += new.iterations
+            used += new.steps
             if float(bound) < float(value):
                 break
         else:
@@ -91,8 +91,8 @@ def tree_reweighted(
     slack = float((value - out.value).abs())
     if slack > 0.01 * max(1.0, abs(float(value))):
         warnings.warn(
-            f"tree-reweighted messages still change by {out.residual:.2g} after {iterations} updates: the value is "
-            f"an upper bound, but up to {slack:.2g} nats looser than it could be; raise iterations=",
+            f"tree-reweighted messages still change by {out.residual:.2g} after {steps} updates: the value is "
+            f"an upper bound, but up to {slack:.2g} nats looser than it could be; raise steps=",
             EstimateWarning,
             stacklevel=2,
         )
@@ -103,7 +103,7 @@ def tree_reweighted(
         "gap": left,
         "start": start,
         "edge_weights": _undirected(shares),
-        "iterations": used,
+        "steps": used,
         "means": out.means,
     }
     inf, nan = torch.full_like(value, math.inf), torch.full_like(value, math.nan)
