@@ -35,6 +35,9 @@ _RENAMED = {  # single classes
     "gibbsian.energies.neural_graph:GraphNet": "gibbsian.nets.graph:GraphNet",
     "gibbsian.energies.neural_sequence:AttentionNet": "gibbsian.nets.sequence:AttentionNet",
     "gibbsian.energies.neural_sequence:RecurrentNet": "gibbsian.nets.sequence:RecurrentNet",
+    "gibbsian.models.dbm_side:LayerSide": "gibbsian.models.dbm.marginal:LayerMarginal",
+    "gibbsian.models.rbm_path:TemperedRBM": "gibbsian.models.annealing:AnnealedMachine",
+    "gibbsian.models.tempered:TemperedMachine": "gibbsian.models.annealing:AnnealedMachine",
 }
 _PARTS = {"watch": "monitor"}  # of a checkpoint
 _STEMS = "optim|minim|binar|standard|dequant|initial|normal|random|factor|regular|reparametr|serial"
