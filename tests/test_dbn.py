@@ -13,7 +13,7 @@ from gibbsian import domains, kernels, objectives, partition, units
 from gibbsian.errors import ArgumentError, CapabilityError, DataError, RandomnessError
 from gibbsian.models import DBN, RBM
 from gibbsian.models.dbn.phases import sleep_phase, wake_phase
-from gibbsian.models.rbm.contrast import _whole_contrast
+from gibbsian.models.rbm.fused import fused_contrast
 from gibbsian.testing import check_energy, check_objective
 from gibbsian.training.serialize import describe, rebuild
 
@@ -483,7 +483,7 @@ def test_labeled_contrast_for_the_compiler_is_the_plain_one():
     batch, g = rbm.domain.sample(8, generator=gen(2), dtype=F64), gen(7)
     coins = [torch.rand(8 * (7 + 5), generator=g, dtype=F64) for _ in range(2)]
     weights = [p.detach() for p in (rbm.weight, rbm.visible_bias, rbm.hidden_bias)]
-    value, chain, gradients = _whole_contrast(*weights, batch, None, coins, 3)
+    value, chain, gradients = fused_contrast(*weights, batch, None, coins, 3)
     plain, samples, _ = rbm.contrast(batch, None, 2, gen(7))
     assert torch.equal(chain, samples)
     torch.testing.assert_close(value, plain.detach())

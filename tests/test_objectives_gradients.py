@@ -39,7 +39,7 @@ def centered(gradients, rbm, mu, nu):
 @pytest.mark.parametrize("fused", [False, True])
 def test_recipes_of_rbms_take_the_fast_path(name, fused, monkeypatch):
     monkeypatch.setattr("gibbsian.objectives.regularizers.compiled_copy", lambda function, *key: function)
-    monkeypatch.setattr("gibbsian.models.rbm.contrast.compiled_copy", lambda function, *key: function)
+    monkeypatch.setattr("gibbsian.models.rbm.machine.compiled_copy", lambda function, *key: function)
     _, text = recipe_source(name)
     objective = parse_recipe(text, name=name).objective
     rbm, x = random_rbm(), bits(20, 6)

@@ -384,7 +384,7 @@ def test_gradients_are_those_that_backward_would_put_there():
 
 @pytest.mark.parametrize("chains", [None, 5])
 def test_contrast_for_the_compiler_is_the_plain_one_to_rounding(chains):
-    from gibbsian.models.rbm.contrast import _whole_contrast
+    from gibbsian.models.rbm.fused import fused_contrast
 
     rbm, x = randomize(RBM(4, 3), scale=1.0).double(), (torch.rand(7, 4, generator=gen(1)) < 0.5).double()
     start = None if chains is None else (torch.rand(chains, 4, generator=gen(2)) < 0.5).double()
@@ -392,7 +392,7 @@ def test_contrast_for_the_compiler_is_the_plain_one_to_rounding(chains):
     g, m = gen(3), chains or 7
     coins = [torch.rand(m * 7, generator=g, dtype=torch.float64) for _ in range(2)]
     b, c = rbm.visible_bias.detach(), rbm.hidden_bias.detach()
-    value, samples, gradient = _whole_contrast(rbm.weight.detach(), b, c, x, start, coins)
+    value, samples, gradient = fused_contrast(rbm.weight.detach(), b, c, x, start, coins)
     assert torch.equal(samples, v)
     assert torch.allclose(value, plain)
     for a, p in zip(gradient, torch.autograd.grad(plain, list(rbm.parameters())), strict=True):

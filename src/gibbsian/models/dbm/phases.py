@@ -12,9 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from gibbsian.fast.logistic import Logistic
 from gibbsian.models.dbm.infer import odd_term, start, statistic, update
 from gibbsian.models.dbm.layers import LayeredMachine
-from gibbsian.models.rbm.contrast import Way
 from gibbsian.random import normals, quick_uniforms
 from gibbsian.units import Bernoulli, Natural, Unit
 
@@ -37,10 +37,10 @@ def linear_layers(dbm: LayeredMachine) -> bool:
     return all(type(unit).natural is Unit.natural and not unit.real for unit in dbm.layers)
 
 
-def _ends(dbm: LayeredMachine) -> dict[int, Way]:
+def _ends(dbm: LayeredMachine) -> dict[int, Logistic]:
     """The layers with one neighbor by number, where product, bias and logistic function can be done at once."""
     top = len(dbm.layers) - 1
-    ways = {0: Way.of(dbm.biases[0], dbm.weights[0].T), top: Way.of(dbm.biases[top], dbm.weights[-1])}
+    ways = {0: Logistic.of(dbm.biases[0], dbm.weights[0].T), top: Logistic.of(dbm.biases[top], dbm.weights[-1])}
     return {i: way for i, way in ways.items() if isinstance(dbm.layers[i], Bernoulli) and i % 2 == 0}
 
 

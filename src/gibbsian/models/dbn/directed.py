@@ -8,7 +8,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from gibbsian.models.rbm.contrast import Way
+from gibbsian.fast.logistic import Logistic
 from gibbsian.random import quick_uniforms
 from gibbsian.recorded import Recorded
 from gibbsian.units import Bernoulli, Natural, Unit, layer_noise
@@ -77,7 +77,7 @@ class Directed(Recorded):
         """h ~ q(h | x)."""
         with torch.no_grad():
             if type(self.lower) is type(self.upper) is Bernoulli:
-                p = Way.of(self.recognition_bias, self.recognition_weight).mean(x)
+                p = Logistic.of(self.recognition_bias, self.recognition_weight).mean(x)
                 return below(quick_uniforms(p.numel(), generator, dtype=p.dtype, device=p.device).view_as(p), p)
             return draw(self.upper, self.upper.natural(*self.up_input(x)), generator)
 

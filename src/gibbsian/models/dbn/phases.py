@@ -17,8 +17,8 @@ from torch.nn import functional as F
 
 from gibbsian.derivatives.known import Gradients, with_gradients
 from gibbsian.fast.compiled import compiled_copy
+from gibbsian.fast.logistic import Logistic
 from gibbsian.models.dbn.directed import Directed, below
-from gibbsian.models.rbm.contrast import Way
 from gibbsian.random import quick_uniforms
 
 __all__ = ["sleep_phase", "wake_phase"]
@@ -49,14 +49,14 @@ def sleep_phase(
     return with_gradients(value, parameters, gradients)
 
 
-Ways = list[tuple[Way, Way]]  # up and down, of every layer from below
+Ways = list[tuple[Logistic, Logistic]]  # up and down, of every layer from below
 
 
 def _ways(layers: Sequence[Directed]) -> Ways:
     return [
         (
-            Way.of(layer.recognition_bias.detach(), layer.recognition_weight.detach()),
-            Way.of(layer.bias.detach(), layer.weight.detach().T),
+            Logistic.of(layer.recognition_bias.detach(), layer.recognition_weight.detach()),
+            Logistic.of(layer.bias.detach(), layer.weight.detach().T),
         )
         for layer in layers
     ]
@@ -103,7 +103,7 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
     return torch.addmm(a.new_empty(()), a.T, b, beta=0, alpha=1 / len(a))
 
 
-def _surprise(way: Way, seen: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+def _surprise(way: Logistic, seen: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     """-log p(x | seen) averaged over the batch, and its slope in the logits, σ - x."""
     n = len(x)
     mean, logits = way.mean_and_logits(seen)

@@ -10,15 +10,19 @@ import torch
 from torch import Tensor, nn
 
 from gibbsian.capabilities import Contrast, Filters, Pairwise
+from gibbsian.derivatives.known import with_gradients
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DivergenceError, ShapeError
+from gibbsian.fast.compiled import compiled_copy
+from gibbsian.fast.logistic import Logistic
 from gibbsian.models.annealing import AnnealedMachine
 from gibbsian.models.pairwise import from_dense
 from gibbsian.models.rbm.contrast import bernoulli_contrast
+from gibbsian.models.rbm.fused import fused_contrast
 from gibbsian.models.rbm.fused_path import BernoulliPath
 from gibbsian.models.rbm.hidden import HiddenMarginal
 from gibbsian.models.rbm.path import RBMPath
-from gibbsian.random import require_generator, stream
+from gibbsian.random import quick_uniforms, require_generator, stream
 from gibbsian.units import Bernoulli, Count, Gaussian, Joined, Natural, Softmax, Spin, Unit, as_unit, layer_noise
 
 __all__ = ["RBM"]
@@ -272,11 +276,30 @@ class RBM(Energy):
             raise ArgumentError(f"contrast(steps={steps}): at least one sweep is needed")
         labels = self._labels() if isinstance(self.hidden, Bernoulli) else None
         if labels is not None:
-            return bernoulli_contrast(self, batch, chains, steps, generator, labels, fused)
+            return self._bernoulli_contrast(batch, chains, steps, generator, labels, fused)
         x = batch if chains is None else chains
         for _ in range(steps):
             x = self.gibbs_sweep(x, tuple(part[0] for part in self.gibbs_noise(x, 1, generator)))
         return Contrast(self(batch).mean() - self(x).mean(), x)
+
+    def _bernoulli_contrast(
+        self, batch: Tensor, chains: Tensor | None, steps: int, generator: torch.Generator, labels: int, fused: bool
+    ) -> Contrast:
+        """The same in closed form, eagerly or by its compiled twin."""
+        with torch.no_grad():
+            master, b, c = (p.detach() for p in (self.weight, self.visible_bias, self.hidden_bias))
+            weight = master.bfloat16() if self.products == "bf16" else master
+            rows = len(batch if chains is None else chains)
+            count = rows * (len(b) + len(c))
+            noise = (quick_uniforms(count, generator, dtype=b.dtype, device=b.device) for _ in range(steps))
+            if fused:
+                twin = compiled_copy(fused_contrast, len(batch), rows, steps, *weight.shape, weight.dtype, labels)
+                value, samples, gradients = twin(weight, b, c, batch, chains, list(noise), labels)
+            else:
+                up, down = Logistic.of(c, weight), Logistic.of(b, weight.T)
+                value, samples, gradients = bernoulli_contrast(up, down, batch, chains, noise, labels)
+        value, known = with_gradients(value, [self.weight, self.visible_bias, self.hidden_bias], gradients)
+        return Contrast(value, samples, known)
 
     def hidden_unit(self) -> Unit:
         """The hidden units."""

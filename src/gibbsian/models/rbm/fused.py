@@ -1,0 +1,46 @@
+"""Contrastive divergence of Bernoulli RBMs as one function for a compiler: the twin of `contrast.bernoulli_contrast`.
+
+Data and chains share their products, everything else is fused around those.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gibbsian.fast.logistic import Logistic
+from gibbsian.models.rbm.contrast import one_of
+
+__all__ = ["fused_contrast"]
+
+
+def fused_contrast(
+    weight: Tensor,
+    visible_bias: Tensor,
+    hidden_bias: Tensor,
+    batch: Tensor,
+    chains: Tensor | None,
+    noise: Sequence[Tensor],
+    labels: int = 0,
+) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """F(batch).mean() - F(samples).mean(), the samples, and the gradients in W, b and c."""
+    n = len(batch)
+    up, down = Logistic(hidden_bias, weight), Logistic(visible_bias, weight.T)
+    a = up.logits(batch if chains is None else torch.cat([batch, chains]))
+    a_data, a = a[:n], a if chains is None else a[n:]
+    m = len(a)
+    for u in noise:
+        h = (u[: a.numel()].view_as(a) < torch.sigmoid(a)).to(a.dtype)
+        u_v, field = u[a.numel() :].view(m, -1), down.logits(h)
+        v = (u_v < torch.sigmoid(field)).to(a.dtype)
+        if labels:
+            v = torch.cat([one_of(field[:, :labels], u_v[:, :1]), v[:, labels:]], 1)
+        both = torch.cat([batch, v])  # the samples are written once, where the gradient's product reads them
+        v = both[n:]
+        a = up.logits(v)
+    pair = torch.cat([torch.sigmoid(a_data) * (-1 / n), torch.sigmoid(a) * (1 / m)])
+    g_weight = torch.mm(both.T.to(weight.dtype), pair.to(weight.dtype)).to(visible_bias.dtype)
+    g_b = v.mean(0) - batch.mean(0)
+    cumulants = [F.softplus(x).sum(1).mean() for x in (a, a_data)]  # by rows: a sum of everything keeps one core busy
+    return (g_b * visible_bias).sum() + cumulants[0] - cumulants[1], v, [g_weight, g_b, pair.sum(0)]
