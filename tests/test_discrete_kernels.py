@@ -365,7 +365,6 @@ def one_step(domain, kernel):
     (lambda: one_step(domains.Real(2), kernels.GibbsWithGradients()), DomainError),
     (lambda: one_step(domains.Binary(2), kernels.Gibbs()), CapabilityError),
     (lambda: one_step(domains.Real(2), kernels.Gibbs()), CapabilityError),
-    (lambda: kernels.Gibbs().inputs(torch.zeros(2, 2), 1, gen()), CapabilityError),
 ])  # fmt: skip
 def test_bad_input_is_refused(bad, error):
     with pytest.raises(error) as caught:

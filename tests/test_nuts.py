@@ -16,7 +16,7 @@ from gibbsian.testing import check_invariance
 
 
 def one_step(kernel, target, x, g=None):
-    inputs = kernel.inputs(x, 1, g or gen(15))
+    inputs = kernel.draw(target, x, 1, g or gen(15))
     return kernel.step(target, kernel.init(target, x), type(inputs)(*(part[0] for part in inputs)))
 
 

@@ -262,7 +262,7 @@ class Counting(Kernel):
     def init(self, energy: Any, x: torch.Tensor, clamp: Any = None) -> Any:
         return kernels.langevin.Positions(x, clamp)
 
-    def inputs(self, x: torch.Tensor, steps: int, generator: torch.Generator, start: int = 0) -> Any:
+    def draw(self, energy: Any, x: torch.Tensor, steps: int, generator: torch.Generator, start: int = 0) -> Any:
         return (torch.zeros(steps),)
 
     def step(self, energy: Any, state: Any, inputs: Any) -> Any:

@@ -9,7 +9,6 @@ from exact_targets import D, correlated, gen
 
 import gibbsian as gb
 from gibbsian import domains, energies, kernels, models
-from gibbsian.energy import Tempered
 from gibbsian.errors import ArgumentError, CapabilityError
 from gibbsian.sampling.chunks import advance, run_steps
 
@@ -203,8 +202,15 @@ def test_clamped_entries_stay_in_every_replica(per_chain, dense):
 
 
 def test_known_energies_are_reused_without_changing_the_chain():
-    class Other(Tempered):
+    class Other(gb.Energy):
         """Plain scaling that the kernel cannot recognize."""
+
+        def __init__(self, base, beta):
+            super().__init__(base.domain)
+            self.base, self.beta = base, beta
+
+        def forward(self, x):
+            return self.beta * self.base(x)
 
     class Same(gb.Energy):
         def forward(self, x):

@@ -295,21 +295,21 @@ class GlobalNoise(WithDefect):
 
 
 class Mutating(WithDefect):
-    def inputs(self, x, steps, generator, start=0):
+    def draw(self, energy, x, steps, generator, start=0):
         x += 0.0 if start else 1.0
-        return super().inputs(x, steps, generator, start)
+        return super().draw(energy, x, steps, generator, start)
 
 
 class Deaf(WithDefect):
-    def inputs(self, x, steps, generator, start=0):
-        return super().inputs(x, steps, torch.Generator().manual_seed(start), start)
+    def draw(self, energy, x, steps, generator, start=0):
+        return super().draw(energy, x, steps, torch.Generator().manual_seed(start), start)
 
 
 class CutDependent(WithDefect):
     """Draws the thresholds after all the normals of a chunk."""
 
-    def inputs(self, x, steps, generator, start=0):
-        drawn = super().inputs(x, steps, generator, start)
+    def draw(self, energy, x, steps, generator, start=0):
+        drawn = super().draw(energy, x, steps, generator, start)
         return drawn._replace(threshold=torch.rand(drawn.threshold.shape, generator=generator).log())
 
 

@@ -20,6 +20,7 @@ __all__ = [
     "BoundedModel",
     "ClampedModel",
     "Classifier",
+    "ConditionallySampleable",
     "ConditionedModel",
     "Contrast",
     "ContrastiveModel",
@@ -38,6 +39,7 @@ __all__ = [
     "LabeledModel",
     "LatentModel",
     "LayeredModel",
+    "Multiple",
     "NoiseLevels",
     "Normalized",
     "Pairwise",
@@ -68,6 +70,22 @@ class Sampleable(Protocol):
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """n exact independent draws `(n, *event)`."""
+
+
+@runtime_checkable
+class ConditionallySampleable(Protocol):
+    """Draws exactly from its own law with some entries held."""
+
+    def sample_conditional(self, x: Tensor, clamp: Tensor, *, generator: torch.Generator) -> Tensor:
+        """x with the entries of each row that `clamp` does not hold drawn given those that it does."""
+
+
+@runtime_checkable
+class Multiple(Protocol):
+    """A multiple of one energy in every row, so that what is known at one factor is known at all."""
+
+    def factors(self) -> Tensor:
+        """β, a number or one per row."""
 
 
 @runtime_checkable

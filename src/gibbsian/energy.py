@@ -316,6 +316,10 @@ class Tempered(Energy):
         beta = self.beta.to(x.dtype)
         return beta * energy, beta.reshape(-1, *[1] * (x.dim() - 1)) * score
 
+    def factors(self) -> Tensor:
+        """β."""
+        return self.beta
+
 
 class Mixture(Energy):
     """E(x) = -log Σ wᵢ exp(-Eᵢ(x)) / Zᵢ: normalized, so log Z = 0."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from gibbsian.capabilities import Family
+from gibbsian.capabilities import NoiseLevels
 from gibbsian.domains import Domain, Real
 from gibbsian.errors import ArgumentError, CapabilityError, DomainError
 from gibbsian.kernels.base import Info, Kernel, event_view, masked, positive, schedule_values
@@ -77,7 +77,7 @@ class AnnealedLangevin(Kernel):
         positive("step_size", self.step_size, "AnnealedLangevin")
 
     def check(self, energy: Any) -> None:
-        if not isinstance(energy, Family) or not isinstance(getattr(energy, "sigmas", None), Tensor):
+        if not isinstance(energy, NoiseLevels):
             raise CapabilityError(
                 f"AnnealedLangevin walks down a ladder of noise levels, which {type(energy).__name__} has not; use "
                 "models.NoiseConditionalScore (or any family with sigmas and given(sigma)), or kernels.Langevin"
@@ -95,9 +95,6 @@ class AnnealedLangevin(Kernel):
 
     def schedules(self) -> tuple[Any, ...]:
         return (self.step_size,)
-
-    def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> AnnealedInputs:
-        raise CapabilityError("the noise levels belong to the model; call draw(energy, x, ...)")
 
     def draw(self, energy: Any, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> AnnealedInputs:
         ladder = energy.sigmas.to(x)

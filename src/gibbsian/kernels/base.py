@@ -1,8 +1,10 @@
 """What a kernel is: one Markov transition, vectorized over chains, with its randomness as an argument.
 
-A kernel is a frozen dataclass of hyper-parameters. The runner asks it once for `init`, draws the random
-numbers and schedule values of many steps with `inputs`, and feeds them to `step` one by one, so eager and
-compiled chains see the same numbers and a changed step size never triggers a recompilation.
+    state = kernel.init(energy, x);   inputs = kernel.draw(energy, x, steps, generator);   step, step, step, ...
+
+The runner asks once for `init`, has the random numbers and schedule values of many steps drawn, and feeds them to
+`step` one by one, so eager and compiled chains see the same numbers and a changed step size never triggers a
+recompilation.
 """
 
 import math
@@ -32,6 +34,13 @@ class ChainState(NamedTuple):
     score: Tensor
     clamp: Tensor | None = None
 
+    def exchanged(self, rows: Tensor, factor: Tensor) -> Self:
+        """Each chain in the place of another, where the energy is `factor` (one a chain) times that of its old place."""
+        energy, score = (t.index_select(0, rows) for t in (self.energy, self.score))
+        return self._replace(
+            x=self.x.index_select(0, rows), energy=factor * energy, score=event_view(factor, score) * score
+        )
+
 
 class WalkState(NamedTuple):
     """Positions and their energies."""
@@ -39,6 +48,10 @@ class WalkState(NamedTuple):
     x: Tensor
     energy: Tensor
     clamp: Tensor | None = None
+
+    def exchanged(self, rows: Tensor, factor: Tensor) -> Self:
+        """As for a `ChainState`."""
+        return self._replace(x=self.x.index_select(0, rows), energy=factor * self.energy.index_select(0, rows))
 
 
 class Info(NamedTuple):
@@ -152,39 +165,82 @@ def gaussian_inputs(
 
 @dataclass(frozen=True)
 class Kernel(ABC):
-    """One Markov transition. See CONTRIBUTING.md for how to add one."""
+    """One Markov transition of all chains at once, as a frozen dataclass of hyper-parameters.
+
+    A new kernel writes `init`, `draw` and `step`, and says in class variables what it is. Parameters, positions and
+    what follows from them are tensors in the state, a named tuple; hyper-parameters reach `step` through the inputs,
+    never as numbers of `self`, so that changing them compiles nothing anew. All else has a default: `position`,
+    `energies` and `relocate` where the state is not a `ChainState` or `WalkState`; `target`, `total_steps`, `check`
+    for kernels that change the energy or refuse some; the last four methods for `gibbsian.warm_up`.
+
+    >>> from gibbsian.random import normals
+    >>> class Drift(NamedTuple):
+    ...     x: Tensor
+    ...     clamp: Tensor | None = None
+    >>> class Noise(NamedTuple):
+    ...     z: Tensor
+    >>> @dataclass(frozen=True)
+    ... class Brown(Kernel):  # Brownian motion: it forgets the energy
+    ...     adjusted: ClassVar[bool] = False
+    ...     needs_energy: ClassVar[bool] = False
+    ...
+    ...     def init(self, energy, x, clamp=None):
+    ...         return Drift(x, clamp)
+    ...
+    ...     def draw(self, energy, x, steps, generator, start=0):
+    ...         return Noise(normals(steps, x.numel(), generator, dtype=x.dtype, device=x.device).reshape(steps, *x.shape))
+    ...
+    ...     def step(self, energy, state, inputs):
+    ...         return Drift(state.x + masked(inputs.z, state.clamp), state.clamp), Info()
+    >>> import gibbsian as gb
+    >>> g = torch.Generator().manual_seed(0)
+    >>> gb.sample(gb.energies.Banana(), Brown(), torch.zeros(8, 2), steps=10, generator=g).samples.shape
+    torch.Size([10, 8, 2])
+    """
 
     domains: ClassVar[tuple[type[Domain], ...]] = (Real, Bounded)
     needs_energy: ClassVar[bool] = True  # False: a ScoreField is enough
     adjusted: ClassVar[bool] = True  # leaves exp(-E) exactly invariant
     unroll: ClassVar[int] = 10  # steps compiled into one graph
-    fixed_chunk: ClassVar[int | None] = None  # steps drawn at a time; 1 where a step draws as it goes
+    draws_in_steps: ClassVar[str] = ""  # why `step` must draw from a generator in its inputs: run eagerly, one by one
+    tuned: ClassVar[str] = ""  # the field with the step size that a warm-up adapts
+    has_mass: ClassVar[bool] = False  # and whether there is a mass for it
 
     @abstractmethod
     def init(self, energy: Any, x: Tensor, clamp: Tensor | None = None) -> Any:
         """The state at positions x; entries where `clamp` is True will not move."""
+
+    @abstractmethod
+    def draw(self, energy: Any, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> Any:
+        """What `steps` steps from number `start` on need besides the state: random numbers and schedule values.
+
+        A tuple (named, if you like) of tensors, each with the leading axis `steps`, from `gibbsian.random.normals` and
+        `uniforms`, which on the CPU do not depend on how a run is cut; `step` gets one slice after the other. How many
+        numbers there are may depend on the model (the hidden layer of a machine, the number of categorical sites). A
+        kernel that cannot know before hands its steps generators instead, and says why in `draws_in_steps`.
+        """
+
+    @abstractmethod
+    def step(self, energy: Any, state: Any, inputs: Any) -> tuple[Any, Any]:
+        """One transition of every chain: the new state, and an `Info` or `MetropolisInfo`."""
+
+    def position(self, state: Any) -> Tensor:
+        """The positions `(chains, *event)` in a state."""
+        return state.x
+
+    def energies(self, state: Any) -> Tensor | None:
+        """The energies that a state carries, one for every chain; None where it carries none."""
+        return state.energy if isinstance(state, ChainState | WalkState) else None
 
     def relocate(self, energy: Any, state: Any, x: Tensor) -> Any:
         """The state at other positions x with the same clamped entries. Kernels that carry more than positions
         and what follows from them (momenta) override it and keep that."""
         return self.init(energy, x, state.clamp)
 
-    @abstractmethod
-    def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> Any:
-        """Random numbers and schedule values of `steps` steps: a named tuple of tensors with that leading axis."""
-
-    def draw(self, energy: Any, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> Any:
-        """What the runners call for `inputs`: kernels whose random numbers depend on the model (the hidden layer
-        of a machine, the number of categorical sites) override it; kernels that wrap another call this one."""
-        return self.inputs(x, steps, generator, start)
-
-    @abstractmethod
-    def step(self, energy: Any, state: Any, inputs: Any) -> tuple[Any, Any]:
-        """One transition of every chain."""
-
-    def position(self, state: Any) -> Tensor:
-        """The positions `(chains, *event)` in a state."""
-        return state.x
+    def exchanged(self, state: Any, rows: Tensor, factor: Tensor) -> Any | None:
+        """The state with chains exchanged between multiples of one energy, if that can be had without computing it
+        anew: see `ChainState.exchanged`."""
+        return state.exchanged(rows, factor) if isinstance(state, ChainState | WalkState) else None
 
     def schedules(self) -> tuple[Any, ...]:
         """The hyper-parameters that may be given as one value a step."""
@@ -195,25 +251,25 @@ class Kernel(ABC):
         """Is there one value for every step, so that there cannot be more of them?"""
         return any(isinstance(value, Tensor) and value.dim() == 1 for value in self.schedules())
 
-    def energies(self, state: Any) -> Tensor | None:
-        """The energies that a state carries, one for every chain; None where it carries none."""
-        return state.energy if isinstance(state, ChainState | WalkState) else None
-
     def total_steps(self, energy: Any) -> int | None:
         """How many steps a run takes when nobody says; None where that must be said."""
         return None
 
     def target(self, energy: Any) -> Any:
-        """The energy that is handed to `init` and `step` (tempered or annealed kernels change it)."""
+        """The energy that is handed to `init`, `draw` and `step` (tempered or annealed kernels change it)."""
         return energy
 
     def clamped(self, clamp: Tensor) -> Self:
         """The kernel for chains of which the `clamp` entries do not move."""
         return self
 
-    def why_not_compiled(self) -> str | None:
-        """Why this kernel runs eagerly even when compilation is asked for; None where it compiles."""
+    def best_acceptance(self, moving: int) -> float | None:
+        """The mean acceptance that a warm-up should reach with so many moving entries; None where nobody knows."""
         return None
+
+    def probe(self) -> "Kernel":
+        """The kernel whose single moves tell the order of the step size: trajectories are judged by their first step."""
+        return self
 
     def check(self, energy: Any) -> None:
         """Refuse an energy that this kernel cannot sample, and say which kernels can."""

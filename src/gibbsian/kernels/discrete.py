@@ -108,7 +108,7 @@ class GibbsWithGradients(Kernel):
     def init(self, energy: Energy, x: Tensor, clamp: Tensor | None = None) -> ChainState:
         return start_state(energy, x, clamp)
 
-    def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> PickInputs:
+    def draw(self, energy: Any, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> PickInputs:
         u = uniforms(steps, 2 * len(x), generator, dtype=x.dtype, device=x.device).unflatten(1, (2, -1))
         return PickInputs(u[:, 0], u[:, 1].log())
 
@@ -167,6 +167,7 @@ class DiscreteLangevin(Kernel):
     step_size: float | Tensor
     adjusted: bool = field(default=True, kw_only=True)  # type: ignore[misc]
     domains: ClassVar[tuple[type[Domain], ...]] = (Binary, Spin, Categorical)
+    tuned: ClassVar[str] = "step_size"
 
     def __post_init__(self) -> None:
         positive("step_size", self.step_size, "DiscreteLangevin")
@@ -209,13 +210,11 @@ class DiscreteLangevin(Kernel):
     def schedules(self) -> tuple[Any, ...]:
         return (self.step_size,)
 
-    def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> FlipInputs:
-        return self._draw(x, x[0].numel(), steps, generator, start)
+    def best_acceptance(self, moving: int) -> float:
+        return 0.5
 
     def draw(self, energy: Any, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> FlipInputs:
-        return self._draw(x, site_count(energy.domain), steps, generator, start)
-
-    def _draw(self, x: Tensor, sites: int, steps: int, generator: torch.Generator, start: int) -> FlipInputs:
+        sites = site_count(energy.domain)
         u = uniforms(steps, len(x) * (sites + 1), generator, dtype=x.dtype, device=x.device)
         flips = u[:, : len(x) * sites].reshape(steps, len(x), sites)
         return FlipInputs(

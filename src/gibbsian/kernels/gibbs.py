@@ -52,9 +52,6 @@ class Gibbs(Kernel):
     def init(self, energy: Any, x: Tensor, clamp: Tensor | None = None) -> Positions:
         return Positions(x, clamp)
 
-    def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> Any:
-        raise CapabilityError("the random numbers of a Gibbs sweep depend on the model; call draw(energy, x, ...)")
-
     def draw(self, energy: Any, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> Any:
         return energy.gibbs_noise(x, steps, generator)
 
@@ -127,9 +124,6 @@ class SiteGibbs(Kernel):
 
     def energies(self, state: SiteState) -> Tensor | None:
         return state.energy
-
-    def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> SiteInputs:
-        raise CapabilityError("how many random numbers a sweep needs depends on the domain; call draw(energy, x, ...)")
 
     def draw(self, energy: Any, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> SiteInputs:
         width, sites = (2 if self.scan == "random" else 1), site_count(energy.domain)

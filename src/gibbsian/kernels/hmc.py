@@ -13,6 +13,7 @@ from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError
 from gibbsian.kernels.base import (
     ChainState,
+    Kernel,
     MetropolisInfo,
     MoveInputs,
     event_view,
@@ -58,6 +59,7 @@ class HMC(Massive):
     mass: float | Tensor | None = None
     jitter: float = 0.0
     metric: Metric = field(init=False, repr=False, compare=False)
+    tuned: ClassVar[str] = "step_size"
 
     def __post_init__(self) -> None:
         name = type(self).__name__
@@ -78,7 +80,13 @@ class HMC(Massive):
     def schedules(self) -> tuple[Any, ...]:
         return (self.step_size,)
 
-    def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> MoveInputs:
+    def best_acceptance(self, moving: int) -> float:
+        return 0.8
+
+    def probe(self) -> Kernel:
+        return MALA(self.step_size, mass=self.mass)
+
+    def draw(self, energy: Any, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> MoveInputs:
         return gaussian_inputs(x, steps, generator, self.step_size, start, jitter=self.jitter)
 
     def step(self, energy: Energy, state: ChainState, inputs: MoveInputs) -> tuple[ChainState, MetropolisInfo]:
@@ -119,3 +127,6 @@ class MALA(HMC):
 
     leapfrog_steps: int = field(default=1, init=False)
     unroll: ClassVar[int] = 10
+
+    def best_acceptance(self, moving: int) -> float:
+        return 0.574

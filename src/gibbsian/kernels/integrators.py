@@ -4,7 +4,7 @@ H(x, v) = E(x) + ½ vᵀM⁻¹v,   v the momentum,   ẋ = M⁻¹v,   v̇ = -∇
 """
 
 from dataclasses import replace
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -133,6 +133,7 @@ def _matvec(matrix: Tensor, v: Tensor) -> Tensor:
 class Massive(Kernel):
     """What kernels with momenta share: a metric, checked against walls and positions, and restricted to entries that move."""
 
+    has_mass: ClassVar[bool] = True
     metric: Metric
 
     def check(self, energy: Any) -> None:

@@ -61,7 +61,7 @@ class Langevin(Kernel):
     def schedules(self) -> tuple[Any, ...]:
         return (self.step_size,)
 
-    def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> MoveInputs:
+    def draw(self, energy: Any, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> MoveInputs:
         z = normal_inputs(x, steps, generator)
         return MoveInputs(z, z.new_empty(steps, 0), schedule_values(self.step_size, steps, start, x, "step_size"))
 
@@ -107,7 +107,7 @@ class ShortRunLangevin(Kernel):
     >>> ShortRunLangevin(step_size=10.0, noise=0.005, clip=0.03).temperature
     1.25e-06
     >>> falling = ShortRunLangevin(step_size=1.0, noise=0.01, last=0.01, cycle=3)
-    >>> falling.inputs(torch.zeros(1, 2), 4, torch.Generator()).step_size
+    >>> falling.draw(None, torch.zeros(1, 2), 4, torch.Generator()).step_size
     tensor([1.0000, 0.1000, 0.0100, 1.0000])
     """
 
@@ -155,7 +155,7 @@ class ShortRunLangevin(Kernel):
     def schedules(self) -> tuple[Any, ...]:
         return self.step_size, self.noise
 
-    def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> ShortRunInputs:
+    def draw(self, energy: Any, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> ShortRunInputs:
         return ShortRunInputs(
             normal_inputs(x, steps, generator),
             self._steps(steps, start, x),

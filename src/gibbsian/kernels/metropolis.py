@@ -5,12 +5,12 @@ accept x' with probability min(1, exp(-E(x') + E(x)) · q(x|x') / q(x'|x))
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
-from gibbsian.capabilities import Sampleable
+from gibbsian.capabilities import ConditionallySampleable, Sampleable, require
 from gibbsian.domains import Bounded, Domain
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, ShapeError
@@ -52,6 +52,7 @@ class RandomWalk(Kernel):
 
     scale: float | Tensor
     unroll: ClassVar[int] = 50
+    tuned: ClassVar[str] = "scale"
 
     def __post_init__(self) -> None:
         positive("scale", self.scale, "RandomWalk")
@@ -63,7 +64,10 @@ class RandomWalk(Kernel):
     def schedules(self) -> tuple[Any, ...]:
         return (self.scale,)
 
-    def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> MoveInputs:
+    def best_acceptance(self, moving: int) -> float:
+        return 0.44 if moving == 1 else 0.234
+
+    def draw(self, energy: Any, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> MoveInputs:
         return gaussian_inputs(x, steps, generator, self.scale, start, name="scale")
 
     def step(self, energy: Energy, state: WalkState, inputs: MoveInputs) -> tuple[WalkState, MetropolisInfo]:
@@ -94,13 +98,6 @@ class DrawInputs(NamedTuple):
     threshold: Tensor
 
 
-class Conditionable(Protocol):
-    """A proposal that can be drawn from with some entries held fixed."""
-
-    def sample_conditional(self, x: Tensor, clamp: Tensor, *, generator: torch.Generator) -> Tensor:
-        """Draw the entries of each row that are not held given those that are."""
-
-
 def _thresholds(x: Tensor, steps: int, generator: torch.Generator) -> Tensor:
     return torch.rand(steps, len(x), generator=generator, dtype=x.dtype, device=x.device).log()
 
@@ -122,7 +119,7 @@ class Independence(Kernel):
 
     proposal: Energy
     domains: ClassVar[tuple[type[Domain], ...]] = (Domain,)
-    fixed_chunk: ClassVar[int | None] = 1
+    draws_in_steps: ClassVar[str] = "Independence draws whole states from its proposal while it runs"
 
     def __post_init__(self) -> None:
         if not isinstance(self.proposal, Energy) or not isinstance(self.proposal, Sampleable):
@@ -139,18 +136,16 @@ class Independence(Kernel):
             )
 
     def init(self, energy: Energy, x: Tensor, clamp: Tensor | None = None) -> IndependenceState:
-        if clamp is not None and not hasattr(self.proposal, "sample_conditional"):
-            raise CapabilityError(
-                f"clamping with Independence needs a proposal with exact conditionals, which {type(self.proposal).__name__} "
-                "has not; use energies.Gaussian as proposal, or RandomWalk, MALA or HMC"
-            )
+        if clamp is not None:
+            advice = "use energies.Gaussian as proposal, or RandomWalk, MALA or HMC"
+            require(self.proposal, ConditionallySampleable, "the proposal of Independence with a clamp", advice)
         with torch.no_grad():
             return IndependenceState(x, energy(x), self.proposal(x), clamp)
 
     def energies(self, state: IndependenceState) -> Tensor:
         return state.energy
 
-    def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> DrawInputs:
+    def draw(self, energy: Any, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> DrawInputs:
         return DrawInputs([generator] * steps, _thresholds(x, steps, generator))
 
     def step(
@@ -169,9 +164,6 @@ class Independence(Kernel):
             where_chain(accepted, new, x), torch.where(accepted, e_new, e), torch.where(accepted, q_new, q), clamp
         )
         return state, MetropolisInfo(log_ratio)
-
-    def why_not_compiled(self) -> str | None:
-        return "Independence draws whole states from its proposal while it runs"
 
 
 @dataclass(frozen=True)
@@ -199,7 +191,7 @@ class Metropolis(Kernel):
     log_density: Callable[[Tensor, Tensor], Tensor] | None = None
     symmetric: bool = False
     domains: ClassVar[tuple[type[Domain], ...]] = (Domain,)
-    fixed_chunk: ClassVar[int | None] = 1
+    draws_in_steps: ClassVar[str] = "Metropolis calls your proposal with a generator while it runs"
 
     def __post_init__(self) -> None:
         if not callable(self.propose):
@@ -216,7 +208,7 @@ class Metropolis(Kernel):
         with torch.no_grad():
             return WalkState(x, energy(x), clamp)
 
-    def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> DrawInputs:
+    def draw(self, energy: Any, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> DrawInputs:
         return DrawInputs([generator] * steps, _thresholds(x, steps, generator))
 
     def step(self, energy: Energy, state: WalkState, inputs: DrawInputs) -> tuple[WalkState, MetropolisInfo]:
@@ -241,6 +233,3 @@ class Metropolis(Kernel):
         accepted = metropolis_test(log_ratio, inputs.threshold)
         state = WalkState(where_chain(accepted, new, x), torch.where(accepted, e_new, e), clamp)
         return state, MetropolisInfo(log_ratio)
-
-    def why_not_compiled(self) -> str | None:
-        return "Metropolis calls your proposal with a generator while it runs"

@@ -17,12 +17,13 @@ from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError
 from gibbsian.kernels.base import (
     ChainState,
+    Kernel,
     event_view,
     masked,
     positive,
     schedule_values,
 )
-from gibbsian.kernels.hmc import DIVERGENCE
+from gibbsian.kernels.hmc import DIVERGENCE, MALA
 from gibbsian.kernels.integrators import Massive, Metric, Point, leapfrog
 from gibbsian.random import normals
 
@@ -241,7 +242,8 @@ class NUTS(Massive):
     max_depth: int = 10
     mass: float | Tensor | None = None
     metric: Metric = field(init=False, repr=False, compare=False)
-    fixed_chunk: ClassVar[int | None] = 1
+    draws_in_steps: ClassVar[str] = "NUTS grows trajectories whose length depends on the chains; HMC compiles"
+    tuned: ClassVar[str] = "step_size"
 
     def __post_init__(self) -> None:
         positive("step_size", self.step_size, "NUTS")
@@ -255,7 +257,13 @@ class NUTS(Massive):
     def schedules(self) -> tuple[Any, ...]:
         return (self.step_size,)
 
-    def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> NutsInputs:
+    def best_acceptance(self, moving: int) -> float:
+        return 0.8
+
+    def probe(self) -> Kernel:
+        return MALA(self.step_size, mass=self.mass)
+
+    def draw(self, energy: Any, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> NutsInputs:
         z = normals(steps, x.numel(), generator, dtype=x.dtype, device=x.device).reshape(steps, *x.shape)
         sizes = schedule_values(self.step_size, steps, start, x, "step_size")
         # a generator for each step: how much a step draws depends on the longest trajectory, and no chain may
@@ -303,6 +311,3 @@ class NUTS(Massive):
                 break
         info = NutsInfo(tally.acceptance / tally.leapfrogs, tally.diverged, depth, tally.leapfrogs)
         return ChainState(chosen.x, chosen.energy, chosen.score, clamp), info
-
-    def why_not_compiled(self) -> str | None:
-        return "NUTS grows trajectories whose length depends on the chains; HMC compiles"

@@ -1,20 +1,19 @@
 """Parallel tempering: replicas at several temperatures that exchange their positions."""
 
-from collections import namedtuple
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
+from gibbsian.capabilities import Multiple
 from gibbsian.domains import Domain
-from gibbsian.energy import Energy, Tempered
+from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError
-from gibbsian.kernels.base import ChainState, Info, Kernel, WalkState, metropolis_test, where_chain
+from gibbsian.kernels.base import Info, Kernel, metropolis_test, where_chain
 from gibbsian.random import uniforms
-from gibbsian.trees import field_names, like_tuple
+from gibbsian.trees import like_tuple
 
 __all__ = ["ParallelTempering"]
 
@@ -43,6 +42,7 @@ class Replicas(nn.Module):
         super().__init__()
         self.energy, self.betas, self.domain = energy, betas, energy.domain
         self.like: tuple[Any, ...] = ()
+        self.scales = False  # whether temperatures multiply one energy
 
     def fit(self, x: Tensor) -> None:
         """Make ready for these rows; called before steps, never inside one."""
@@ -58,20 +58,15 @@ class Replicas(nn.Module):
         self.ratio = self.beta / self.beta[self.partner]
         self.tried = (other[:, :-1] == index[1:]).to(x)
         self.model = self.energy.annealed(self.beta)
+        self.scales = isinstance(self.model, Multiple)
         self.like = (len(x), x.dtype, x.device)
 
 
-@cache
-def _inputs_type(inner: Any, size: int) -> Any:
-    """A named tuple of the inner kernel's inputs and the thresholds of swaps: flat, as runners take it."""
-    make: Any = namedtuple
-    flat = make("TemperingInputs", [*field_names(inner, size), "swap_threshold"])
-    flat.inner = inner
-    return flat
+class TemperingInputs(NamedTuple):
+    """Inputs of the inner kernel, and the thresholds of swaps."""
 
-
-def _inner_inputs(inputs: Any) -> Any:
-    return like_tuple(type(inputs).inner, inputs[:-1])
+    inner: Any
+    threshold: Tensor  # (rows,) log of a uniform number
 
 
 @dataclass(frozen=True)
@@ -137,12 +132,9 @@ class ParallelTempering(Kernel):
         return max(1, self.kernel.unroll // 4)
 
     @property
-    def fixed_chunk(self) -> int | None:  # type: ignore[override]
+    def draws_in_steps(self) -> str:  # type: ignore[override]
         """As the inner kernel."""
-        return self.kernel.fixed_chunk
-
-    def why_not_compiled(self) -> str | None:
-        return self.kernel.why_not_compiled()
+        return self.kernel.draws_in_steps
 
     def schedules(self) -> tuple[Any, ...]:
         return self.kernel.schedules()
@@ -197,35 +189,31 @@ class ParallelTempering(Kernel):
         swaps, tries = (x.new_zeros(len(self.betas) - 1) for _ in range(2))
         return TemperingState(self.kernel.init(energy.model, x, clamp), turn, swaps, tries)
 
-    def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> Any:
-        return self._drawn(self.kernel.inputs, self._rows(x), steps, generator, start)
-
-    def draw(self, energy: Replicas, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> Any:
-        rows = self._rows(x)
-        energy.fit(rows)
-        return self._drawn(lambda *rest: self.kernel.draw(energy.model, *rest), rows, steps, generator, start)
-
-    def _drawn(self, draw: Any, x: Tensor, steps: int, generator: torch.Generator, start: int) -> Any:
+    def draw(
+        self, energy: Replicas, x: Tensor, steps: int, generator: torch.Generator, start: int = 0
+    ) -> TemperingInputs:
         """Step by step, so that the numbers do not depend on how a run is cut."""
-        parts = []
+        x = self._rows(x)
+        energy.fit(x)
+        inner, swaps = [], []
         for i in range(steps):
-            inner = draw(x, 1, generator, start + i)
-            kind: Any = type(inner)
-            swap = uniforms(1, len(x), generator, dtype=x.dtype, device=x.device).log()
-            parts.append(_inputs_type(kind, len(inner))(*inner, swap))
-        all_steps = [
-            torch.cat(p) if isinstance(p[0], Tensor) else [one for part in p for one in part]
-            for p in zip(*parts, strict=True)
-        ]
-        inputs, replicas = type(parts[0])(*all_steps), len(self.betas)
-        size = getattr(inputs, "step_size", None)
-        if isinstance(size, Tensor) and size.dim() == 2 and size.shape[1] == replicas != len(x):
-            inputs = inputs._replace(step_size=size.repeat_interleave(len(x) // replicas, 1))
-        return inputs
+            inner.append(self.kernel.draw(energy.model, x, 1, generator, start + i))
+            swaps.append(uniforms(1, len(x), generator, dtype=x.dtype, device=x.device).log())
+        joined = [self._joined(parts, len(x)) for parts in zip(*inner, strict=True)]
+        return TemperingInputs(like_tuple(type(inner[0]), joined), torch.cat(swaps))
+
+    def _joined(self, parts: Sequence[Any], rows: int) -> Any:
+        """One part of the inputs of all steps; what is given for every temperature is repeated for its chains."""
+        if not isinstance(parts[0], Tensor):
+            return [one for part in parts for one in part]
+        whole, replicas = torch.cat(list(parts)), len(self.betas)
+        if whole.dim() == 2 and whole.shape[1] == replicas != rows:
+            whole = whole.repeat_interleave(rows // replicas, 1)
+        return whole
 
     def step(self, energy: Replicas, state: TemperingState, inputs: Any) -> tuple[TemperingState, Info]:
-        inner, info = self.kernel.step(energy.model, state.inner, _inner_inputs(inputs))
-        inner, log_ratio = self._swap(energy, inner, state.turn, inputs.swap_threshold)
+        inner, info = self.kernel.step(energy.model, state.inner, inputs.inner)
+        inner, log_ratio = self._swap(energy, inner, state.turn, inputs.threshold)
         replicas = len(self.betas)
         rate = torch.where(log_ratio.isnan(), 0.0, log_ratio.clamp(max=0).exp())
         tried = energy.tried.index_select(0, state.turn)[0]
@@ -240,21 +228,15 @@ class ParallelTempering(Kernel):
         """Exchange the positions of neighbors, and the log of the ratio of every row's try."""
         x = self.kernel.position(inner)
         partner = energy.partner.index_select(0, turn)[0]
-        there = x.index_select(0, partner)
-        plain = type(energy.model) is Tempered and isinstance(inner, ChainState | WalkState)
-        if plain:  # the partner's energy and score, scaled, are known
-            ratio = energy.ratio.index_select(0, turn)[0]
-            moved = {"x": there, "energy": ratio * inner.energy.index_select(0, partner)}
-            if isinstance(inner, ChainState):
-                score = inner.score.index_select(0, partner)
-                moved["score"] = ratio.reshape(-1, *[1] * (x.dim() - 1)) * score
-            other = inner._replace(**moved)
-        else:
-            other = self.kernel.relocate(energy.model, inner, there)
-        here, moved_to = self.kernel.energies(inner), self.kernel.energies(other)
-        if here is None or moved_to is None:
-            here, moved_to = energy.model(x), energy.model(there)
-        gain = here - moved_to  # Eᵢ(xᵢ) - Eᵢ(xⱼ)
+        other = None
+        if energy.scales:
+            other = self.kernel.exchanged(inner, partner, energy.ratio.index_select(0, turn)[0])
+        if other is None:
+            other = self.kernel.relocate(energy.model, inner, x.index_select(0, partner))
+        here, there = self.kernel.energies(inner), self.kernel.energies(other)
+        if here is None or there is None:
+            here, there = energy.model(x), energy.model(self.kernel.position(other))
+        gain = here - there  # Eᵢ(xᵢ) - Eᵢ(xⱼ)
         log_ratio = gain + gain.index_select(0, partner)
         first = torch.minimum(partner, torch.arange(len(x), device=x.device))  # a pair has one threshold
         accepted = metropolis_test(log_ratio, threshold.index_select(0, first))

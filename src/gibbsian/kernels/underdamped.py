@@ -4,7 +4,7 @@ dx = M⁻¹v dt,   dv = s(x) dt - γv dt + √(2γM) dW
 """
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from gibbsian.domains import Bounded
 from gibbsian.errors import CapabilityError
 from gibbsian.kernels.base import (
     Info,
+    Kernel,
     MetropolisInfo,
     event_view,
     gaussian_inputs,
@@ -22,7 +23,7 @@ from gibbsian.kernels.base import (
     schedule_values,
     where_chain,
 )
-from gibbsian.kernels.hmc import DIVERGENCE
+from gibbsian.kernels.hmc import DIVERGENCE, MALA
 from gibbsian.kernels.integrators import Massive, Metric, Point, leapfrog, reflect
 from gibbsian.kernels.langevin import normal_inputs
 
@@ -87,6 +88,7 @@ class UnderdampedLangevin(Massive):
     mass: float | Tensor | None = None
     adjusted: bool = field(default=False, kw_only=True)  # type: ignore[misc]  # here every instance decides
     metric: Metric = field(init=False, repr=False, compare=False)
+    tuned: ClassVar[str] = "step_size"
 
     def __post_init__(self) -> None:
         positive("step_size", self.step_size, "UnderdampedLangevin")
@@ -103,6 +105,12 @@ class UnderdampedLangevin(Massive):
         e, s = energy.energy_and_score(x) if self.adjusted else (None, energy.score(x))
         return KineticState(x, torch.zeros_like(x), e, masked(s, clamp), x.new_zeros(()), clamp)
 
+    def best_acceptance(self, moving: int) -> float:
+        return 0.9  # it turns round at every refusal, so it wants few of them
+
+    def probe(self) -> Kernel:
+        return MALA(self.step_size, mass=self.mass)
+
     def energies(self, state: KineticState) -> Tensor | None:
         return state.energy
 
@@ -112,7 +120,7 @@ class UnderdampedLangevin(Massive):
     def schedules(self) -> tuple[Any, ...]:
         return self.step_size, self.friction
 
-    def inputs(self, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> KineticInputs:
+    def draw(self, energy: Any, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> KineticInputs:
         friction = schedule_values(self.friction, steps, start, x, "friction")
         if self.adjusted:
             return KineticInputs(*gaussian_inputs(x, steps, generator, self.step_size, start), friction)

@@ -21,16 +21,22 @@ Steps = tuple[Any, list[Tensor], list[Info]]  # the state after some steps, and 
 def chunk_size(kernel: Kernel, x: Tensor) -> int:
     """Steps whose random numbers are drawn at a time: what is compiled into one graph, on CUDA what is captured in
     one (eager runs draw alike, so that both see the same numbers)."""
-    if kernel.fixed_chunk or not x.is_cuda:
-        return kernel.fixed_chunk or kernel.unroll
-    return max(1, min(100, (1 << 25) // x.numel()))
+    if kernel.draws_in_steps:
+        return 1
+    return max(1, min(100, (1 << 25) // x.numel())) if x.is_cuda else kernel.unroll
 
 
 def _per_step(inputs: Any) -> Iterator[Any]:
     """Cut inputs with a leading step axis into the inputs of single steps."""
-    parts = [t.unbind(0) if isinstance(t, Tensor) else t for t in inputs]
+    parts = [_split(part) for part in inputs]
     make = type(inputs)._make if is_named(type(inputs)) else tuple
     yield from map(make, zip(*parts, strict=True))
+
+
+def _split(part: Any) -> Any:
+    if isinstance(part, Tensor):
+        return part.unbind(0)
+    return list(_per_step(part)) if isinstance(part, tuple) else part
 
 
 def one_step(energy: Any, kernel: Kernel, state: Any, inputs: Any) -> tuple[Any, Any]:

@@ -88,11 +88,10 @@ class CompiledSteps(EagerSteps):
         self.saves = 0.0  # seconds saved by each chunk
         self.captured = any(t.is_cuda for t in tensors_of(state))
         self.key = _signature(kernel, state, size)
-        why = kernel.why_not_compiled()
-        if why is not None:
+        if kernel.draws_in_steps:
             self.chunk = _Chunk()
-            self.chunk.failure = why
-            warnings.warn(f"sampling eagerly, because {why}", CompileWarning, stacklevel=3)
+            self.chunk.failure = kernel.draws_in_steps
+            warnings.warn(f"sampling eagerly, because {self.note}", CompileWarning, stacklevel=3)
         else:
             self.chunk = _chunk(energy, *self.key, *self._addresses())
 

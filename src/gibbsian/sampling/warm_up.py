@@ -6,7 +6,7 @@ M ← Cov(x)⁻¹, or its diagonal, from the draws of all chains in windows that
 
 import math
 import warnings
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -14,26 +14,12 @@ from torch import Tensor
 
 from gibbsian.errors import AdaptationWarning, ArgumentError, CapabilityError, DivergenceError
 from gibbsian.kernels.base import Kernel
-from gibbsian.kernels.discrete import DiscreteLangevin
-from gibbsian.kernels.hmc import HMC, MALA
-from gibbsian.kernels.metropolis import RandomWalk
-from gibbsian.kernels.nuts import NUTS
-from gibbsian.kernels.underdamped import UnderdampedLangevin
 from gibbsian.progress import progress_bar
 from gibbsian.random import require_generator
 from gibbsian.sampling.checks import check_energies, check_start, clamp_mask
 from gibbsian.sampling.trace import Trace
 
 __all__ = ["WarmUp", "warm_up"]
-
-# The first class that fits counts. Guided HMC turns round at every refusal, so it wants few of them.
-TARGETS: dict[type[Kernel], float] = {
-    MALA: 0.574,
-    HMC: 0.8,
-    NUTS: 0.8,
-    UnderdampedLangevin: 0.9,
-    DiscreteLangevin: 0.5,
-}
 
 
 class WarmUp(NamedTuple):
@@ -170,45 +156,27 @@ def warm_up(
     >>> bool(0.7 < trace.acceptance < 0.9), bool(300 < 1 / warmed.kernel.mass[1] < 500)
     (True, True)
     """
-    size = _size_field(kernel)
+    _check_tuned(kernel)
     kernel.check(energy)
     if steps < 1 or int(steps) != steps:
         raise ArgumentError(f"steps={steps}: the length of the warm-up must be a whole number from 1 on")
-    has_mass = any(f.name == "mass" for f in fields(kernel))
-    mass = ("diagonal" if has_mass else None) if mass == "auto" else mass
-    if mass not in {None, "diagonal", "dense"}:
-        raise ArgumentError(f"mass={mass!r}: expected 'diagonal', 'dense', 'auto' or None")
-    if mass is not None and not has_mass:
-        raise ArgumentError(f"{type(kernel).__name__} has no mass to adapt; leave mass out, or use MALA, HMC or NUTS")
+    mass = _which_mass(kernel, mass)
     check_start(energy, x0)
     generator = require_generator(generator, x0.device)
     if mass == "dense":
         replace(kernel, mass=torch.eye(max(2, x0[0].numel()))).check(energy)  # type: ignore[call-arg]
     with torch.no_grad():
-        run = _Run(energy, kernel, size, x0, clamp_mask(clamp, x0, energy.domain), generator)
-        target = _target(kernel, run.clamp, x0) if target_acceptance is None else target_acceptance
-        if not 0 < target < 1:
-            raise ArgumentError(f"target_acceptance={target}: expected a probability between 0 and 1, such as 0.8")
+        clamp = clamp_mask(clamp, x0, energy.domain)
+        target = _target(kernel, clamp, x0, target_acceptance)
+        run = _Run(energy, kernel, x0, clamp, mass, target, generator)
         edges = windows(steps) if mass is not None else []
-        estimate = Covariance(x0, mass == "dense")
-        tuner = DualAveraging(run.first_guess(), target)
-        recent: list[float] = []
-        divergences = torch.zeros(len(x0), dtype=torch.long, device=x0.device)
         with progress_bar(steps, f"warm-up of {type(kernel).__name__}", progress) as tick:
             for at in range(steps):
-                acceptance, diverged = run.step(math.exp(tuner.log_step), at)
-                divergences += diverged
-                tuner.update(acceptance)
-                recent.append(acceptance)
+                acceptance, step_size = run.step(at)
                 if edges and edges[0] <= at < edges[-1]:
-                    estimate.update(run.position)
-                    if at + 1 in edges:
-                        run.reshape(estimate.mass(run.held_event), math.exp(tuner.log_average))
-                        estimate = Covariance(x0, mass == "dense")
-                        tuner, recent = DualAveraging(run.first_guess(), target), []
-                tick(1, acceptance=acceptance, step=math.exp(tuner.log_step))
-        reached = sum(recent[len(recent) // 2 :]) / max(1, len(recent) - len(recent) // 2)
-        new = replace(run.kernel, **{size: math.exp(tuner.log_average)})
+                    run.learn_mass(last=at + 1 in edges)
+                tick(1, acceptance=acceptance, step=step_size)
+        reached = run.recent_acceptance()
         if abs(reached - target) > 0.2:
             warnings.warn(
                 f"the warm-up of {type(kernel).__name__} ended at acceptance {reached:.2f}, far from its target "
@@ -216,65 +184,84 @@ def warm_up(
                 AdaptationWarning,
                 stacklevel=2,
             )
+        new = run.adapted()
         trace = Trace(
             samples=None,
             last=run.position,
             acceptance=torch.tensor(reached, dtype=torch.float64, device=x0.device),
-            divergences=divergences,
+            divergences=run.divergences,
             steps=steps,
-            kernel=new if run.clamp is None else new.clamped(run.clamp),
+            kernel=new if clamp is None else new.clamped(clamp),
             state=run.state,
-            clamp=run.clamp,
+            clamp=clamp,
         )
     return WarmUp(new, trace)
 
 
-def _size_field(kernel: Any) -> str:
-    """The name of the step size, or why there is none to adapt."""
+def _check_tuned(kernel: Any) -> None:
+    """Refuse a kernel without a step size to adapt, or without an acceptance to adapt it by."""
     if not isinstance(kernel, Kernel):
         raise ArgumentError(f"kernel is a {type(kernel).__name__}, expected one of gibbsian.kernels, such as NUTS")
-    name = type(kernel).__name__
+    name, size = type(kernel).__name__, kernel.tuned
     if not kernel.adjusted:
         raise CapabilityError(
             f"{name} is unadjusted: it refuses nothing, so there is no acceptance to steer its step size by, and its "
             "bias grows with the step; warm up MALA, HMC or NUTS, or choose the step by the bias you can bear"
         )
-    names = {f.name for f in fields(kernel)} & {"step_size", "scale"}
-    if not names:
+    if not size:
         raise CapabilityError(
             f"{name} has no step size to adapt; warm-up is for RandomWalk, MALA, HMC, NUTS, the adjusted "
             "UnderdampedLangevin and DiscreteLangevin (for ParallelTempering warm up its inner kernel)"
         )
-    size = names.pop()
     if torch.as_tensor(getattr(kernel, size)).dim():
         raise ArgumentError(
             f"{name}({size}=...) is a schedule or one value per chain; warm-up finds one number, so start it with one"
         )
-    return size
 
 
-def _target(kernel: Kernel, clamp: Tensor | None, x: Tensor) -> float:
-    if isinstance(kernel, RandomWalk):
-        moving = x[0].numel() if clamp is None else int((~clamp).expand_as(x)[0].sum())
-        return 0.44 if moving == 1 else 0.234
-    for kind, target in TARGETS.items():
-        if isinstance(kernel, kind):
-            return target
-    raise ArgumentError(f"say which acceptance {type(kernel).__name__} should reach, such as target_acceptance=0.6")
+def _which_mass(kernel: Kernel, mass: str | None) -> str | None:
+    """The kind of mass that is adapted: "diagonal", "dense" or none."""
+    if mass == "auto":
+        return "diagonal" if kernel.has_mass else None
+    if mass not in {None, "diagonal", "dense"}:
+        raise ArgumentError(f"mass={mass!r}: expected 'diagonal', 'dense', 'auto' or None")
+    if mass is not None and not kernel.has_mass:
+        raise ArgumentError(f"{type(kernel).__name__} has no mass to adapt; leave mass out, or use MALA, HMC or NUTS")
+    return mass
+
+
+def _target(kernel: Kernel, clamp: Tensor | None, x: Tensor, asked: float | None) -> float:
+    """The acceptance to be reached: what was asked for, else what suits the kernel."""
+    moving = x[0].numel() if clamp is None else int((~clamp).expand_as(x)[0].sum())
+    target = kernel.best_acceptance(moving) if asked is None else asked
+    if target is None:
+        raise ArgumentError(f"say which acceptance {type(kernel).__name__} should reach, such as target_acceptance=0.6")
+    if not 0 < target < 1:
+        raise ArgumentError(f"target_acceptance={target}: expected a probability between 0 and 1, such as 0.8")
+    return target
 
 
 class _Run:
     """Chains of a kernel whose step size and mass change on the way."""
 
     def __init__(
-        self, energy: Any, kernel: Kernel, size: str, x: Tensor, clamp: Tensor | None, generator: torch.Generator
+        self,
+        energy: Any,
+        kernel: Kernel,
+        x: Tensor,
+        clamp: Tensor | None,
+        mass: str | None,
+        target: float,
+        generator: torch.Generator,
     ) -> None:
-        self.energy, self.kernel, self.size, self.clamp, self.generator = energy, kernel, size, clamp, generator
-        self.guess = float(torch.as_tensor(getattr(kernel, size)))
+        self.energy, self.kernel, self.clamp, self.generator = energy, kernel, clamp, generator
+        self.dense, self.acceptance = mass == "dense", target
         self.held_event = None if clamp is None else clamp.expand_as(x).all(0).flatten()
+        self.divergences = torch.zeros(len(x), dtype=torch.long, device=x.device)
         self.position = x.detach().clone()
         self._start()
         check_energies(self.unit, self.state, self.position)
+        self._tune(float(torch.as_tensor(getattr(kernel, kernel.tuned))))
 
     def _start(self) -> None:
         """Fresh state: momenta that belonged to another mass are drawn anew."""
@@ -282,37 +269,58 @@ class _Run:
         self.target = self.unit.target(self.energy)
         self.state = self.unit.init(self.target, self.position, self.clamp)
 
+    def _tune(self, guess: float) -> None:
+        """Begin to adapt the step size, from the order of magnitude of a guess."""
+        self.tuner = DualAveraging(self._first_guess(guess), self.acceptance)
+        self.recent: list[float] = []
+        self.draws = Covariance(self.position, self.dense)
+
     def _unit(self, kernel: Kernel) -> Kernel:
         """The kernel at step size 1, which is then multiplied in step by step: no new kernel every step."""
-        unit = replace(kernel, **{self.size: 1.0})
+        unit = replace(kernel, **{kernel.tuned: 1.0})
         return unit if self.clamp is None else unit.clamped(self.clamp)
 
-    def reshape(self, mass: Tensor | None, guess: float) -> None:
-        """Take on another mass, if there is one."""
+    def step(self, at: int) -> tuple[float, float]:
+        """One step of all chains: their mean acceptance, and the next step size."""
+        self.state, info = self._move(self.unit, self.state, math.exp(self.tuner.log_step), at)
+        self.position = self.unit.position(self.state)
+        self.divergences += info.diverged
+        acceptance = float(info.acceptance.mean())
+        self.tuner.update(acceptance)
+        self.recent.append(acceptance)
+        return acceptance, math.exp(self.tuner.log_step)
+
+    def learn_mass(self, last: bool) -> None:
+        """Take the draws of this step into account; at the last of a window take on the mass that they tell."""
+        self.draws.update(self.position)
+        if not last:
+            return
+        mass = self.draws.mass(self.held_event)
         if mass is not None:
             self.kernel = replace(self.kernel, mass=mass)  # type: ignore[call-arg]
-        self.guess = guess
         self._start()
+        self._tune(math.exp(self.tuner.log_average))
 
-    def step(self, step_size: float, at: int) -> tuple[float, Tensor]:
-        """One step of all chains: their mean acceptance, and who diverged."""
-        self.state, info = self._move(self.unit, self.state, step_size, at)
-        self.position = self.unit.position(self.state)
-        return float(info.acceptance.mean()), info.diverged
+    def recent_acceptance(self) -> float:
+        """The mean over the later half of the steps since the last mass."""
+        later = self.recent[len(self.recent) // 2 :]
+        return sum(later) / max(1, len(later))
+
+    def adapted(self) -> Kernel:
+        """The kernel with the step size and mass that were found."""
+        return replace(self.kernel, **{self.kernel.tuned: math.exp(self.tuner.log_average)})
 
     def _move(self, unit: Kernel, state: Any, step_size: float, at: int = 0) -> tuple[Any, Any]:
         inputs = unit.draw(self.target, self.position, 1, self.generator, at)
         one = type(inputs)(*(part[0] for part in inputs))
         return unit.step(self.target, state, one._replace(step_size=one.step_size * step_size))
 
-    def first_guess(self) -> float:
-        """Double or halve the step size until the acceptance of single moves crosses one half.
-
-        Trajectories are judged by their first leapfrog step, which is a MALA step.
-        """
-        probe, state, step_size = self.unit, self.state, self.guess
-        if isinstance(self.kernel, HMC | NUTS | UnderdampedLangevin):
-            probe = self._unit(MALA(1.0, mass=self.kernel.mass))
+    def _first_guess(self, guess: float) -> float:
+        """Double or halve the step size until the acceptance of single moves crosses one half."""
+        probe, state, step_size = self.unit, self.state, guess
+        single = self.kernel.probe()
+        if single is not self.kernel:
+            probe = self._unit(single)
             state = probe.init(self.target, self.position, self.clamp)
         direction = 0
         for _ in range(60):
@@ -323,8 +331,8 @@ class _Run:
             direction = up
             step_size *= 2.0**direction
         if direction > 0:  # nothing is ever refused: any step will do
-            return self.guess
+            return guess
         raise DivergenceError(
-            f"no move of {type(self.kernel).__name__} is accepted however small (the last {self.size} tried was "
+            f"no move of {type(self.kernel).__name__} is accepted however small (the last {self.kernel.tuned} tried was "
             f"{step_size:.1g}); the energy is probably not finite or not smooth around x0"
         )
