@@ -254,6 +254,8 @@ def test_prior_and_decoder_learn_together(tmp_path):
     (lambda: energies.TiltedEnergy(energies.Gaussian(MEAN, COV), energies.MLPEnergy(3)), DomainError),
     (lambda: energies.TiltedEnergy(energies.Gaussian(MEAN, COV), Quadratic(), domains.Real(3)), DomainError),
     (lambda: energies.TiltedEnergy(energies.Banana(), Quadratic()).latent(), CapabilityError),
+    (lambda: energies.TiltedEnergy(energies.TiltedEnergy(energies.Gaussian(MEAN, COV), Quadratic()),
+                                   Quadratic()).latent(), CapabilityError),
     (lambda: energies.PushedEnergy(lambda z: z, lambda x: x, 2)(torch.zeros(3, 2)), ShapeError),
     (lambda: energies.PushedEnergy(lambda z: z, 1, 2), ArgumentError),
     (lambda: energies.LatentEnergy(nn.Identity(), 1, 2, domains.Real(2)), ArgumentError),

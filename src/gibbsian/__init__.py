@@ -12,7 +12,8 @@ __version__ = "0.1.0"
 _HOME = {
     "Energy": "energy",
     "ScoreField": "energy",
-    "as_energy": "energy",
+    "as_distribution": "energies.distribution",
+    "as_energy": "energies.distribution",
     "mixture": "energy",
     "unconstrained": "energy",
     "sample": "sampling.sample",
@@ -67,7 +68,8 @@ if TYPE_CHECKING:
         training,
         units,
     )
-    from gibbsian.energy import Energy, ScoreField, as_energy, mixture, unconstrained
+    from gibbsian.energies.distribution import as_distribution, as_energy
+    from gibbsian.energy import Energy, ScoreField, mixture, unconstrained
     from gibbsian.maxent.solve import maximum_entropy
     from gibbsian.metrics.evaluate import evaluate
     from gibbsian.partition.likelihood import log_likelihood

@@ -37,7 +37,6 @@ __all__ = [
     "Sum",
     "Tempered",
     "Unconstrained",
-    "as_energy",
     "log_z_of",
     "mixture",
     "unconstrained",
@@ -229,21 +228,6 @@ class FunctionEnergy(Energy):
 
     def taylor(self, jet: Jet, propagate: Callable[[Any, Jet], Jet]) -> Jet:
         return propagate(self.function, jet)
-
-
-def as_energy(function: Callable[[Tensor], Tensor], domain: Domain) -> Energy:
-    """Use any callable or `nn.Module` that maps `(batch, *event)` to `(batch,)` as an energy over `domain`.
-
-    A module's parameters are the energy's parameters, so it can be trained.
-
-    >>> import gibbsian as gb
-    >>> net = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.SiLU(), torch.nn.Linear(8, 1), torch.nn.Flatten(0))
-    >>> gb.as_energy(net, gb.domains.Real(2))(torch.zeros(5, 2)).shape
-    torch.Size([5])
-    """
-    if not callable(function):
-        raise ArgumentError(f"as_energy takes a callable that maps a batch to energies, got {type(function).__name__}")
-    return FunctionEnergy(function, domain)
 
 
 def _common_domain(parts: Sequence[Energy], what: str) -> Domain:

@@ -3,6 +3,7 @@
 from gibbsian.energies.banana import Banana
 from gibbsian.energies.chain import ChainField
 from gibbsian.energies.conditional import ConditionalEnergy, GivenEnergy
+from gibbsian.energies.distribution import DistributionEnergy, as_distribution, as_energy
 from gibbsian.energies.double_well import DoubleWell
 from gibbsian.energies.experts import ProductOfExperts, StudentExperts
 from gibbsian.energies.exponential import ExponentialFamily, Monomials
@@ -45,6 +46,7 @@ __all__ = [
     "ConditionalEnergy",
     "ConvEnergy",
     "ConvNet",
+    "DistributionEnergy",
     "DoubleWell",
     "ExponentialFamily",
     "FieldOfExperts",
@@ -78,4 +80,6 @@ __all__ = [
     "StudentT",
     "TiltedEnergy",
     "WideResidualNet",
+    "as_distribution",
+    "as_energy",
 ]

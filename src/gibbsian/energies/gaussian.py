@@ -96,13 +96,17 @@ class Gaussian(Energy):
         """(d/2) log 2π + ½ log det Σ."""
         return 0.5 * len(self.mean) * math.log(2 * math.pi) - self.log_diagonal.sum()
 
+    def push(self, z: Tensor) -> Tensor:
+        """x = μ + L⁻ᵀ z: draws `(n, d)` out of standard normal ones."""
+        return self.mean + torch.linalg.solve_triangular(self.factor.T, z.T, upper=True).T
+
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
-        """n exact draws `(n, d)`: x = μ + L⁻ᵀ z."""
+        """n exact draws `(n, d)`."""
         require_generator(generator, self.mean.device)
         with torch.no_grad():
             like = {"dtype": self.mean.dtype, "device": self.mean.device}
             z = torch.randn(n, len(self.mean), generator=generator, **like)  # type: ignore[call-overload]
-            return self.mean + torch.linalg.solve_triangular(self.factor.T, z.T, upper=True).T
+            return self.push(z)
 
     def masses(self) -> Tensor:
         """Σ⁻¹; one number on a line."""

@@ -14,6 +14,23 @@ from gibbsian.random import require_generator
 __all__ = ["Bimodal", "GaussianMixture"]
 
 
+def _roots(covariance: Tensor, k: int, d: int) -> Tensor:
+    """Cholesky factors `(k, d, d)` of one covariance for all components, or one for each; a number stands for its
+    multiple of the identity."""
+    if covariance.dim() == 0:
+        covariance = covariance * torch.eye(d, dtype=covariance.dtype, device=covariance.device)
+    if tuple(covariance.shape) not in {(d, d), (k, d, d)}:
+        raise ShapeError(
+            f"the covariances have shape {tuple(covariance.shape)}, expected a number, {(d, d)} or {(k, d, d)}"
+        )
+    if not torch.allclose(covariance, covariance.mT):
+        raise ArgumentError("a covariance is not symmetric; symmetrize it with (S + S.mT) / 2")
+    root, info = torch.linalg.cholesky_ex(covariance.expand(k, d, d))
+    if bool((info != 0).any()):
+        raise ArgumentError("a covariance is not positive definite; add a multiple of the identity")
+    return root
+
+
 class GaussianMixture(Energy):
     """A mixture of k Gaussians: E(x) = -log Σᵢ wᵢ N(x; μᵢ, Σᵢ), so log Z = 0 whatever the parameters.
 
@@ -51,18 +68,7 @@ class GaussianMixture(Energy):
                 f"the means are {means.dtype} of shape {tuple(means.shape)}, expected floats (components, d)"
             )
         k, d = means.shape
-        covariance = torch.as_tensor(covariances, dtype=means.dtype, device=means.device)
-        if covariance.dim() == 0:
-            covariance = covariance * torch.eye(d, dtype=means.dtype, device=means.device)
-        if tuple(covariance.shape) not in {(d, d), (k, d, d)}:
-            raise ShapeError(
-                f"the covariances have shape {tuple(covariance.shape)}, expected a number, {(d, d)} or {(k, d, d)}"
-            )
-        if not torch.allclose(covariance, covariance.mT):
-            raise ArgumentError("a covariance is not symmetric; symmetrize it with (S + S.mT) / 2")
-        root, info = torch.linalg.cholesky_ex(covariance.expand(k, d, d))
-        if bool((info != 0).any()):
-            raise ArgumentError("a covariance is not positive definite; add a multiple of the identity")
+        root = _roots(torch.as_tensor(covariances, dtype=means.dtype, device=means.device), k, d)
         w = torch.full((k,), 1 / k) if weights is None else torch.as_tensor(weights)
         w = w.to(means)
         if w.shape != (k,) or not bool((w > 0).all()) or abs(float(w.sum()) - 1) > 1e-5:

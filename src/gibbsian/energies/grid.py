@@ -11,6 +11,16 @@ from gibbsian.random import require_generator
 __all__ = ["Grid"]
 
 
+def _units_of(table: Tensor) -> Categorical:
+    """One categorical unit for every axis of a table."""
+    if table.dim() < 1 or len(set(table.shape)) != 1 or table.shape[0] < 2:
+        raise ShapeError(
+            f"the table has shape {tuple(table.shape)}, expected (K, ..., K), K of 2 or more: one "
+            "axis for each categorical unit; flatten it for one unit with all its states"
+        )
+    return Categorical(table.dim(), classes=table.shape[0])
+
+
 class Grid(Energy):
     """Any law on finitely many states: E(s) is an entry of a table, log Z = log Σ exp(-table).
 
@@ -46,13 +56,7 @@ class Grid(Energy):
             raise ArgumentError(
                 "the table of energies must be finite; give a forbidden state a large energy, such as 50"
             )
-        if domain is None:
-            if table.dim() < 1 or len(set(table.shape)) != 1 or table.shape[0] < 2:
-                raise ShapeError(
-                    f"the table has shape {tuple(table.shape)}, expected (K, ..., K), K of 2 or more: one "
-                    "axis for each categorical unit; flatten it for one unit with all its states"
-                )
-            domain = Categorical(table.dim(), classes=table.shape[0])
+        domain = _units_of(table) if domain is None else domain
         if not isinstance(domain, Discrete):
             raise DomainError(
                 f"a table of energies needs a discrete domain, not {domain}; use Binary, Spin or Categorical"

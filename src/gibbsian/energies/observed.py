@@ -12,6 +12,18 @@ from gibbsian.errors import ArgumentError, CapabilityError, ShapeError
 __all__ = ["Observed"]
 
 
+def _checked(observation: Tensor, mask: Tensor | None, event: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Observations `(rows, *event)`, and 1 where something was seen, 0 elsewhere."""
+    if tuple(observation.shape[-len(event) :]) != event or observation.dim() not in (len(event), len(event) + 1):
+        raise ShapeError(f"the observation has shape {tuple(observation.shape)}, expected {event} or (rows, *{event})")
+    rows = observation.reshape(-1, *event)
+    if mask is None:
+        return rows, torch.ones_like(rows)
+    if mask.dtype != torch.bool or tuple(mask.shape) not in {event, tuple(observation.shape)}:
+        raise ArgumentError(f"mask is {mask.dtype} of shape {tuple(mask.shape)}, expected bool of shape {event}")
+    return rows, mask.to(rows).expand_as(observation).reshape(-1, *event)
+
+
 class Observed(Energy):
     """The posterior of a prior energy after y = x + σ·noise was seen: E(x | y) = E(x) + ‖m·(x - y)‖²/2σ².
 
@@ -33,30 +45,20 @@ class Observed(Energy):
     """
 
     observation: Tensor
-    seen: Tensor
+    mask: Tensor
 
     def __init__(self, prior: Energy, observation: Tensor, sigma: float, mask: Tensor | None = None) -> None:
         if not isinstance(prior, Energy):
             raise ArgumentError(f"the prior is a {type(prior).__name__}, expected an energy")
         super().__init__(prior.domain)
-        event = tuple(prior.domain.shape)
-        if tuple(observation.shape[-len(event) :]) != event or observation.dim() not in (len(event), len(event) + 1):
-            raise ShapeError(
-                f"the observation has shape {tuple(observation.shape)}, expected {event} or (rows, *{event})"
-            )
         if prior.domain.discrete:
             raise ArgumentError(f"Gaussian noise needs continuous events, the prior lives on {prior.domain}")
         if not (math.isfinite(sigma) and sigma > 0):
             raise ArgumentError(f"sigma={sigma}: the noise's standard deviation must be positive and finite")
-        if mask is not None and (
-            mask.dtype != torch.bool or tuple(mask.shape) not in {event, tuple(observation.shape)}
-        ):
-            raise ArgumentError(f"mask is {mask.dtype} of shape {tuple(mask.shape)}, expected bool of shape {event}")
+        rows, seen = _checked(observation, mask, tuple(prior.domain.shape))
         self.prior, self.sigma = prior, float(sigma)
-        rows = observation.reshape(-1, *event)
-        seen = torch.ones_like(rows) if mask is None else mask.to(rows).expand_as(observation).reshape(-1, *event)
         self.register_buffer("observation", rows.clone(), persistent=False)
-        self.register_buffer("seen", seen, persistent=False)
+        self.register_buffer("mask", seen, persistent=False)
 
     def _rows(self, part: Tensor, x: Tensor) -> Tensor:
         if len(part) in (1, len(x)):
@@ -66,7 +68,7 @@ class Observed(Energy):
         return part.repeat(len(x) // len(part), *[1] * (x.dim() - 1))
 
     def _gap(self, x: Tensor) -> Tensor:
-        return self._rows(self.seen, x) * (x - self._rows(self.observation, x))
+        return self._rows(self.mask, x) * (x - self._rows(self.observation, x))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.prior(x) + self._gap(x).flatten(1).square().sum(1) / (2 * self.sigma**2)
@@ -89,6 +91,6 @@ class Observed(Energy):
 
     def gibbs_sweep(self, x: Tensor, noise: tuple[Tensor, ...], clamp: Tensor | None = None) -> Tensor:
         """The scales given x, then x given scales and observation."""
-        precision = self._rows(self.seen, x).expand_as(x) / self.sigma**2
+        precision = self._rows(self.mask, x).expand_as(x) / self.sigma**2
         target = self._rows(self.observation, x).expand_as(x)
         return self.prior.gibbs_sweep(x, noise, clamp, (precision, target))  # type: ignore[operator]

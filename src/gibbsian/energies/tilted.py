@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from gibbsian.domains import Domain, Real
-from gibbsian.energies.gaussian import Gaussian
+from gibbsian.energies.distribution import is_flow
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DomainError, ShapeError
 from gibbsian.random import require_generator
@@ -24,12 +24,6 @@ class Density(Protocol):
 
     def log_prob(self, x: Tensor) -> Tensor:
         """log q(x), `(batch,)`."""
-
-
-def _is_flow(base: Any) -> bool:
-    """A flow as zuko's: called without arguments it is a distribution, whose transform maps x to z. (A runtime protocol
-    would not look into submodules from Python 3.12 on.)"""
-    return isinstance(base, nn.Module) and hasattr(base, "transform") and hasattr(base, "base")
 
 
 @runtime_checkable
@@ -77,21 +71,11 @@ class TiltedEnergy(Energy):
         *,
         train_base: bool = False,
     ) -> None:
-        known = base.domain if isinstance(base, Energy) else None
-        if known is None and not (_is_flow(base) or isinstance(base, Density)):
-            raise CapabilityError(
-                f"a tilted energy needs a base with a density: an energy, a zuko flow, or a module with log_prob(x); got "
-                f"a {type(base).__name__}"
-            )
-        if known is None and domain is None:
-            raise ArgumentError("say where x lives: TiltedEnergy(base, tilt, domain=domains.Real(2))")
-        if known is not None and domain is not None and domain != known:
-            raise DomainError(f"the base lives on {known}, but domain={domain} was given")
+        super().__init__(_base_domain(base, domain))
         if not callable(tilt):
             raise ArgumentError(f"tilt is a {type(tilt).__name__}, expected an energy or a callable of a batch")
-        if isinstance(tilt, Energy) and tilt.domain != (known or domain):
-            raise DomainError(f"the base lives on {known or domain} and the tilt on {tilt.domain}; they must agree")
-        super().__init__(known or domain)  # type: ignore[arg-type]
+        if isinstance(tilt, Energy) and tilt.domain != self.domain:
+            raise DomainError(f"the base lives on {self.domain} and the tilt on {tilt.domain}; they must agree")
         self.base, self.tilt, self.train_base = base, tilt, train_base
         if isinstance(base, nn.Module) and not train_base:
             base.requires_grad_(False)
@@ -100,7 +84,7 @@ class TiltedEnergy(Energy):
         """-log q(x), but for a constant where the base is an energy."""
         if isinstance(self.base, Energy):
             return self.base(x)
-        if _is_flow(self.base):
+        if is_flow(self.base):
             return -self.base().log_prob(x.flatten(1))
         return -self.base.log_prob(x)
 
@@ -110,12 +94,9 @@ class TiltedEnergy(Energy):
     def push(self, z: Tensor) -> Tensor:
         """x = T(z), T the map that makes q out of standard normal z: Gaussians, zuko flows, modules with `push(z)`."""
         base = self.base
-        if isinstance(base, Gaussian):
-            root = torch.linalg.solve_triangular(base.factor.T, z.T, upper=True).T  # Σ⁻¹ = LLᵀ: x = μ + L⁻ᵀz
-            return base.mean + root
-        if _is_flow(base):
+        if is_flow(base):
             return base().transform.inv(z).reshape(-1, *self.domain.shape)
-        if isinstance(base, Pushing):
+        if isinstance(base, Pushing) and not isinstance(base, TiltedEnergy | PushedEnergy):  # whose draws are weighted
             return base.push(z)
         raise CapabilityError(
             f"{type(base).__name__} does not say how it is made from noise; give it push(z), or sample the tilted energy "
@@ -126,7 +107,7 @@ class TiltedEnergy(Energy):
         """The law of z with x = T(z): E(z) = ½‖z‖² + f(T(z)) + const. Map its samples with `push`."""
         zero = torch.zeros(1, self.domain.numel, **_like(self))
         self.push(zero)  # refuses at once what has no such map
-        if _is_flow(self.base):
+        if is_flow(self.base):
             found, expected = float(self.base().base.log_prob(zero)[0]), -float(standard_energy(zero)[0])
             if abs(found - expected) > 1e-3:
                 raise CapabilityError("the flow does not start from N(0, I), as latent() needs; sample in data space")
@@ -134,6 +115,22 @@ class TiltedEnergy(Energy):
 
     def extra_repr(self) -> str:
         return f"train_base={self.train_base}"
+
+
+def _base_domain(base: Any, given: Domain | None) -> Domain:
+    """Where a base with a density lives: as it says itself, or as it is given."""
+    if isinstance(base, Energy):
+        if given is not None and given != base.domain:
+            raise DomainError(f"the base lives on {base.domain}, but domain={given} was given")
+        return base.domain
+    if not (is_flow(base) or isinstance(base, Density)):
+        raise CapabilityError(
+            f"a tilted energy needs a base with a density: an energy, a zuko flow, or a module with log_prob(x); got "
+            f"a {type(base).__name__}"
+        )
+    if given is None:
+        raise ArgumentError("say where x lives: TiltedEnergy(base, tilt, domain=domains.Real(2))")
+    return given
 
 
 class PushedEnergy(Energy):
