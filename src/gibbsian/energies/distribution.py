@@ -268,7 +268,7 @@ class EnergyDistribution(Distribution):
 
     def sample(self, sample_shape: Any = ()) -> Tensor:
         """Exact draws `(*sample_shape, *event)` from the generator that was given."""
-        model = require(self.energy, Sampleable, "sample()", "use gibbsian.sample")  # type: ignore[type-abstract]
+        model = require(self.energy, Sampleable, "sample()", "use gibbsian.sample")
         shape = torch.Size(sample_shape)
         draws = model.sample(shape.numel(), generator=require_generator(self.generator))
         return draws.reshape(*shape, *self.event_shape)
