@@ -236,7 +236,7 @@ class EnergyDistribution(Distribution):
         log_z: Tensor | float | None = None,
         *,
         generator: torch.Generator | None = None,
-        validate_args: bool | None = None,
+        validate_args: bool = True,  # whatever another library has made of torch's own default
     ) -> None:
         if not isinstance(energy, Energy):
             raise ArgumentError(f"as_distribution takes an energy, got a {type(energy).__name__}")
