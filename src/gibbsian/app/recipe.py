@@ -461,6 +461,8 @@ def _wrong_argument(text: str, where: str, path: str) -> str | None:
         takes = _arguments(path)
         near = suggest(found[1], takes)
         return f"{where}{owner} has no argument {found[1]!r}; {near}It takes {', '.join(takes) or 'none'}"
+    if found := re.search(r"Parameter '(\w+)' from '[\w.]*?(\w+)\.__init__' does not specify a type", text):
+        return f"{where}a recipe needs to know the types of arguments, and that of {found[1]!r} of {found[2]} is not said; annotate it"
     if found := re.search(r"arguments are required: ([\w, .]+)|Key [\"']?([\w.]+)[\"']? is required", text):
         return f"{where}{owner} needs {found[1] or found[2]}" if owner else f"{found[1] or found[2]} must be given"
     return None

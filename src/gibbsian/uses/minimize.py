@@ -71,15 +71,7 @@ def minimize(
     >>> float(gb.minimize(spins, torch.ones(1, 3, 3), method="beam").energy)
     -18.0
     """
-    if not isinstance(energy, Energy):
-        raise CapabilityError(f"{type(energy).__name__} is not an energy; wrap it with gibbsian.as_energy")
-    discrete = isinstance(energy.domain, Discrete)
-    method = ("icm" if discrete else "lbfgs") if method is None else method
-    allowed = DISCRETE if discrete else CONTINUOUS
-    if method not in allowed:
-        raise ArgumentError(
-            f"minimize(method={method!r}): on {energy.domain} use one of {', '.join(map(repr, allowed))}"
-        )
+    method = _method(energy, method)
     if steps < 1 or width < 1 or not tolerance > 0:
         raise ArgumentError(f"steps={steps}, width={width}, tolerance={tolerance}: all must be positive")
     if method == "beam":
@@ -88,14 +80,28 @@ def minimize(
         check_start(energy, x0)
     held = clamp_mask(clamp, x0, energy.domain)
     held = torch.zeros_like(x0, dtype=torch.bool) if held is None else held.expand_as(x0)
+    searches: dict[str, Callable[[], Minimum]] = {
+        "lbfgs": lambda: _lbfgs(energy, x0, held, steps, tolerance),
+        "gradient": lambda: _descent(energy, x0, held, steps, tolerance),
+        "icm": lambda: _icm(energy, x0, held, steps),
+        "beam": lambda: _beam(energy, x0, held, width),
+        "enumerate": lambda: _enumerate(energy, x0, held),
+    }
     with torch.no_grad():
-        if method == "lbfgs":
-            return _lbfgs(energy, x0, held, steps, tolerance)
-        if method == "gradient":
-            return _descent(energy, x0, held, steps, tolerance)
-        if method == "icm":
-            return _icm(energy, x0, held, steps)
-        return _beam(energy, x0, held, width) if method == "beam" else _enumerate(energy, x0, held)
+        return searches[method]()
+
+
+def _method(energy: Any, given: str | None) -> str:
+    """The way that was asked for where it suits the domain, else the default there."""
+    if not isinstance(energy, Energy):
+        raise CapabilityError(f"{type(energy).__name__} is not an energy; wrap it with gibbsian.as_energy")
+    allowed = DISCRETE if isinstance(energy.domain, Discrete) else CONTINUOUS
+    method = allowed[0] if given is None else given
+    if method not in allowed:
+        raise ArgumentError(
+            f"minimize(method={method!r}): on {energy.domain} use one of {', '.join(map(repr, allowed))}"
+        )
+    return method
 
 
 # --- continuous -------------------------------------------------------------------------------------

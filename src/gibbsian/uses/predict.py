@@ -5,13 +5,14 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from gibbsian.capabilities import Family
-from gibbsian.domains import Discrete, Domain
+from gibbsian.capabilities import Family, require
+from gibbsian.domains import Discrete
+from gibbsian.energy import Energy, ScoreField
 from gibbsian.errors import ArgumentError, CapabilityError
 from gibbsian.kernels.base import Kernel
 from gibbsian.random import require_generator
 from gibbsian.sampling.sample import sample
-from gibbsian.uses.minimize import minimize
+from gibbsian.uses.minimize import Minimum, minimize
 
 __all__ = ["Interval", "predict", "predict_interval"]
 
@@ -34,7 +35,7 @@ class Interval(NamedTuple):
 
 
 def _family(model: Any) -> Any:
-    if not isinstance(model, Family) or not isinstance(getattr(model, "domain", None), Domain):
+    if not isinstance(model, Energy | ScoreField) or not isinstance(model, Family):
         raise CapabilityError(
             f"{type(model).__name__} has no given(x), so it predicts nothing from an input; use "
             "energies.ConditionalEnergy, or gibbsian.minimize on a plain energy"
@@ -74,28 +75,32 @@ def predict(
     tensor([[2.],
             [6.]])
     """
-    member = _family(model).given(x)
-    domain: Domain = model.domain
+    member, domain = _family(model).given(x), model.domain
     if method == "exact" or (method is None and isinstance(model, ExactMode)):
-        if not isinstance(model, ExactMode):
-            raise CapabilityError(f"{type(model).__name__} does not know its mode; leave method out")
-        return model.mode(x)
-    n = len(x)
+        return require(model, ExactMode, "method='exact'", "leave method out").mode(x)
     dtype = _precision(model, x)
-    if isinstance(domain, Discrete) and (method == "enumerate" or (method is None and domain.size <= 1 << 12)):
-        any_state = domain.decode(torch.zeros(n, dtype=torch.long, device=x.device), dtype)
+    if isinstance(domain, Discrete) and _enumerated(domain, method):
+        any_state = domain.decode(torch.zeros(len(x), dtype=torch.long, device=x.device), dtype)
         return minimize(member, any_state, method="enumerate").x
     if start is None and method == "beam":
-        start = torch.zeros(n, *domain.shape, dtype=dtype, device=x.device)  # undecided
+        start = torch.zeros(len(x), *domain.shape, dtype=dtype, device=x.device)  # undecided
     if start is not None:
         return minimize(member, start, method=method, steps=steps, width=width).x
     generator = require_generator(generator, x.device)
     if starts < 1:
         raise ArgumentError(f"starts={starts}: at least one search is needed")
-    y0 = domain.sample(starts * n, generator=generator, dtype=dtype)
-    found = minimize(member, y0, method=method, steps=steps, width=width)
-    best = found.energy.reshape(starts, n).argmin(0)
-    return found.x.reshape(starts, n, *domain.shape)[best, torch.arange(n, device=x.device)]
+    y0 = domain.sample(starts * len(x), generator=generator, dtype=dtype)
+    return _best(minimize(member, y0, method=method, steps=steps, width=width), len(x))
+
+
+def _enumerated(domain: Discrete, method: str | None) -> bool:
+    return method == "enumerate" or (method is None and domain.size <= 1 << 12)
+
+
+def _best(found: Minimum, n: int) -> Tensor:
+    """The best of several searches for each of n inputs."""
+    best = found.energy.reshape(-1, n).argmin(0)
+    return found.x.reshape(-1, n, *found.x.shape[1:])[best, torch.arange(n, device=best.device)]
 
 
 def predict_interval(
