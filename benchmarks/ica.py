@@ -20,6 +20,7 @@ from sklearn.decomposition import FastICA
 
 import gibbsian as gb
 from gibbsian import energies, kernels, metrics, objectives
+from gibbsian.training import Logging
 
 PRINCIPLES = {
     "maximum likelihood": (objectives.ExactLikelihood(), 3000, 0.01),
@@ -58,7 +59,15 @@ def main() -> None:
             begun = time.process_time()
             steps = max(1, int(options.share * steps))
             gb.fit(
-                model, objective, x, steps=steps, batch_size=500, lr=lr, schedule="cosine", seed=seed, log_every=steps
+                model,
+                objective,
+                x,
+                steps=steps,
+                batch_size=500,
+                lr=lr,
+                schedule="cosine",
+                seed=seed,
+                logging=Logging(every=steps),
             )
             found = results.setdefault(name, {"amari": [], "cpu_seconds": []})
             found["amari"].append(round(float(metrics.amari_distance(model.weight, a)), 5))

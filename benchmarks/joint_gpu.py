@@ -29,6 +29,7 @@ from torch.nn import functional as F
 import gibbsian as gb
 from gibbsian import domains, kernels, models, objectives
 from gibbsian.nets import ResidualNet, WideResidualNet
+from gibbsian.training import Checkpoints, Engine, Logging
 
 warnings.simplefilter("ignore")
 CUDA = torch.cuda.is_available()
@@ -132,10 +133,9 @@ def ours_trains(net: torch.nn.Module, data: Any, batch: int, steps: int, **optio
         batch_size=batch,
         lr=5e-4,
         clip=1.0,
-        precision="bf16",
-        compile=CUDA,
-        log_every=1000,
-        checkpoint_every=10**6,
+        engine=Engine(precision="bf16", compile=CUDA),
+        logging=Logging(every=1000),
+        checkpoints=Checkpoints(every=10**6),
         progress=False,
         **options,
     )

@@ -15,6 +15,7 @@ from timing import save
 
 import gibbsian as gb
 from gibbsian import kernels, models, objectives
+from gibbsian.training import Engine, Logging
 
 warnings.simplefilter("ignore")
 
@@ -75,12 +76,13 @@ def main() -> None:
     results = []
     for batch in (100, 1000):
         data = (torch.rand(10_000, 784, device="cuda") < 0.3).float()
-        quiet = {"guard": False, "log_every": 1000}
+        quiet = {"guard": False, "logging": Logging(every=1000)}
+        tf32 = Engine(precision="tf32", compile=True)
         ways = {
-            "many updates in a graph, tf32": {"compile": True, "precision": "tf32", **quiet},
-            "many updates in a graph, f32": {"compile": True, **quiet},
-            "the same with guard and log as usual": {"compile": True, "precision": "tf32"},
-            "the same, centered": {"compile": True, "precision": "tf32", "centered": True, **quiet},
+            "many updates in a graph, tf32": {"engine": tf32, **quiet},
+            "many updates in a graph, f32": {"engine": Engine(compile=True), **quiet},
+            "the same with guard and log as usual": {"engine": tf32},
+            "the same, centered": {"engine": tf32, "centered": True, **quiet},
         }
         row: dict = {"batch": batch}
         for name, how in ways.items():

@@ -31,6 +31,7 @@ from torch import Tensor
 
 import gibbsian as gb
 from gibbsian import energies, objectives, plots
+from gibbsian.training import Logging
 
 NOISE, FINE, CLEAN = 25 / 255, 8 / 255, 1 / 255
 SIZE = 32
@@ -56,7 +57,8 @@ def learn(images: list[Tensor], sigma: float, steps: int) -> energies.FieldOfExp
         (SIZE, SIZE), filters=24, size=5, alpha=0.1, scale=1 / sigma if sigma > 0.05 else 0.3 / sigma
     )
     objective = objectives.DenoisingScoreMatching(sigma)
-    gb.fit(field, objective, patches, steps=steps, batch_size=16, lr=0.02, schedule="cosine", log_every=steps // 5)
+    gb.fit(field, objective, patches, steps=steps, batch_size=16, lr=0.02, schedule="cosine",
+           logging=Logging(every=steps // 5))  # fmt: skip
     return field
 
 

@@ -22,6 +22,7 @@ from mnist_rbm import read_gray
 
 import gibbsian as gb
 from gibbsian import domains, energies, errors, kernels, objectives, plots
+from gibbsian.training import Engine
 
 
 def jitter(batch: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -62,7 +63,7 @@ def train(data: torch.Tensor, options: argparse.Namespace, guard: bool) -> tuple
             clip=options.clip,
             seed=options.seed,
             transform=jitter,
-            compile=data.is_cuda,
+            engine=Engine(compile=data.is_cuda),
             guard=guard,
             hooks=[(10, watch)],
         )

@@ -26,6 +26,7 @@ from torch import Tensor
 
 import gibbsian as gb
 from gibbsian import energies, objectives, plots
+from gibbsian.training import Logging
 
 SIDE = 12
 
@@ -74,7 +75,7 @@ def main() -> None:
         lr=2e-3,
         schedule="cosine",
         seed=options.seed,
-        log_every=options.steps // 10,
+        logging=Logging(every=options.steps // 10),
     )
     gaussian = energies.Gaussian(train.mean(0), torch.cov(train.T))
     bits = {

@@ -12,6 +12,7 @@ from torch import Tensor
 import gibbsian as gb
 from gibbsian.data import load
 from gibbsian.plots.images import tile
+from gibbsian.training import Checkpoints, Engine, Logging
 
 SETS = {"mnist": "mnist", "fashion": "fashion-mnist"}
 
@@ -84,10 +85,9 @@ def fit_for(clock: Clock, energy: Any, objective: Any, data: Any, chosen: Any, *
         clip=1.0,
         ema=chosen.ema,
         seed=chosen.seed,
-        precision="bf16" if fast else None,
-        compile=fast,
-        checkpoint_every=1_000_000,
-        log_every=500 if fast else 10,
+        engine=Engine(precision="bf16" if fast else None, compile=fast),
+        checkpoints=Checkpoints(every=1_000_000),
+        logging=Logging(every=500 if fast else 10),
         hooks=[(25, clock.over)],
         progress=False,
         **more,
@@ -118,9 +118,8 @@ def train_classifier(
         schedule="warm-up cosine",
         ema=0.999,
         seed=seed,
-        precision="bf16" if fast else None,
-        compile=fast,
-        log_every=max(1, steps // 10),
+        engine=Engine(precision="bf16" if fast else None, compile=fast),
+        logging=Logging(every=max(1, steps // 10)),
         progress=False,
     )
     return run.ema.eval()

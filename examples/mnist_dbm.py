@@ -21,6 +21,7 @@ from mnist_rbm import read, read_gray
 import gibbsian as gb
 from gibbsian import kernels, models, objectives, partition
 from gibbsian.data import binarize, load
+from gibbsian.training import Engine, Logging
 
 
 def read_labels(split: str) -> torch.Tensor:
@@ -72,8 +73,7 @@ def train(dbm: models.DBM, data: torch.Tensor, transform, options: argparse.Name
     common = {
         "batch_size": options.batch,
         "seed": options.seed,
-        "compile": device == "cuda",
-        "precision": options.precision,
+        "engine": Engine(precision=options.precision, compile=device == "cuda"),
         "transform": transform,
         "guard": False,
         "progress": False,
@@ -91,7 +91,7 @@ def train(dbm: models.DBM, data: torch.Tensor, transform, options: argparse.Name
             lr=options.pretrain_lr,
             optimizer={"name": "sgd", "momentum": options.momentum},
             schedule=schedule,
-            log_every=max(1, options.pretrain // 5),
+            logging=Logging(every=max(1, options.pretrain // 5)),
             **common,
         )
         clock.lap("pretraining")
@@ -106,7 +106,7 @@ def train(dbm: models.DBM, data: torch.Tensor, transform, options: argparse.Name
         lr=options.lr,
         schedule=falling(options.lr, options.updates, options.hold),
         ema=options.ema or None,
-        log_every=max(1, options.updates // 10),
+        logging=Logging(every=max(1, options.updates // 10)),
         hooks=[] if options.seconds is None else [(50, clock.stop_after(options.seconds))],
         optimizer="sgd",
         **common,
@@ -177,11 +177,10 @@ def classify(dbm: models.DBM, x: torch.Tensor, y: torch.Tensor, options, clock: 
         schedule=falling(options.classifier_lr, steps, 0.5),
         ema=options.classifier_ema,
         seed=options.seed,
-        compile=device == "cuda",
+        engine=Engine(compile=device == "cuda"),
         guard=False,
-        log_every=max(1, steps // 10),
+        logging=Logging(every=max(1, steps // 10), validate_every=max(1, steps // 10)),
         validation=watch,
-        validate_every=max(1, steps // 10),
         progress=False,
     )
     result = {

@@ -26,6 +26,7 @@ from matplotlib.figure import Figure
 
 import gibbsian as gb
 from gibbsian import data, kernels, models, objectives, partition, plots, schedules
+from gibbsian.training import Engine, Logging
 from gibbsian.training.pretrain import Encoded
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -68,9 +69,9 @@ def settings(updates: int, rate: float, options: argparse.Namespace, end: float 
         "lr": rate,
         "schedule": schedules.linear(rate, end, updates),
         "optimizer": {"name": "sgd", "momentum": options.momentum},
-        "compile": DEVICE == "cuda",
+        "engine": Engine(compile=DEVICE == "cuda"),
         "guard": gb.training.Guard(every=500, snapshot_every=5000),
-        "log_every": max(500, updates // 10 // 500 * 500),
+        "logging": Logging(every=max(500, updates // 10 // 500 * 500)),
         "progress": False,
     }
 
@@ -96,7 +97,7 @@ def classify(options: argparse.Namespace, clock: Clock) -> tuple[models.DBN, dic
         clock.lap("measuring")
     cd = objectives.Binarized(decayed(objectives.ContrastiveDivergence(kernels.Gibbs()), options.decay))
     stages = [settings(n, options.greedy_rate, options) for n in greedy]
-    per_stage = {name: [stage[name] for stage in stages] for name in ("steps", "schedule", "log_every")}
+    per_stage = {name: [stage[name] for stage in stages] for name in ("steps", "schedule", "logging")}
     gb.pretrain(dbn, cd, (x, y), seed=options.seed, **{**stages[0], **per_stage})
     clock.lap("greedy")
     result: dict = {"updates": {"greedy": greedy, "up-down": fine}}
@@ -194,7 +195,7 @@ def density(options: argparse.Namespace, clock: Clock) -> tuple[models.DBN, dict
         updates = [max(1, int(options.seconds / 2 / cost)) for cost in costs]
         clock.lap("measuring")
     stages = [settings(n, rate, options) for n, rate in zip(updates, rates, strict=True)]
-    per_stage = {name: [stage[name] for stage in stages] for name in ("steps", "lr", "schedule", "log_every")}
+    per_stage = {name: [stage[name] for stage in stages] for name in ("steps", "lr", "schedule", "logging")}
     runs = gb.pretrain(dbn, objective, x, seed=options.seed, **{**stages[0], **per_stage})
     clock.lap("training")
     g = gb.random.stream(options.seed, "evaluate", DEVICE)

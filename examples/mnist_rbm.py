@@ -23,6 +23,7 @@ import matplotlib.pyplot as plt
 import gibbsian as gb
 from gibbsian import kernels, models, objectives, partition, plots, schedules
 from gibbsian.data import binarize, load
+from gibbsian.training import Engine, Logging
 
 
 def read(split: str) -> torch.Tensor:
@@ -109,9 +110,9 @@ def main() -> None:
         optimizer="sgd",
         schedule=schedules.linear(options.lr, 0.0, options.updates),
         seed=options.seed,
-        compile=device == "cuda",
+        engine=Engine(compile=device == "cuda"),
         guard=False,
-        log_every=options.updates // 10,
+        logging=Logging(every=options.updates // 10),
     )
     if device == "cuda":
         torch.cuda.synchronize()

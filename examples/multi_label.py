@@ -21,6 +21,7 @@ from torch import Tensor
 
 import gibbsian as gb
 from gibbsian import energies, kernels, objectives
+from gibbsian.training import Logging
 
 PROPERTIES = {
     "even": (0, 2, 4, 6, 8),
@@ -63,7 +64,7 @@ def main() -> None:
         if name == "independent classifiers":
             model.weight.requires_grad_(False)
         gb.fit(model, objectives.Conditional(principle), (x, y), steps=options.steps, batch_size=200, lr=5e-3,
-               schedule="cosine", optimizer={"name": "adamw", "weight_decay": 0.1}, log_every=options.steps)  # fmt: skip
+               schedule="cosine", optimizer={"name": "adamw", "weight_decay": 0.1}, logging=Logging(every=options.steps))  # fmt: skip
         with torch.no_grad():
             log_p = model.log_prob(x_test, y_test)
             answer = gb.predict(model, x_test)

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 import gibbsian as gb
 from gibbsian import domains, energies, kernels, objectives
+from gibbsian.training import Logging
 
 
 class GaussianRegression(nn.Module):
@@ -66,7 +67,7 @@ def main() -> None:
         model = energies.ConditionalEnergy(net, domains.Real(1), confine=0.0 if name == "Gaussian regression" else 0.05)
         steps = options.steps // 4 if principle == objectives.ExactLikelihood() else options.steps  # these cost most
         gb.fit(model, objectives.Conditional(principle), (x, y), steps=steps, batch_size=100, lr=1e-2,
-               schedule="cosine", log_every=steps)  # fmt: skip
+               schedule="cosine", logging=Logging(every=steps))  # fmt: skip
         with torch.no_grad():
             held_out = float(model.log_prob(x_test, y_test).mean())
         g = gb.random.stream(0, "intervals")

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 import gibbsian as gb
 from gibbsian import energies, objectives
+from gibbsian.training import Logging
 
 LENGTH, CLASSES = 8, 10
 
@@ -80,7 +81,7 @@ def main() -> None:
         if name == "single labels":
             model.transition.requires_grad_(False)
         gb.fit(model, objectives.Conditional(principle), (x, y), steps=options.steps, batch_size=100, lr=5e-3,
-               schedule="cosine", optimizer={"name": "adamw", "weight_decay": 0.1}, log_every=options.steps)  # fmt: skip
+               schedule="cosine", optimizer={"name": "adamw", "weight_decay": 0.1}, logging=Logging(every=options.steps))  # fmt: skip
         with torch.no_grad():
             held_out = float(model.log_prob(x_test, seen).mean()) / LENGTH
         result[name] = {"log_likelihood_per_label": held_out, **judged(model, model.mode(x_test))}

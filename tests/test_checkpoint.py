@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import gibbsian as gb
 from gibbsian import domains, energies, errors, kernels, models, objectives, units
-from gibbsian.training import Guard, checkpoint
+from gibbsian.training import Checkpoints, Guard, Logging, checkpoint
 from gibbsian.training.serialize import describe, rebuild
 
 PICKLES = {".pt", ".pth", ".pkl", ".ckpt", ".bin"}
@@ -250,7 +250,7 @@ RUNS: dict[str, tuple[Any, Any, Any, dict[str, Any]]] = {
 @pytest.mark.parametrize("name", RUNS)
 def test_ten_steps_stop_resume_and_ten_steps_are_twenty(name, tmp_path):
     make, objective, data, how = RUNS[name]
-    how = {"batch_size": 9, "lr": 0.03, "seed": 7, "log_every": 5, **how}
+    how = {"batch_size": 9, "lr": 0.03, "seed": 7, "logging": Logging(every=5), **how}
     straight = gb.fit(make(), objective, data, steps=20, **how)
 
     def stop(run: gb.training.Run) -> bool:
@@ -331,7 +331,7 @@ DAMAGE = {
 @pytest.mark.parametrize("name", DAMAGE)
 def test_a_damaged_checkpoint_is_passed_over_with_a_warning(name, tmp_path):
     straight = trained(tmp_path / "a", 9)
-    trained(tmp_path / "b", checkpoint_every=3)
+    trained(tmp_path / "b", checkpoints=Checkpoints(every=3))
     DAMAGE[name](newest(tmp_path / "b"))
     with pytest.warns(errors.TrainingWarning, match="going on from step 3"):
         resumed = gb.resume(tmp_path / "b", reals(), steps=9)
@@ -344,7 +344,7 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(name, tmp_path):
 
 
 def test_a_damaged_checkpoint_does_not_outlive_the_run_that_passed_it_over(tmp_path):
-    trained(tmp_path / "a", checkpoint_every=3)
+    trained(tmp_path / "a", checkpoints=Checkpoints(every=3))
     truncate(newest(tmp_path / "a") / "state.json")
     with pytest.warns(errors.TrainingWarning, match="going on from step 3"):
         gb.resume(tmp_path / "a", reals(), steps=5)
@@ -397,7 +397,7 @@ def test_a_failed_write_leaves_the_checkpoint_before_it(tmp_path, monkeypatch):
 
 
 def test_old_checkpoints_are_removed(tmp_path):
-    trained(tmp_path / "a", 20, checkpoint_every=3, keep_last=3)
+    trained(tmp_path / "a", 20, checkpoints=Checkpoints(every=3, keep_last=3))
     assert checkpoint.steps_saved(tmp_path / "a") == [15, 18, 20]
     assert torch.isfinite(weights(gb.load(tmp_path / "a", 15))).all()
 
@@ -416,7 +416,8 @@ objective = objectives.PersistentContrastiveDivergence(kernels.Gibbs(), chains=8
 def work():
     if os.path.exists(folder):
         return gb.resume(folder, data)
-    how = dict(steps=steps, batch_size=9, run_dir=folder, checkpoint_every=1, log_every=1)
+    how = dict(steps=steps, batch_size=9, run_dir=folder,
+               checkpoints=gb.training.Checkpoints(every=1), logging=gb.training.Logging(every=1))
     return gb.fit(models.RBM(6, 4), objective, data, **how)
 
 def reached():

@@ -27,7 +27,7 @@ data:
 model: {RBM: {visible: 64, hidden: 6}}
 objective: {ContrastiveDivergence: {kernel: Gibbs}}
 initialize: true
-fit: {steps: 30, batch_size: 50, lr: 0.01, log_every: 5, validate_every: 10, ema: 0.9}
+fit: {steps: 30, batch_size: 50, lr: 0.01, logging: {every: 5, validate_every: 10}, ema: 0.9}
 sample: {steps: 20, show: 16}
 evaluate: {chains: 20, betas: 50}
 """

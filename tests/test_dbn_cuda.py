@@ -6,6 +6,7 @@ import torch
 import gibbsian as gb
 from gibbsian import kernels, objectives, partition
 from gibbsian.models import DBN
+from gibbsian.training import Engine, Logging
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 
@@ -22,8 +23,8 @@ def test_greedy_and_up_down_training(captured):
     """A warning that steps are not captured would be an error here."""
     gray, y = two_kinds()
     dbn = DBN(16, 12, 10, 20, labels=2).cuda()
-    common = {"batch_size": 50, "optimizer": {"name": "sgd", "momentum": 0.9}, "compile": captured}
-    common |= {"log_every": 100, "guard": gb.training.Guard(every=100)}
+    common = {"batch_size": 50, "optimizer": {"name": "sgd", "momentum": 0.9}, "engine": Engine(compile=captured)}
+    common |= {"logging": Logging(every=100), "guard": gb.training.Guard(every=100)}
     cd = objectives.Binarized(objectives.ContrastiveDivergence(kernels.Gibbs()))
     gb.pretrain(dbn, cd, (gray, y), steps=400, lr=0.05, **common)
     run = gb.fit(dbn, objectives.Binarized(objectives.UpDown(steps=3)), (gray, y), steps=400, lr=0.01, **common)
@@ -45,7 +46,8 @@ def test_captured_persistent_training_of_both_stages():
     dbn = DBN(16, 8, 20).cuda()
     pcd = objectives.PersistentContrastiveDivergence(kernels.Gibbs(), chains=50, start="data")
     objective = objectives.Binarized(objectives.Centered(pcd))
-    gb.pretrain(dbn, objective, gray, steps=600, lr=0.05, batch_size=50, optimizer="sgd", compile=True, log_every=100)
+    gb.pretrain(dbn, objective, gray, steps=600, lr=0.05, batch_size=50, optimizer="sgd", engine=Engine(compile=True),
+                logging=Logging(every=100))  # fmt: skip
     g = torch.Generator("cuda").manual_seed(1)
     x = objective.drawn(dbn, gray, g)
     log_z = partition.exact(dbn).value

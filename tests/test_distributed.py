@@ -63,7 +63,7 @@ def test_alone_nothing_is_shared():
 
 SAME = """
 run = gb.fit(models.RBM(6, 3).double(), objectives.ExactLikelihood(), data, steps=120, batch_size=20, lr=0.05,
-             run_dir=folder + "/exact", validation=data, validate_every=60, ema=0.9)
+             run_dir=folder + "/exact", validation=data, logging=gb.training.Logging(validate_every=60), ema=0.9)
 
 # chains of each process in its own stream; stopped inside an epoch and resumed
 pcd = objectives.PersistentContrastiveDivergence(kernels.Gibbs(), steps=2, chains=100)
@@ -94,7 +94,7 @@ def die(run):
         os.kill(os.getpid(), signal.SIGKILL)
 
 gb.fit(models.RBM(6, 3).double(), objectives.ExactLikelihood(), data, steps=100000, batch_size=20,
-       run_dir=folder + "/run", checkpoint_every=10, hooks=[die])
+       run_dir=folder + "/run", checkpoints=gb.training.Checkpoints(every=10), hooks=[die])
 """
 
 GOES_ON = """
@@ -138,7 +138,8 @@ def test_two_processes_train_what_one_does_and_resume_exactly(runs):
     result = json.loads(done.stdout.split("RESULT", 1)[1].splitlines()[0])
     assert result["world"] == 2
     one = gb.fit(models.RBM(6, 3).double(), objectives.ExactLikelihood(), the_data(), steps=120, batch_size=20,
-                 lr=0.05, validation=the_data(), validate_every=60, ema=0.9)  # fmt: skip
+                 lr=0.05, validation=the_data(),
+                 logging=gb.training.Logging(validate_every=60), ema=0.9)  # fmt: skip
     two = gb.load(folder / "exact")
     # the mean gradient over all rows is the same sum in another order
     assert torch.allclose(weights(one.energy), weights(two), rtol=1e-9, atol=1e-11)

@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 import gibbsian as gb
 from gibbsian import domains, energies, errors, kernels, models, objectives
 from gibbsian.objectives.base import Loss, Objective, labels, observed
+from gibbsian.training import Checkpoints, Engine, Logging
 from gibbsian.training.ema import Ema
 from gibbsian.training.loader import make_feed
 from gibbsian.training.optimize import CapturableSGD, rate_at
@@ -162,7 +163,7 @@ def test_gradient_descent_for_graphs_is_that_of_torch(options):
     ],
 )
 def test_the_learning_rate_follows_its_schedule(schedule, expected):
-    run = gb.fit(gaussian(), Likelihood(), cloud(8), steps=4, lr=0.1, schedule=schedule, log_every=1)
+    run = gb.fit(gaussian(), Likelihood(), cloud(8), steps=4, lr=0.1, schedule=schedule, logging=Logging(every=1))
     assert [record["lr"] for record in run.history] == pytest.approx(expected)
 
 
@@ -234,18 +235,18 @@ def test_half_precision_products_keep_parameters_in_full_precision():
     before = torch.get_float32_matmul_precision()
     data = cloud().float()
     for precision in ("bf16", "tf32"):
-        run = gb.fit(energy, objectives.DenoisingScoreMatching(0.5), data, steps=5, precision=precision)
+        run = gb.fit(energy, objectives.DenoisingScoreMatching(0.5), data, steps=5, engine=Engine(precision=precision))
         assert math.isfinite(run.history[-1]["loss"])
     assert {p.dtype for p in energy.parameters()} == {torch.float32}
     assert torch.get_float32_matmul_precision() == before
     with pytest.raises(errors.ArgumentError, match="fp16"):
-        gb.fit(energy, objectives.DenoisingScoreMatching(0.5), data, steps=1, precision="fp16")
+        gb.fit(energy, objectives.DenoisingScoreMatching(0.5), data, steps=1, engine=Engine(precision="fp16"))
 
 
 def test_captured_steps_are_for_cuda_and_the_user_is_told():
     plain = gb.fit(gaussian(), Likelihood(), cloud(), steps=5)
     with pytest.warns(errors.CompileWarning, match="captured on CUDA"):
-        eager = gb.fit(gaussian(), Likelihood(), cloud(), steps=5, compile=True)
+        eager = gb.fit(gaussian(), Likelihood(), cloud(), steps=5, engine=Engine(compile=True))
     assert torch.equal(weights(plain.energy), weights(eager.energy))
 
 
@@ -257,15 +258,16 @@ def test_captured_steps_train_what_eager_ones_do(tmp_path):
     how: dict[str, Any] = {"batch_size": 20, "lr": 0.02, "schedule": "cosine", "device": "cuda"}
     for objective in (pcd, objectives.ContrastiveDivergence(kernels.Gibbs(), steps=2)):
         eager, captured, again = (
-            gb.fit(models.RBM(6, 3).double(), objective, data, steps=60, compile=c, **how) for c in (False, True, True)
+            gb.fit(models.RBM(6, 3).double(), objective, data, steps=60, engine=Engine(compile=c), **how)
+            for c in (False, True, True)
         )
         # the captured rate is a float32 on the device
         assert torch.allclose(weights(eager.energy), weights(captured.energy), atol=1e-5)
         assert torch.equal(weights(captured.energy), weights(again.energy))
     how["schedule"] = None
-    gb.fit(models.RBM(6, 3).double(), pcd, data, steps=31, compile=True, run_dir=tmp_path / "r", **how)
+    gb.fit(models.RBM(6, 3).double(), pcd, data, steps=31, engine=Engine(compile=True), run_dir=tmp_path / "r", **how)
     resumed = gb.resume(tmp_path / "r", data, steps=60, device="cuda")
-    straight = gb.fit(models.RBM(6, 3).double(), pcd, data, steps=60, compile=True, **how)
+    straight = gb.fit(models.RBM(6, 3).double(), pcd, data, steps=60, engine=Engine(compile=True), **how)
     assert torch.allclose(weights(resumed.energy), weights(straight.energy), atol=1e-5)
 
 
@@ -307,7 +309,7 @@ def test_many_steps_in_one_graph_train_what_single_ones_do(optimizer, monkeypatc
             ema=0.9,
             clip=1.0,
             transform=lambda x, g: (torch.rand(x.shape, generator=g, device=x.device) < x).double(),
-            compile=True,
+            engine=Engine(compile=True),
         )
         monkeypatch.undo()
         assert bool(blocks) == (name == "blocks")
@@ -499,7 +501,7 @@ def test_bad_data_stops_with_its_place_and_reason_and_nothing_saved_is_lost(name
     make, message = BAD[name]
     folder = tmp_path / "run"
     with pytest.raises(errors.DataError, match=message):
-        gb.fit(gaussian(), Likelihood(), make(), steps=9, run_dir=folder, checkpoint_every=1)
+        gb.fit(gaussian(), Likelihood(), make(), steps=9, run_dir=folder, checkpoints=Checkpoints(every=1))
     if folder.exists():
         assert torch.isfinite(gb.load(folder)(GOOD)).all()
         assert "epoch 0" in message
@@ -514,7 +516,7 @@ def test_metrics_are_asked_for_when_somebody_looks():
             asked.append(step.watched)
             return self(energy, batch, state, generator)
 
-    how = {"batch_size": 20, "steps": 40, "log_every": 20, "hooks": [(15, lambda run: False)]}
+    how = {"batch_size": 20, "steps": 40, "logging": Logging(every=20), "hooks": [(15, lambda run: False)]}
     gb.fit(gaussian(), Asking(), cloud(), guard=False, **how)
     assert [step for step, asked_for in enumerate(asked, 1) if asked_for] == [15, 20, 30, 40]
     asked.clear()
@@ -542,7 +544,7 @@ def test_tensorboard_shows_the_history_also_after_a_resume(tmp_path, monkeypatch
     from gibbsian.training import log
 
     monkeypatch.setattr(log, "_summary_writer", lambda: Writer)
-    how = {"batch_size": 20, "log_every": 10, "run_dir": tmp_path / "run", "tensorboard": True}
+    how = {"batch_size": 20, "logging": Logging(every=10, tensorboard=True), "run_dir": tmp_path / "run"}
     gb.fit(gaussian(), Likelihood(), cloud(), steps=40, **how)
     run = gb.resume(tmp_path / "run", cloud(), steps=70)
     assert events["loss"] == {r["step"]: r["loss"] for r in run.history if "loss" in r}
@@ -561,8 +563,8 @@ def test_tensorboard_shows_the_history_also_after_a_resume(tmp_path, monkeypatch
         ({"steps": 3, "clip": -1.0}, "clip"),
         ({"steps": 3, "lr": math.nan}, "lr=nan"),
         ({"steps": 3, "guard": 5}, "guard"),
-        ({"steps": 3, "keep_best": True}, "validation"),
-        ({"steps": 3, "tensorboard": True}, "run_dir"),
+        ({"steps": 3, "checkpoints": Checkpoints(keep_best=True)}, "validation"),
+        ({"steps": 3, "logging": Logging(tensorboard=True)}, "run_dir"),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(how, message):
@@ -584,7 +586,9 @@ def test_what_cannot_be_trained_is_refused():
 
 
 def test_metrics_are_logged_in_memory_and_on_disk(tmp_path):
-    run = gb.fit(gaussian(), Likelihood(), cloud(), steps=25, batch_size=16, log_every=10, run_dir=tmp_path / "r")
+    run = gb.fit(
+        gaussian(), Likelihood(), cloud(), steps=25, batch_size=16, logging=Logging(every=10), run_dir=tmp_path / "r"
+    )
     lines = [json.loads(line) for line in (tmp_path / "r" / "metrics.jsonl").read_text().splitlines()]
     assert lines == run.history
     assert [line["step"] for line in lines] == [10, 20, 25]
@@ -595,7 +599,7 @@ def test_metrics_are_logged_in_memory_and_on_disk(tmp_path):
 
 def test_the_logged_loss_is_the_mean_since_the_last_record():
     each: list[float] = []
-    run = gb.fit(gaussian(), Likelihood(), cloud(), steps=8, batch_size=16, log_every=4,
+    run = gb.fit(gaussian(), Likelihood(), cloud(), steps=8, batch_size=16, logging=Logging(every=4),
                  hooks=[lambda r: each.append(float(r.metrics["loss"]))])  # fmt: skip
     assert run.history[0]["loss"] == pytest.approx(sum(each[:4]) / 4)
     assert run.history[1]["loss"] == pytest.approx(sum(each[4:]) / 4)
@@ -613,7 +617,7 @@ def test_validation_is_the_loss_on_held_out_data_and_leaves_training_alone():
         steps=10,
         batch_size=8,
         validation=held_out,
-        validate_every=5,
+        logging=Logging(validate_every=5),
         hooks=[lambda r: modes.append(r.energy.training)],
     )
     assert all(modes)
@@ -629,8 +633,8 @@ def test_the_best_checkpoint_is_kept(tmp_path):
     """The mean overshoots the target of 0.3: the best step lies in the middle."""
     folder = tmp_path / "run"
     run = gb.fit(gaussian(1), Likelihood(), cloud(8, 1) + 5, steps=40, batch_size=8, lr=0.03, run_dir=folder,
-                 validation=lambda e: {"distance": abs(float(e.mean.detach()) - 0.3)}, validate_every=2, keep_best=True,
-                 keep_last=1)  # fmt: skip
+                 validation=lambda e: {"distance": abs(float(e.mean.detach()) - 0.3)}, logging=Logging(validate_every=2),
+                 checkpoints=Checkpoints(keep_best=True, keep_last=1))  # fmt: skip
     distance = {r["step"]: r["validation_distance"] for r in run.history if "validation_distance" in r}
     best = min(distance, key=distance.__getitem__)
     assert 2 < best < 38
@@ -695,12 +699,14 @@ def test_tensorboard_gets_the_scalars_or_the_user_is_told_to_install_it(tmp_path
     fake = types.ModuleType("torch.utils.tensorboard")
     fake.SummaryWriter = Writer  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", fake)
-    gb.fit(gaussian(), Likelihood(), cloud(), steps=2, log_every=1, tensorboard=True, run_dir=tmp_path / "r")
+    gb.fit(
+        gaussian(), Likelihood(), cloud(), steps=2, logging=Logging(every=1, tensorboard=True), run_dir=tmp_path / "r"
+    )
     assert ("loss", 1) in {(name, step) for name, _, step in written}
     assert written[-1][0] == "closed"
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(errors.CapabilityError, match="pip install tensorboard"):
-        gb.fit(gaussian(), Likelihood(), cloud(), steps=2, tensorboard=True, run_dir=tmp_path / "s")
+        gb.fit(gaussian(), Likelihood(), cloud(), steps=2, logging=Logging(tensorboard=True), run_dir=tmp_path / "s")
     assert not (tmp_path / "s").exists()
 
 

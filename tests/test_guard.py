@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import gibbsian as gb
 from gibbsian import domains, energies, errors, kernels, models, objectives
 from gibbsian.objectives.base import Loss, Objective
-from gibbsian.training import Guard, checkpoint
+from gibbsian.training import Checkpoints, Guard, checkpoint
 from gibbsian.training.guard import Monitor
 
 
@@ -269,7 +269,7 @@ def test_checkpoints_of_what_was_rolled_back_are_removed(tmp_path):
             assert checkpoint.steps_saved(run.folder) == [0, 4, 8]
 
     guard = Guard(every=5, snapshot_every=10)
-    run = gb.fit(mlp(), objective, reals(), steps=24, run_dir=tmp_path / "r", checkpoint_every=4, keep_last=5,
+    run = gb.fit(mlp(), objective, reals(), steps=24, run_dir=tmp_path / "r", checkpoints=Checkpoints(every=4, keep_last=5),
                  guard=guard, hooks=[poison])  # fmt: skip
     assert [e["step"] for e in run.events] == [10]
     assert torch.isfinite(weights(gb.load(tmp_path / "r"))).all()

@@ -260,7 +260,7 @@ def test_a_joint_energy_trains_in_half_precision_and_channels_last(tmp_path):
         steps=80,
         batch_size=32,
         lr=5e-3,
-        precision="bf16",
+        engine=gb.training.Engine(precision="bf16"),
         ema=0.9,
         run_dir=tmp_path / "run",
     )

@@ -381,5 +381,6 @@ def test_centered_objectives_can_be_validated_on_the_average():
     g = torch.Generator().manual_seed(0)
     data = (torch.rand(40, 6, generator=g) < 0.3).float()
     objective = objectives.Centered(objectives.PersistentContrastiveDivergence(gb.kernels.Gibbs(), chains=10))
-    run = gb.fit(gb.models.RBM(6, 3), objective, data, steps=10, ema=0.9, validation=data, validate_every=5)
+    run = gb.fit(gb.models.RBM(6, 3), objective, data, steps=10, ema=0.9, validation=data,
+                 logging=gb.training.Logging(validate_every=5))  # fmt: skip
     assert sum("validation_loss" in record for record in run.history) == 2

@@ -43,9 +43,9 @@ def stand_in(name, *, n=10000, seed=0, label=None, part=None, offline=False):
 
 def small(name):
     """Flags that keep a recipe's form and make it quick."""
-    flags = ["--fit.steps", "3", "--fit.epochs", "null", "--fit.batch_size", "16", "--fit.log_every", "1"]
+    flags = ["--fit.steps", "3", "--fit.epochs", "null", "--fit.batch_size", "16", "--fit.logging.every", "1"]
     flags += ["--evaluate.chains", "5", "--evaluate.betas", "20", "--evaluate.rows", "50", "--sample.show", "9"]
-    flags += ["--sample.steps", "8", "--fit.validate_every", "2"]
+    flags += ["--sample.steps", "8", "--fit.logging.validate_every", "2"]
     more = {
         "mnist-rbm": ["--model.hidden", "12"],
         "mnist-dbn": ["--model.layers", "[784, 40, 30, 50]", "--pretrain.options", "{steps: 2, lr: 0.01}"],

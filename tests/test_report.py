@@ -20,14 +20,14 @@ about: bits <b>& more</b>
 data: {name: digits, steps: [flatten, {rescale: {old: [0, 16]}}, binarize, {split: {validation: 50, test: 100}}]}
 model: {RBM: {visible: 64, hidden: 9}}
 objective: {ContrastiveDivergence: {kernel: Gibbs}}
-fit: {steps: 12, batch_size: 50, log_every: 3, validate_every: 4}
+fit: {steps: 12, batch_size: 50, logging: {every: 3, validate_every: 4}}
 sample: {steps: 30, show: 16}
 """,
     "plane": """
 data: {name: moons, n: 600, steps: [{split: {validation: 50, test: 100}}]}
 model: {MLPEnergy: {domain: 2, hidden: [16], confine: 0.5}}
 objective: {DenoisingScoreMatching: {sigma: 0.4}}
-fit: {steps: 12, batch_size: 50, log_every: 3, validate_every: 4}
+fit: {steps: 12, batch_size: 50, logging: {every: 3, validate_every: 4}}
 sample: {steps: 30}
 """,
 }

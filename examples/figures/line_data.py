@@ -22,6 +22,7 @@ from matplotlib.figure import Figure
 import gibbsian as gb
 from gibbsian import energies, objectives
 from gibbsian.plots.style import color, tidy
+from gibbsian.training import Logging
 
 NOISE = 1e-4  # variance
 NAMES = ("on the line", "with noise")
@@ -34,7 +35,7 @@ def perturb(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 def losses(energy: gb.Energy, x: torch.Tensor, **options: Any) -> list[tuple[int, float]]:
     """The loss along the training; no guard, since it would rescue what is to be seen."""
-    run = gb.fit(energy, objectives.ImplicitScoreMatching(), x, log_every=10, guard=False, **options)
+    run = gb.fit(energy, objectives.ImplicitScoreMatching(), x, logging=Logging(every=10), guard=False, **options)
     return [(record["step"], record["loss"]) for record in run.history if "loss" in record]
 
 

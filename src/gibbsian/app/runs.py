@@ -33,6 +33,7 @@ from gibbsian.training import checkpoint
 from gibbsian.training.fit import fit, load, resume
 from gibbsian.training.renames import current_recipe
 from gibbsian.training.run import Run
+from gibbsian.training.settings import Engine
 from gibbsian.uses.draw import draw_with_trace
 
 __all__ = ["free_folder", "open_run", "resume_run", "snapshots_of", "start_of", "train", "trained"]
@@ -208,7 +209,7 @@ def on_this_machine(options: dict[str, Any]) -> dict[str, Any]:
         return dict(options)
     if torch.cuda.is_available():
         return options | {"device": "cuda"}
-    return options | {"device": None, "compile": False, "precision": None}
+    return options | {"device": None, "engine": Engine()}
 
 
 def train(
@@ -234,7 +235,8 @@ def train(
     if recipe.pretrain.objective is not None:
         from gibbsian.training.pretrain import pretrain
 
-        shared = {key: options[key] for key in ("batch_size", "device", "seed", "compile")}
+        shared = {key: options[key] for key in ("batch_size", "device", "seed")}
+        shared["engine"] = Engine(compile=options["engine"].compile)
         pretrain(
             model,
             recipe.pretrain.objective,

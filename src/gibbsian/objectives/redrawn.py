@@ -64,7 +64,7 @@ class Binarized(Redrawn):
     """An objective for {0, 1} data on gray values in [0, 1]: every step draws x ~ Bernoulli(gray) anew.
 
     The same as `fit(transform=...)` with `data.binarize`, inside the step: data are checked once, and with
-    `fit(compile=True)` many steps go into one CUDA graph. No two epochs see the same pixels, which keeps a machine
+    `fit(engine=Engine(compile=True))` many steps go into one CUDA graph. No two epochs see the same pixels, which keeps a machine
     from learning one binarization by heart. For digits; where gray values are amounts and not probabilities use
     Gaussian units.
 

@@ -3,5 +3,6 @@
 from gibbsian.training.distributed import World
 from gibbsian.training.guard import Guard
 from gibbsian.training.run import Run
+from gibbsian.training.settings import Checkpoints, Engine, Logging
 
-__all__ = ["Guard", "Run", "World"]
+__all__ = ["Checkpoints", "Engine", "Guard", "Logging", "Run", "World"]

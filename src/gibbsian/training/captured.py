@@ -40,7 +40,7 @@ _LONG = 10.0  # milliseconds that a block may take: longer ones gain nothing, an
 
 def steps_of(job: Job) -> Steps:
     """The steps of a job: captured where that is asked for and possible."""
-    return CapturedSteps(job) if job.settings.compile else Steps(job)
+    return CapturedSteps(job) if job.settings.engine.compile else Steps(job)
 
 
 @dataclass

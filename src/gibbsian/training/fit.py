@@ -18,7 +18,8 @@ from gibbsian.training.guard import Guard
 from gibbsian.training.job import Job
 from gibbsian.training.log import check_tensorboard, read_log
 from gibbsian.training.loop import Hook, train
-from gibbsian.training.run import Run, Settings
+from gibbsian.training.run import Run
+from gibbsian.training.settings import Checkpoints, Engine, Logging, Settings
 from gibbsian.training.trust import trust as trust_modules
 
 __all__ = ["Guard", "Run", "fit", "load", "resume"]
@@ -39,19 +40,14 @@ def fit(
     run_dir: str | Path | None = None,
     ema: float | None = None,
     clip: float | None = None,
-    precision: str | None = None,
-    compile: bool = False,
     device: torch.device | str | None = None,
     transform: Callable[[Any, torch.Generator], Any] | None = None,
     validation: Any = None,
-    validate_every: int = 500,
-    checkpoint_every: int = 1000,
-    keep_last: int = 2,
-    keep_best: bool = False,
-    log_every: int = 50,
     hooks: Iterable[Hook] = (),
     guard: bool | Guard = True,
-    tensorboard: bool = False,
+    checkpoints: Checkpoints = Checkpoints(),
+    logging: Logging = Logging(),
+    engine: Engine = Engine(),
     progress: bool | None = None,
 ) -> Run:
     """Train an energy by an objective on data, in place.
@@ -75,22 +71,16 @@ def fit(
         run_dir: a new folder for configuration, metrics and checkpoints; see `resume` and `load`.
         ema: decay of the averaged copy `run.ema`, such as 0.999.
         clip: largest gradient norm.
-        precision: "bf16" for half-precision products, "tf32" on CUDA.
-        compile: capture steps as CUDA graphs, where launches are what costs; needs batches of one size (others go
-            the eager way) and an objective that never waits for the device. With the data on the device, all
-            steps up to the next one that is logged, checked or hooked are one graph.
         device: where to train; by default where the energy is.
         transform: `transform(batch, generator)`, applied to every batch on the device: dequantize, binarize.
         validation: held-out data, on which the objective's loss is logged; or a callable of the energy that
             returns a number or a dictionary of numbers. The average is judged where there is one.
-        validate_every: steps between two validations.
-        checkpoint_every: steps between two checkpoints, of which the newest `keep_last` are kept.
-        keep_best: also keep the checkpoint with the lowest validation number, the first of several.
-        log_every: steps between records in `run.history` and `metrics.jsonl`.
         hooks: called with the `Run` after every step, or a pair (n, hook) after every n-th; one that returns True ends
             the training.
         guard: watch for divergence and roll back, as a `Guard` says; False stops with an error instead.
-        tensorboard: also write scalars for TensorBoard into the run folder.
+        checkpoints: `training.Checkpoints(every=1000, keep_last=2, keep_best=False)`, those of the run folder.
+        logging: `training.Logging(every=50, validate_every=500, tensorboard=False)`.
+        engine: `training.Engine(precision="bf16", compile=True)`: half-precision products, steps as CUDA graphs.
         progress: show a bar; by default on a terminal.
 
     Ctrl-C (and SIGTERM) finishes the step, saves a checkpoint, says where it is, and raises.
@@ -105,6 +95,35 @@ def fit(
     True
     """
     hooks = list(hooks)
+    _check_parts(energy, objective, hooks)
+    if (steps is None) == (epochs is None):
+        raise ArgumentError("say how long to train: steps=1000 or epochs=10, one of the two")
+    settings = Settings(
+        steps=1 if steps is None else steps,
+        batch_size=batch_size,
+        lr=lr,
+        optimizer=optimizer,
+        schedule=schedule,
+        seed=seed,
+        ema=ema,
+        clip=clip,
+        guard=(Guard() if guard else None) if isinstance(guard, bool) else guard,
+        checkpoints=checkpoints,
+        logging=logging,
+        engine=engine,
+    )
+    if checkpoints.keep_best and validation is None:
+        raise ArgumentError("Checkpoints(keep_best=True) needs validation, to tell which checkpoint is best")
+    if logging.tensorboard:
+        check_tensorboard(run_dir)
+    folder = None if run_dir is None else Path(run_dir)
+    job = Job(energy, objective, data, settings, epochs=epochs, device=device, run_dir=folder, transform=transform)
+    stepper = steps_of(job)
+    keep.create_folder(job)
+    return train(job, stepper, validation, hooks, progress)
+
+
+def _check_parts(energy: Any, objective: Any, hooks: list[Hook]) -> None:
     if not isinstance(energy, Energy | ScoreField):
         raise CapabilityError(
             f"{type(energy).__name__} is not an energy; wrap it with gibbsian.as_energy(function, domain)"
@@ -117,46 +136,6 @@ def fit(
     for hook in hooks:
         if isinstance(hook, tuple) and not (len(hook) == 2 and isinstance(hook[0], int) and hook[0] > 0):
             raise ArgumentError(f"hooks: expected a function, or a pair (n, function) with n from 1 on, got {hook!r}")
-    if (steps is None) == (epochs is None):
-        raise ArgumentError("say how long to train: steps=1000 or epochs=10, one of the two")
-    if keep_best and validation is None:
-        raise ArgumentError("keep_best=True needs validation, to tell which checkpoint is best")
-    if tensorboard and run_dir is None:
-        raise ArgumentError("tensorboard=True writes into the run folder; give run_dir as well")
-    if tensorboard:
-        check_tensorboard()
-    settings = Settings(
-        steps=1 if steps is None else steps,
-        batch_size=batch_size,
-        lr=lr,
-        optimizer=optimizer,
-        schedule=schedule,
-        seed=seed,
-        ema=ema,
-        clip=clip,
-        precision=precision,
-        validate_every=validate_every,
-        checkpoint_every=checkpoint_every,
-        keep_last=keep_last,
-        keep_best=keep_best,
-        log_every=log_every,
-        guard=(Guard() if guard else None) if isinstance(guard, bool) else guard,
-        tensorboard=tensorboard,
-        compile=compile,
-    )
-    job = Job(
-        energy,
-        objective,
-        data,
-        settings,
-        epochs=epochs,
-        device=device,
-        run_dir=None if run_dir is None else Path(run_dir),
-        transform=transform,
-    )
-    steps_ahead = steps_of(job)
-    keep.create_folder(job)
-    return train(job, steps_ahead, validation, hooks, progress)
 
 
 def resume(
@@ -219,7 +198,7 @@ def load(
 
     Args:
         run_dir: the folder that `fit` wrote.
-        which: "last", "best" (with keep_best) or a step that has a checkpoint.
+        which: "last", "best" (with `Checkpoints(keep_best=True)`) or a step that has a checkpoint.
         ema: the averaged weights instead of the last ones.
         device: where to put it.
         trust: modules of your own whose classes the folder names, by name or as .py files; importing them runs their
@@ -232,7 +211,9 @@ def load(
     if which == "best":
         best = checkpoint.read_latest(folder, keys=("best",))["best"]
         if best is None:
-            raise CheckpointError(f"{folder} has no best checkpoint; train with keep_best=True")
+            raise CheckpointError(
+                f"{folder} has no best checkpoint; train with checkpoints=Checkpoints(keep_best=True)"
+            )
         step = best[0]
     elif which != "last" and step is None:
         raise ArgumentError(f"which={which!r}: expected 'last', 'best' or a step")

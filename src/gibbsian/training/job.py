@@ -20,7 +20,8 @@ from gibbsian.training.guard import Monitor
 from gibbsian.training.loader import make_feed
 from gibbsian.training.log import Log
 from gibbsian.training.optimize import Updates
-from gibbsian.training.run import Run, Settings
+from gibbsian.training.run import Run
+from gibbsian.training.settings import Settings
 
 __all__ = ["Job"]
 

@@ -132,7 +132,7 @@ def save(job: Job) -> None:
         checkpoint.save_checkpoint(run.folder, run.step, tree)
         past = [step for step in checkpoint.steps_saved(run.folder) if step <= run.step]
         best = [job.best[0]] if job.best else []
-        checkpoint.prune(run.folder, {*past[-job.settings.keep_last :], *best})
+        checkpoint.prune(run.folder, {*past[-job.settings.checkpoints.keep_last :], *best})
     job.world.wait(job.device)
 
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from gibbsian.errors import CapabilityError
+from gibbsian.errors import ArgumentError, CapabilityError
 
 __all__ = ["Log", "read_log"]
 
@@ -83,10 +83,14 @@ def _summary_writer() -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise CapabilityError("tensorboard=True needs the package tensorboard: pip install tensorboard") from error
+        raise CapabilityError(
+            "Logging(tensorboard=True) needs the package tensorboard: pip install tensorboard"
+        ) from error
     return SummaryWriter
 
 
-def check_tensorboard() -> None:
-    """Raise at once where TensorBoard is asked for and missing."""
+def check_tensorboard(folder: Any) -> None:
+    """Raise at once where TensorBoard is asked for and cannot be written."""
+    if folder is None:
+        raise ArgumentError("Logging(tensorboard=True) writes into the run folder; give run_dir as well")
     _summary_writer()

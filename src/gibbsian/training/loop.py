@@ -32,7 +32,7 @@ def train(job: Job, steps: Steps, held_out: Any, hooks: Sequence[Hook], progress
     """Run a job to its last step."""
     run, settings = job.run, job.settings
     plan, stopping = Plan(job, held_out, hooks), False
-    with _opened(job, progress) as show, _signals() as caught, _products(settings.precision):
+    with _opened(job, progress) as show, _signals() as caught, _products(settings.engine.precision):
         keep.snapshot(job)
         while run.step < settings.steps and not stopping:
             due = plan.next(steps)
@@ -101,9 +101,9 @@ class Plan:
         self.validate = Validation(job, held_out) if self.validates else lambda: None
         self.guard = None if job.monitor is None else job.monitor.guard
         settings = job.settings
-        self.periods = [settings.log_every, settings.checkpoint_every, *(every for every, _ in self.hooks)]
+        self.periods = [settings.logging.every, settings.checkpoints.every, *(every for every, _ in self.hooks)]
         if self.validates:
-            self.periods.append(settings.validate_every)
+            self.periods.append(settings.logging.validate_every)
         if self.guard is not None:
             self.periods.append(self.guard.snapshot_every)
 
@@ -119,9 +119,9 @@ class Plan:
             at_once,
             watched=look or free == 1,
             look=look,
-            log=last or step % settings.log_every == 0,
-            validate=self.validates and (last or step % settings.validate_every == 0),
-            save=step % settings.checkpoint_every == 0,
+            log=last or step % settings.logging.every == 0,
+            validate=self.validates and (last or step % settings.logging.validate_every == 0),
+            save=step % settings.checkpoints.every == 0,
             last=last,
         )
 
@@ -161,7 +161,7 @@ def _opened(job: Job, progress: bool | None) -> Iterator[_Show]:
     run, settings = job.run, job.settings
     was_training = run.energy.training
     folder = run.folder if job.world.first else None
-    job.log = Log(folder, run.history, tensorboard=settings.tensorboard, step=run.step)
+    job.log = Log(folder, run.history, tensorboard=settings.logging.tensorboard, step=run.step)
     run.energy.train()
     try:
         with progress_bar(settings.steps, "training", progress if job.world.first else False) as advance:

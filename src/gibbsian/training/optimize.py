@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from gibbsian.errors import ArgumentError, CheckpointError
-from gibbsian.training.run import Settings
+from gibbsian.training.settings import Settings
 
 __all__ = ["Updates", "build_optimizer", "rate_at"]
 
@@ -159,7 +159,7 @@ class Updates:
     """The optimizer of a run, with what follows a schedule."""
 
     def __init__(self, settings: Settings, parameters: list[nn.Parameter], split: int) -> None:
-        capturable = settings.compile and parameters[0].device.type == "cuda"
+        capturable = settings.engine.compile and parameters[0].device.type == "cuda"
         self.lr = settings.lr[0] if isinstance(settings.lr, tuple) else settings.lr
         self.parameters = parameters
         self.rate = rate_at(settings.schedule, self.lr, settings.steps)

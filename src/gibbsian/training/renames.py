@@ -6,7 +6,7 @@ A folder names modules, classes, arguments and weights; whoever moves or renames
 import re
 from typing import Any
 
-__all__ = ["current_name", "current_parts", "current_recipe", "current_spelling", "renamed_keys"]
+__all__ = ["current_fields", "current_name", "current_parts", "current_recipe", "current_spelling", "renamed_keys"]
 
 _MOVED = {  # modules that were moved, the longest match first
     "gibbsian.models.dbm_": "gibbsian.models.dbm.",
@@ -38,13 +38,19 @@ _RENAMED = {  # single classes
     "gibbsian.models.dbm_side:LayerSide": "gibbsian.models.dbm.marginal:LayerMarginal",
     "gibbsian.models.rbm_path:TemperedRBM": "gibbsian.models.annealing:AnnealedMachine",
     "gibbsian.models.tempered:TemperedMachine": "gibbsian.models.annealing:AnnealedMachine",
+    "gibbsian.training.run:Settings": "gibbsian.training.settings:Settings",
+}
+_GROUPS = {  # settings of `fit` that stood beside the others
+    "checkpoints": {"checkpoint_every": "every", "keep_last": "keep_last", "keep_best": "keep_best"},
+    "logging": {"log_every": "every", "validate_every": "validate_every", "tensorboard": "tensorboard"},
+    "engine": {"precision": "precision", "compile": "compile"},
 }
 _PARTS = {"watch": "monitor"}  # of a checkpoint
 _STEMS = "optim|minim|binar|standard|dequant|initial|normal|random|factor|regular|reparametr|serial"
 _SPELLED = [
     (re.compile(rf"((?i:{_STEMS}))is(?=(?:e|ed|er|ers|es|ing|ation)(?![a-z]))"), r"\1iz"),
     (re.compile("entre(?=s?(?![a-z]))"), "enter"),
-    (re.compile("entred"), "entered"),
+    (re.compile("entr(?=ed|ing)"), "enter"),
     (re.compile("colour"), "color"),
     (re.compile("eighbour"), "eighbor"),
     (re.compile("abelled"), "abeled"),
@@ -94,17 +100,53 @@ def current_parts(tree: dict[str, Any]) -> dict[str, Any]:
     return {_PARTS.get(key, current_spelling(key)): value for key, value in tree.items()}
 
 
-def current_recipe(value: Any) -> Any:
+def current_fields(name: str, fields: dict[str, Any], known: Any) -> dict[str, Any]:
+    """The fields of a dataclass as they are now; `name` is that in the folder, `known` are those of the class."""
+    fields = renamed_keys(fields, known)
+    if current_name(name) != "gibbsian.training.settings:Settings" or "logging" in fields:
+        return fields
+    found = _grouped(fields)
+    for group in _GROUPS:
+        kind = f"gibbsian.training.settings:{group.capitalize()}"
+        found[group] = {"$dataclass": kind, "fields": found.get(group, {})}
+    return found
+
+
+def _grouped(flat: dict[str, Any]) -> dict[str, Any]:
+    """Settings of `fit` in their groups.
+
+    >>> _grouped({"steps": 9, "log_every": 3, "compile": False})
+    {'steps': 9, 'logging': {'every': 3}, 'engine': {'compile': False}}
+    """
+    places = {old: (group, new) for group, names in _GROUPS.items() for old, new in names.items()}
+    grouped: dict[str, Any] = {name: value for name, value in flat.items() if name not in places}
+    for name, (group, new) in places.items():
+        if name in flat:
+            grouped.setdefault(group, {})[new] = flat[name]
+    return grouped
+
+
+def current_recipe(recipe: dict[str, Any]) -> dict[str, Any]:
     """A recipe as YAML loads it, with keys and class paths as they are now.
 
-    >>> current_recipe({"initialise": True, "model": {"class_path": "gibbsian.models.rbm.RBM"}})
-    {'initialize': True, 'model': {'class_path': 'gibbsian.models.rbm.machine.RBM'}}
+    >>> current_recipe({"initialise": True, "model": {"class_path": "gibbsian.models.rbm.RBM"}, "fit": {"log_every": 5}})
+    {'initialize': True, 'model': {'class_path': 'gibbsian.models.rbm.machine.RBM'}, 'fit': {'logging': {'every': 5}}}
     """
+    current = _current_values(recipe)
+    if "fit" in current:
+        current["fit"] = _grouped(current["fit"])
+    if "steps" in current.get("data", {}):  # a step without options is a plain word
+        steps = current["data"]["steps"]
+        current["data"]["steps"] = [current_spelling(step) if isinstance(step, str) else step for step in steps]
+    return current
+
+
+def _current_values(value: Any) -> Any:
     if isinstance(value, list):
-        return [current_recipe(item) for item in value]
+        return [_current_values(item) for item in value]
     if not isinstance(value, dict):
         return value
-    out = {current_spelling(str(key)): current_recipe(item) for key, item in value.items()}
+    out = {current_spelling(str(key)): _current_values(item) for key, item in value.items()}
     if isinstance(out.get("class_path"), str):
         home, dot, name = out["class_path"].rpartition(".")
         out["class_path"] = current_name(f"{home}:{name}").replace(":", ".") if dot else current_spelling(name)

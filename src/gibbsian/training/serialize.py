@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from gibbsian.errors import CapabilityError, CheckpointError
 from gibbsian.random import isolated, stream
 from gibbsian.recorded import Recorded
-from gibbsian.training.renames import current_name, renamed_keys
+from gibbsian.training.renames import current_fields, current_name, renamed_keys
 from gibbsian.training.trust import known_module
 from gibbsian.trees import is_named
 
@@ -215,7 +215,7 @@ class _Rebuilder:
         if kind == "$dataclass":
             cls: Any = _import_class(body)
             made: Any = object.__new__(cls)
-            for name, item in renamed_keys(plain["fields"], cls.__dataclass_fields__).items():
+            for name, item in current_fields(body, plain["fields"], cls.__dataclass_fields__).items():
                 object.__setattr__(made, name, self(item))
             return made
         if kind == "$again":

@@ -97,6 +97,6 @@ class Steps:
         return loss.state
 
     def _precision(self, *, cache: bool) -> AbstractContextManager[Any]:
-        if self.job.settings.precision == "bf16":
+        if self.job.settings.engine.precision == "bf16":
             return torch.autocast(self.job.device.type, dtype=torch.bfloat16, cache_enabled=cache)
         return nullcontext()

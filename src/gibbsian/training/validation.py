@@ -56,6 +56,6 @@ class Validation:
         values = job.world.mean(values, job.device)
         job.log.write({"step": run.step, **values})
         first = values[f"validation_{next(iter(named))}"]
-        if job.settings.keep_best and (job.best is None or first < job.best[1]):
+        if job.settings.checkpoints.keep_best and (job.best is None or first < job.best[1]):
             job.best = (run.step, first)
             keep.save(job)
