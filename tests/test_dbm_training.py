@@ -111,7 +111,7 @@ def test_phases_side_by_side_are_the_same(spec, sweeps, monkeypatch):
         asked.append(key)
         return function
 
-    monkeypatch.setattr("gibbsian.objectives.variational.compiled_copy", same)
+    monkeypatch.setattr("gibbsian.models.dbm.machine.compiled_copy", same)
     beside = objective.loss(dbm, x, state, gen(2), objectives.base.Step(fused=True))
     assert len(asked) == 1
     assert torch.allclose(plain.value, beside.value)
@@ -151,15 +151,15 @@ def test_centering_is_the_gradient_of_the_centered_machine():
     with torch.no_grad():
         positive, _ = positive_phase(dbm, x, 6)
         negative, _ = negative_phase(dbm, state.layers, 3, gen(2))
-        mu = [torch.lerp(a, b.mean(0), 0.3) for a, b in zip(state.offsets, positive.seen, strict=True)]
+        mu = [torch.lerp(a, b.mean(0), 0.3) for a, b in zip(state.offsets, positive.statistics, strict=True)]
         assert all(torch.equal(a, b) for a, b in zip(mu, loss.state.offsets, strict=True))
 
         def covariance(phase, i):
-            a, b = phase.seen[i] - mu[i], phase.seen[i + 1] - mu[i + 1]
+            a, b = phase.statistics[i] - mu[i], phase.statistics[i + 1] - mu[i + 1]
             return a.T @ b / len(a)
 
         dw = [covariance(negative, i) - covariance(positive, i) for i in range(2)]
-        db = [b.mean(0) - a.mean(0) for a, b in zip(positive.seen, negative.seen, strict=True)]
+        db = [b.mean(0) - a.mean(0) for a, b in zip(positive.statistics, negative.statistics, strict=True)]
         expected = [db[0] - dw[0] @ mu[1], db[1] - mu[0] @ dw[0] - dw[1] @ mu[2], db[2] - mu[1] @ dw[1]]
     assert all(torch.allclose(p.grad, g) for p, g in zip(dbm.weights, dw, strict=True))
     assert all(torch.allclose(p.grad, g) for p, g in zip(dbm.biases, expected, strict=True))

@@ -310,7 +310,7 @@ def test_fast_phases_are_those_of_any_units():
     for p, a, b in zip(names, got, torch.autograd.grad(expected, names), strict=True):
         torch.testing.assert_close(a, b)
         assert torch.equal(a, slopes[p])
-    sleep, _ = sleep_phase(dbn.layers, k, gen(1))
+    sleep, _ = sleep_phase(dbn.layers, k, x, gen(1))
     noise = torch.rand(9, 6, generator=(g := gen(1)), dtype=F64), torch.rand(9, 5, generator=g, dtype=F64)
     h = (noise[1] < torch.sigmoid(high.bias + k @ high.weight.T)).double()
     v = (noise[0] < torch.sigmoid(low.bias + h @ low.weight.T)).double()

@@ -38,6 +38,7 @@ __all__ = [
     "JointModel",
     "LabeledModel",
     "LatentModel",
+    "LayerContrast",
     "LayeredModel",
     "Multiple",
     "NoiseLevels",
@@ -52,6 +53,9 @@ __all__ = [
     "SiteModel",
     "SummableModel",
     "TaylorModule",
+    "VariationalModel",
+    "WakeSleep",
+    "WakeSleepModel",
     "require",
 ]
 
@@ -410,6 +414,73 @@ class LayeredModel(Protocol):
 
     def layer_means(self, x: Tensor, steps: int = 10) -> Sequence[Tensor]:
         """E[φ] of every layer given the rows of x, `(batch, size)` each; where mean field is needed by `steps` of it."""
+
+
+class LayerContrast(NamedTuple):
+    """-bound on log p(data) less the same of the chains, and what an update of a machine of layers needs beside it.
+
+    Attributes:
+        value: differentiable where gradients are None, else a number.
+        weights, biases: gradients in the parameters of `layer_parameters`, owned by nobody else; or None.
+        means: E[φ] of every layer given the data, `(batch, size)`.
+        chains: the layers of the chains after the sweeps.
+        residual: by how much the last mean-field step changed a mean at most.
+    """
+
+    value: Tensor
+    weights: list[Tensor] | None
+    biases: list[Tensor] | None
+    means: list[Tensor]
+    chains: list[Tensor]
+    residual: Tensor
+
+
+@runtime_checkable
+class VariationalModel(LayeredModel, Protocol):
+    """A machine of layers that learns from mean-field posteriors of the data and chains of all its layers."""
+
+    def start_layers(self, v: Tensor, generator: torch.Generator, *, encode: bool) -> list[Tensor]:
+        """All layers of chains whose visible one is v: hidden ones drawn upwards given it, or from their domains."""
+
+    def layer_contrast(
+        self,
+        batch: Tensor,
+        chains: Sequence[Tensor],
+        mean_field_steps: int,
+        steps: int,
+        generator: torch.Generator,
+        *,
+        fused: bool = False,
+    ) -> LayerContrast:
+        """The contrast after mean-field inference for the data and `steps` sweeps of the chains; with `fused` by
+        compiled kernels where the machine has them."""
+
+
+class WakeSleep(NamedTuple):
+    """The terms of a step of the contrastive wake-sleep algorithm and their sum, averages over the batch; the sum is
+    differentiable, and `gradients` are as in `Contrast`."""
+
+    value: Tensor
+    wake: Tensor
+    gap: Tensor
+    sleep: Tensor
+    gradients: dict[Tensor, Tensor] | None
+
+
+@runtime_checkable
+class WakeSleepModel(Protocol):
+    """A network that generates downwards and recognizes upwards, with weights for each."""
+
+    classes: int | None
+
+    def check_labels(self, y: Tensor) -> None:
+        """Refuse labels that the network has no classes for."""
+
+    def wake_sleep(
+        self, x: Tensor, y: Tensor | None, steps: int, generator: torch.Generator, *, fused: bool = False
+    ) -> WakeSleep:
+        """Up, `steps` sweeps at the top, and down: -log p of the states on the way up, the contrast at the top, -log q
+        of those on the way down; labels y where the network has classes."""
 
 
 @runtime_checkable

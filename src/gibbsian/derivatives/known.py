@@ -5,13 +5,14 @@ are, without the autograd engine, and whoever combines losses combines them. The
 Function all the same, so that `backward` works for loops of one's own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-__all__ = ["Gradients", "gradients_of", "sum_of", "with_gradients"]
+__all__ = ["Gradients", "frozen", "gradients_of", "sum_of", "trainable", "with_gradients"]
 
 Gradients = dict[Tensor, Tensor]  # from a parameter to its gradient
 
@@ -58,6 +59,24 @@ def gradients_of(value: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
     returns may be shared or expanded."""
     found = torch.autograd.grad(value, parameters, allow_unused=True, materialize_grads=True)
     return [gradient.clone() for gradient in found]
+
+
+def trainable(energy: nn.Module) -> list[nn.Parameter]:
+    """The parameters that learning may change."""
+    return [p for p in energy.parameters() if p.requires_grad]
+
+
+@contextmanager
+def frozen(module: nn.Module) -> Iterator[None]:
+    """Inside, graphs do not reach the module's parameters: gradients flow through its input alone."""
+    parameters = trainable(module)
+    for p in parameters:
+        p.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for p in parameters:
+            p.requires_grad_(True)
 
 
 class _Known(torch.autograd.Function):

@@ -6,10 +6,11 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import nn
 
+from gibbsian.derivatives.known import frozen
 from gibbsian.errors import ArgumentError
 from gibbsian.objectives.base import Batch, Loss, Step, SteppedObjective, observed
 from gibbsian.objectives.chains import energy_gap
-from gibbsian.objectives.common import WHOLE_SPACE, finish, frozen, need_domain, need_energy, number
+from gibbsian.objectives.common import WHOLE_SPACE, finish, need_domain, need_energy, number
 from gibbsian.objectives.samplers import FlowSampler, ImplicitSampler, SamplerKind
 from gibbsian.random import require_generator
 

@@ -1,14 +1,13 @@
 """What the objectives share: option checks, gradients collected part by part, frozen modules."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from gibbsian.derivatives.known import Gradients, with_gradients
+from gibbsian.derivatives.known import Gradients, trainable, with_gradients
 from gibbsian.domains import Domain, Real
 from gibbsian.energy import ScoreField
 from gibbsian.errors import ArgumentError, CapabilityError, DomainError
@@ -107,11 +106,6 @@ def one_of(objective: Objective, name: str, value: Any, allowed: Sequence[str]) 
 # --- gradients ------------------------------------------------------------------------------------
 
 
-def trainable(energy: nn.Module) -> list[nn.Parameter]:
-    """The parameters that learning may change."""
-    return [p for p in energy.parameters() if p.requires_grad]
-
-
 def accumulated(parts: Sequence[Callable[[], Tensor]], energy: nn.Module) -> tuple[Tensor, Gradients | None]:
     """Σ of parts whose graphs are freed one by one, so that memory is that of the largest part.
 
@@ -131,16 +125,3 @@ def accumulated(parts: Sequence[Callable[[], Tensor]], energy: nn.Module) -> tup
                     gradients[p] = gradients[p].add_(g) if p in gradients else g.clone()
         total.append(value.detach())
     return with_gradients(sum(total[1:], total[0]), list(gradients), list(gradients.values()))
-
-
-@contextmanager
-def frozen(module: nn.Module) -> Iterator[None]:
-    """Inside, graphs do not reach the module's parameters: gradients flow through its input alone."""
-    parameters = trainable(module)
-    for p in parameters:
-        p.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for p in parameters:
-            p.requires_grad_(True)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.utils import parameters_to_vector
 
 from gibbsian.capabilities import Family
-from gibbsian.derivatives.known import gradients_of, with_gradients
+from gibbsian.derivatives.known import gradients_of, trainable, with_gradients
 from gibbsian.errors import ArgumentError, CapabilityError, DataError
 from gibbsian.kernels.base import Kernel, where_chain
 from gibbsian.kernels.tempering import ParallelTempering
@@ -25,7 +25,7 @@ from gibbsian.objectives.chains import (
     walk,
     walk_tempered,
 )
-from gibbsian.objectives.common import finish, need_energy, number, trainable, whole
+from gibbsian.objectives.common import finish, need_energy, number, whole
 from gibbsian.objectives.starts import Start, check_start_option, check_starts, start_points
 from gibbsian.random import require_generator
 

@@ -4,6 +4,7 @@ Decay and sparsity are objectives of their own, to be added with `Weighted`; `Ce
 changes its gradient.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
@@ -11,12 +12,12 @@ import torch
 from torch import Tensor
 
 from gibbsian.capabilities import HiddenModel, LayeredModel, require
-from gibbsian.derivatives.known import gradients_of, with_gradients
+from gibbsian.derivatives.known import gradients_of, trainable, with_gradients
 from gibbsian.domains import Binary
 from gibbsian.errors import ArgumentError, CapabilityError
 from gibbsian.fast.compiled import compiled_copy
 from gibbsian.objectives.base import Batch, Loss, Objective, Step, SteppedObjective, observed
-from gibbsian.objectives.common import finish, number, one_of, trainable
+from gibbsian.objectives.common import finish, number, one_of
 
 __all__ = ["Centered", "Sparsity", "WeightDecay"]
 
@@ -164,7 +165,12 @@ class Centered(SteppedObjective):
 
     def check(self, energy: Any, batch: Batch) -> None:
         self.objective.check(energy, batch)
-        if not require(energy, LayeredModel, "Centered", "use models.RBM, for example").linear_biases():
+        model = require(energy, LayeredModel, "Centered", "use models.RBM, for example")
+        if len(model.layer_parameters()[1]) != 2:
+            raise CapabilityError(
+                f"Centered is for two layers, this {type(energy).__name__} has more; use VariationalLikelihood(centering=...)"
+            )
+        if not model.linear_biases():
             raise CapabilityError(
                 "Centered needs layers of Bernoulli, spin or softmax units, so that biases enter linearly; this "
                 f"{type(energy).__name__} has others"
@@ -192,7 +198,9 @@ class Centered(SteppedObjective):
         w, b, c = (gradients[p] if p in gradients else torch.zeros_like(p) for p in mine)
         with torch.no_grad():
             v, h = energy.layer_means(observed(batch))
-        direction = compiled_copy(_center, *w.shape, len(v), self.rate, self.offsets) if step.fused else _center
+        direction = (
+            compiled_copy(_centered_step, *w.shape, len(v), self.rate, self.offsets) if step.fused else _centered_step
+        )
         moved, mu, nu = direction(w, b, c, v, h, state.visible, state.hidden, self.rate, self.offsets)
         gradients = gradients | dict(zip(mine, moved, strict=True))
         value, known = with_gradients(loss.value.detach(), list(gradients), list(gradients.values()))
@@ -200,7 +208,7 @@ class Centered(SteppedObjective):
         return Loss(value, state, loss.metrics, loss.other, known if loss.other is None else None)
 
 
-def _center(
+def _centered_step(
     w: Tensor, b: Tensor, c: Tensor, v: Tensor, h: Tensor, mu: Tensor, nu: Tensor, rate: float, offsets: str
 ) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor, Tensor]:
     """The centered direction of plain gradients, and the offsets after a step towards the statistics of a batch."""
@@ -208,5 +216,16 @@ def _center(
     if offsets == "average":  # g_b = E_model[v] - E_data[v]
         visible, hidden = visible + 0.5 * b, hidden + 0.5 * c
     mu, nu = torch.lerp(mu, visible, rate), torch.lerp(nu, hidden, rate)
-    dw = torch.addr(w, mu, c, alpha=-1).addr_(b, nu, alpha=-1)  # one large temporary, not four
-    return (dw, b - dw @ nu, c - mu @ dw), mu, nu
+    biases = [b, c]
+    center([w], biases, (mu, nu))
+    return (w, biases[0], biases[1]), mu, nu
+
+
+def center(weights: list[Tensor], biases: list[Tensor], offsets: Sequence[Tensor]) -> None:
+    """Plain gradients of a machine of layers, from the visible one up, become centered ones, in place."""
+    plain = list(biases)
+    for i, w in enumerate(weights):
+        w.addr_(offsets[i], plain[i + 1], alpha=-1).addr_(plain[i], offsets[i + 1], alpha=-1)
+    for i, w in enumerate(weights):
+        biases[i] = biases[i] - w @ offsets[i + 1]
+        biases[i + 1] = biases[i + 1] - offsets[i] @ w

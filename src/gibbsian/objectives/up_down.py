@@ -6,15 +6,12 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from gibbsian.derivatives.known import sum_of
+from gibbsian.capabilities import WakeSleepModel
 from gibbsian.errors import CapabilityError, DataError
-from gibbsian.models.dbn.machine import DBN
-from gibbsian.models.dbn.phases import sleep_phase, wake_phase
 from gibbsian.objectives.base import Batch, Loss, Step, SteppedObjective, labels, observed
 from gibbsian.objectives.chains import more_steps
-from gibbsian.objectives.common import finish, frozen, whole
+from gibbsian.objectives.common import finish, whole
 from gibbsian.random import require_generator
-from gibbsian.units import Bernoulli
 
 __all__ = ["UpDown"]
 
@@ -56,9 +53,10 @@ class UpDown(SteppedObjective):
         return replace(self, steps=more_steps(self.steps, steps_factor))
 
     def check(self, energy: Any, batch: Batch) -> None:
-        if not isinstance(energy, DBN):
+        if not isinstance(energy, WakeSleepModel):
             raise CapabilityError(
-                f"UpDown trains models.DBN, got {type(energy).__name__}; for an RBM use ContrastiveDivergence"
+                f"UpDown trains models.DBN, or others with wake_sleep(x, y, steps, generator), got {type(energy).__name__}; "
+                "for an RBM use ContrastiveDivergence"
             )
         super().check(energy, batch)
         if energy.classes is not None:
@@ -69,32 +67,6 @@ class UpDown(SteppedObjective):
     def loss(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator, step: Step) -> Loss:
         x = observed(batch)
         require_generator(generator, x.device)
-        layers = energy.layers
-        plain = all(type(unit) is Bernoulli for layer in layers for unit in (layer.lower, layer.upper))
-        if plain:
-            wake, wake_slopes, h = wake_phase(layers, x, generator, fused=step.fused)
-        else:
-            states = energy.up(x, generator=generator)
-            pairs = zip(layers, states[:-1], states[1:], strict=True)
-            wake, wake_slopes, h = -sum(layer.log_p(low, high).mean() for layer, low, high in pairs), None, states[-1]
-        seen = h if energy.classes is None else torch.cat([energy.one_hot(batch[1], h), h.flatten(1)], 1)
-        gap, chain, gap_slopes = energy.top.contrast(seen, None, self.steps, generator, fused=step.fused)
-        y = energy.features_of(chain)
-        if plain:
-            sleep, sleep_slopes = sleep_phase(layers, y, generator, fused=step.fused)
-        else:
-            sleep, sleep_slopes = _sleep(energy, y, x, generator), None
-        parts = [(wake, wake_slopes), (gap, gap_slopes), (sleep, sleep_slopes)]
-        value, gradients = sum_of(parts, (1.0, 1.0, 1.0))
+        y = None if energy.classes is None else labels(batch, "UpDown on a network with labels")
+        value, wake, gap, sleep, gradients = energy.wake_sleep(x, y, self.steps, generator, fused=step.fused)
         return finish(self, value, state, {"wake": wake, "gap": gap, "sleep": sleep}, gradients=gradients)
-
-
-def _sleep(dbn: DBN, y: Tensor, x: Tensor, generator: torch.Generator) -> Tensor:
-    """The sleep phase of layers of any kind; documents are as long as those of the batch."""
-    value = y.new_zeros(())
-    for layer in reversed(dbn.layers):
-        low = layer.down(y, generator, layer.lower.total_of(x) if layer is dbn.layers[0] else None)
-        with frozen(layer.lower):  # a learned sigma belongs to generation
-            value = value - layer.log_q(y, low).mean()
-        y = low
-    return value

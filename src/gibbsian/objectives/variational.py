@@ -6,18 +6,15 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
+from gibbsian.capabilities import VariationalModel
 from gibbsian.derivatives.known import with_gradients
 from gibbsian.errors import ArgumentError, CapabilityError
-from gibbsian.fast.compiled import compiled_copy
-from gibbsian.models.dbm.fused import Learned, fused_phases
-from gibbsian.models.dbm.machine import DBM
-from gibbsian.models.dbm.phases import linear_layers, negative_phase, phase_contrast, positive_phase
 from gibbsian.objectives.base import Batch, Loss, Step, SteppedObjective, observed
 from gibbsian.objectives.chains import chain_metrics, more_steps
-from gibbsian.objectives.common import finish, number, one_of, trainable, whole
+from gibbsian.objectives.common import finish, number, one_of, whole
+from gibbsian.objectives.regularizers import center
 from gibbsian.objectives.starts import start_points
-from gibbsian.random import quick_uniforms, require_generator
-from gibbsian.units import Bernoulli
+from gibbsian.random import require_generator
 
 __all__ = ["VariationalLikelihood"]
 
@@ -83,15 +80,15 @@ class VariationalLikelihood(SteppedObjective):
 
     def check(self, energy: Any, batch: Batch) -> None:
         super().check(energy, batch)
-        if not isinstance(energy, DBM):
+        if not isinstance(energy, VariationalModel):
             raise CapabilityError(
-                f"VariationalLikelihood trains models.DBM, got {type(energy).__name__}; where the free energy is exact use "
-                "objectives.PersistentContrastiveDivergence"
+                f"VariationalLikelihood trains models.DBM, or others with layer_contrast(...) and start_layers(...), got "
+                f"{type(energy).__name__}; where the free energy is exact use objectives.PersistentContrastiveDivergence"
             )
-        if self.centering is not None and not linear_layers(energy):
-            kinds = ", ".join(type(unit).__name__ for unit in energy.layers)
+        if self.centering is not None and not energy.linear_biases():
             raise CapabilityError(
-                f"centering needs Bernoulli, Spin or Softmax units throughout, whose biases enter linearly; got {kinds}"
+                "centering needs Bernoulli, Spin or Softmax units throughout, whose biases enter linearly; this "
+                f"{type(energy).__name__} has others"
             )
 
     def init(self, energy: Any, batch: Batch, generator: torch.Generator) -> LayerChains:
@@ -100,82 +97,26 @@ class VariationalLikelihood(SteppedObjective):
         require_generator(generator, x.device)
         with torch.no_grad():
             v = start_points(self.start, self.chains, energy, x, generator)
-            layers = [v]
-            for i, unit in enumerate(energy.layers[1:], start=1):
-                if self.start == "data":
-                    layers.append(energy.encode(i, v, generator))
-                else:
-                    layers.append(unit.domain.sample(self.chains, generator=generator, dtype=x.dtype))
+            layers = energy.start_layers(v, generator, encode=self.start == "data")
             offsets: tuple[Tensor, ...] = ()
             if self.centering is not None:
-                offsets = tuple(s.mean(0) for s in positive_phase(energy, x, self.iterations)[0].seen)
+                offsets = tuple(s.mean(0) for s in energy.layer_means(x, self.iterations))
         return LayerChains(tuple(layers), offsets)
 
     def loss(self, energy: Any, batch: Batch, state: LayerChains, generator: torch.Generator, step: Step) -> Loss:
         x = observed(batch)
         require_generator(generator, x.device)
-        if not linear_layers(energy):
-            return self._through_energies(energy, x, state, generator, step)
-        with torch.no_grad():
-            learned = self._fused(energy, x, state, generator) if step.fused else None
-            if learned is None:
-                positive, residual = positive_phase(energy, x, self.iterations)
-                negative, layers = negative_phase(energy, state.layers, self.steps, generator)
-                gradients = phase_contrast(positive, negative)
-                gap = positive.energy - negative.energy
-                learned = Learned(gap, *gradients, positive.seen, list(layers), residual)
-            weights, biases, offsets = learned.weights, learned.biases, state.offsets
+        found = energy.layer_contrast(x, state.layers, self.iterations, self.steps, generator, fused=step.fused)
+        value, known, offsets = found.value, None, state.offsets
+        if found.weights is not None:
             if self.centering is not None:
-                if len(offsets) != len(biases):
+                if len(offsets) != len(found.biases):
                     raise ArgumentError("the state has no offsets; make it with init of an objective with centering")
-                means = [s.mean(0) for s in learned.means]
+                means = [s.mean(0) for s in found.means]
                 offsets = tuple(torch.lerp(a, b, self.centering) for a, b in zip(offsets, means, strict=True))
-                _center(weights, biases, offsets)
-            gradient = {id(p): g for p, g in zip((*energy.weights, *energy.biases), (*weights, *biases), strict=True)}
-        parameters = trainable(energy)
-        value, known = with_gradients(learned.gap, parameters, [gradient[id(p)] for p in parameters])
-        layers = tuple(learned.layers)
-        metrics = _metrics(value, learned.residual, state.layers, layers, step)
-        return finish(self, value, LayerChains(layers, offsets), metrics, gradients=known)
-
-    def _fused(self, energy: DBM, x: Tensor, state: LayerChains, generator: torch.Generator) -> Learned | None:
-        """Both phases compiled, where a captured step asks for that."""
-        units = list(energy.layers)
-        if self.steps >= self.iterations or not all(type(unit) is Bernoulli for unit in units):
-            return None
-        sizes = tuple(unit.size for unit in units)
-        whole = compiled_copy(fused_phases, len(x), self.chains, self.iterations, self.steps, *sizes)
-        count = self.chains * sum(sizes)
-        coins = [quick_uniforms(count, generator, dtype=x.dtype, device=x.device) for _ in range(self.steps)]
-        weights, biases = ([p.detach() for p in part] for part in (energy.weights, energy.biases))
-        return whole(weights, biases, x, list(state.layers), coins, self.iterations)
-
-    def _through_energies(
-        self, energy: DBM, x: Tensor, state: LayerChains, generator: torch.Generator, step: Step
-    ) -> Loss:
-        """The same for visible units whose parameters enter in other ways, by differentiation of the energies."""
-        with torch.no_grad():
-            positive, residual = positive_phase(energy, x, self.iterations)
-            negative, layers = negative_phase(energy, state.layers, self.steps, generator)
-            gap = positive.energy - negative.energy
-        means = [m.view(len(x), *u.domain.shape) for m, u in zip(positive.seen[1:], energy.layers[1:], strict=True)]
-        even = [None if i % 2 else layer for i, layer in enumerate(layers)]
-        value = energy.joint(x, *means).mean() + energy.mass(even).mean()
-        value = value + (gap - value.detach())  # the entropy of the posterior is held fixed, but counted
-        return finish(self, value, LayerChains(layers), _metrics(gap, residual, state.layers, layers, step))
-
-
-def _metrics(
-    gap: Tensor, residual: Tensor, before: tuple[Tensor, ...], after: tuple[Tensor, ...], step: Step
-) -> dict[str, Tensor]:
-    return {"gap": gap, "residual": residual, **chain_metrics(before[0], after[0], step.watched)}
-
-
-def _center(weights: list[Tensor], biases: list[Tensor], offsets: tuple[Tensor, ...]) -> None:
-    """The centered gradient, in place."""
-    plain = list(biases)
-    for i, w in enumerate(weights):
-        w.addr_(offsets[i], plain[i + 1], alpha=-1).addr_(plain[i], offsets[i + 1], alpha=-1)
-    for i, w in enumerate(weights):
-        biases[i] = biases[i] - w @ offsets[i + 1]
-        biases[i + 1] = biases[i + 1] - offsets[i] @ w
+                center(found.weights, found.biases, offsets)
+            parameters = [p for part in energy.layer_parameters() for p in part]
+            value, known = with_gradients(value, parameters, [*found.weights, *found.biases])
+        moved = chain_metrics(state.layers[0], found.chains[0], step.watched)
+        metrics = {"gap": value, "residual": found.residual, **moved}
+        return finish(self, value, LayerChains(tuple(found.chains), offsets), metrics, gradients=known)

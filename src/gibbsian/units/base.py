@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gibbsian.domains import Domain
 from gibbsian.errors import ArgumentError
-from gibbsian.random import normals, require_generator, uniforms
+from gibbsian.random import normals, quick_uniforms, require_generator, uniforms
 from gibbsian.recorded import Recorded
 
 __all__ = ["Natural", "Unit", "layer_noise", "pick"]
@@ -125,25 +125,38 @@ class Unit(Recorded, ABC):
 
 
 def layer_noise(
-    layers: Sequence[Unit], x: Tensor, steps: int, generator: torch.Generator, visible: Unit | None = None
+    layers: Sequence[Unit],
+    x: Tensor,
+    steps: int,
+    generator: torch.Generator,
+    visible: Unit | None = None,
+    *,
+    quick: bool = False,
 ) -> tuple[Tensor, ...]:
     """The random numbers of `steps` rounds of sampling each of `layers`: tensors `(steps, chains, numbers)`.
 
     x gives the number of chains and, for the layer `visible`, the document lengths. On the CPU any cut along
-    `steps` gives the same numbers.
+    `steps` gives the same numbers; with `quick`, for training, uniforms cost a third (`random.quick_uniforms`) and
+    depend on the cut.
     """
     require_generator(generator, x.device)
     sizes = [len(x) * layer.noise_size(x if layer is visible else None) for layer in layers]
+
+    def drawn(kind: str, rows: int, size: int) -> Tensor:
+        if kind == "normal":
+            return normals(rows, size, generator, dtype=x.dtype, device=x.device)
+        if quick:
+            return quick_uniforms(rows * size, generator, dtype=x.dtype, device=x.device).view(rows, size)
+        return uniforms(rows, size, generator, dtype=x.dtype, device=x.device)
+
     if all(layer.noise == "uniform" for layer in layers):
-        block = uniforms(steps, sum(sizes), generator, dtype=x.dtype, device=x.device)
+        block = drawn("uniform", steps, sum(sizes))
         return tuple(part.unflatten(1, (len(x), -1)) for part in block.split(sizes, dim=1))
     rounds = []
     for _ in range(steps):  # two kinds of numbers: drawn in turn, or the cut would matter
-        rounds.append([
-            (uniforms if layer.noise == "uniform" else normals)(1, size, generator, dtype=x.dtype, device=x.device)
-            for layer, size in zip(layers, sizes, strict=True)
-        ])  # fmt: skip
-    return tuple(torch.cat(part).unflatten(1, (len(x), -1)) for part in zip(*rounds, strict=True))
+        rounds.append([drawn(layer.noise, 1, size) for layer, size in zip(layers, sizes, strict=True)])
+    parts = (torch.cat(part) if steps > 1 else part[0] for part in zip(*rounds, strict=True))
+    return tuple(part.unflatten(1, (len(x), -1)) for part in parts)
 
 
 def pick(probabilities: Tensor, u: Tensor) -> Tensor:

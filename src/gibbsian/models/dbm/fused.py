@@ -1,4 +1,4 @@
-"""Both phases of learning in a Bernoulli deep Boltzmann machine as one function for a compiler.
+"""Both phases of learning in a Bernoulli deep Boltzmann machine as one function for a compiler: the twin of `phases`.
 
 Data and chains go through the weights side by side: while a mean-field iteration updates the means of the data, a Gibbs
 sweep draws the chains from the same product. On a GPU, where a product of few rows costs as much as one of many, that
@@ -6,98 +6,132 @@ saves a third of them; everything element-wise is fused around the rest.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-__all__ = ["Learned", "fused_phases"]
+from gibbsian.capabilities import LayerContrast
 
-
-class Learned(NamedTuple):
-    """What an update needs: the contrast of energies, gradients, means of the data, chains, and the residual of h¹."""
-
-    gap: Tensor
-    weights: list[Tensor]
-    biases: list[Tensor]
-    means: list[Tensor]
-    layers: list[Tensor]
-    residual: Tensor
+__all__ = ["fused_phases"]
 
 
 def fused_phases(
     weights: Sequence[Tensor],
     biases: Sequence[Tensor],
     v: Tensor,
-    layers: Sequence[Tensor],
-    coins: Sequence[Tensor],
+    chains: Sequence[Tensor],
+    noise: Sequence[Tensor],
     iterations: int,
-) -> Learned:
-    """The same as `positive_phase`, `negative_phase` and `phase_contrast`, for more iterations than sweeps.
+) -> LayerContrast:
+    """The same as `phases.phases`, for more mean-field iterations than sweeps.
 
-    `coins` holds the uniforms of every sweep in one row, the layers one after the other.
+    `noise` holds the uniforms of every sweep in one row, the layers one after the other.
     """
-    n, m, depth = len(v), len(layers[0]), len(biases)
+    depth, m = len(biases), len(chains[0])
     odd, even = range(1, depth, 2), range(0, depth, 2)
-    sizes = [m * len(b) for b in biases]
+    below, natural, mean = _first_pass(weights, biases, v)
+    before = mean[1]
+    _update(weights, biases, odd, natural, mean)
+    chain, field = list(chains), [v] * depth
+    for u in noise:
+        numbers = [part.view(m, -1) for part in u.split([m * len(b) for b in biases])]
+        _side_by_side(weights, biases, even, natural, mean, chain, field, numbers)
+        before = mean[1]
+        _side_by_side(weights, biases, odd, natural, mean, chain, field, numbers)
+    _update(weights, biases, even, natural, mean)
+    for _ in range(iterations - len(noise) - 1):
+        before = mean[1]
+        _update(weights, biases, odd, natural, mean)
+        _update(weights, biases, even, natural, mean)
+    drawn = [torch.sigmoid(field[i]) if i % 2 else chain[i] for i in range(depth)]
+    value = _gap(biases, below, natural, mean, field, drawn)
+    residual = (mean[1] - before).abs().max()
+    return LayerContrast(value, *_gradients(mean, drawn), mean, chain, residual)
 
-    def logits(i: int, x: Sequence[Tensor]) -> Tensor:
-        field = biases[i]
-        if i > 0:
-            field = torch.addmm(field, x[i - 1], weights[i - 1])
-        return field if i + 1 == depth else torch.addmm(field, x[i + 1], weights[i].T)
 
-    # the data's first pass: upwards with doubled inputs of inner layers, then the odd layers
+def _logits(weights: Sequence[Tensor], biases: Sequence[Tensor], i: int, x: Sequence[Tensor]) -> Tensor:
+    """Of layer i given the values or means x of its neighbors."""
+    field = biases[i]
+    if i > 0:
+        field = torch.addmm(field, x[i - 1], weights[i - 1])
+    return field if i + 1 == len(biases) else torch.addmm(field, x[i + 1], weights[i].T)
+
+
+def _first_pass(
+    weights: Sequence[Tensor], biases: Sequence[Tensor], v: Tensor
+) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+    """Upwards with doubled inputs of inner layers: c¹ + vW¹, logits and means."""
+    depth = len(biases)
     below = torch.addmm(biases[1], v, weights[0])
     natural: list[Tensor] = [v, 2 * below - biases[1] if depth > 2 else below]
     mean = [v, torch.sigmoid(natural[1])]
     for i in range(2, depth):
         natural.append(torch.addmm(biases[i], mean[i - 1], weights[i - 1], alpha=2.0 if i + 1 < depth else 1.0))
         mean.append(torch.sigmoid(natural[i]))
-    before = mean[1]
+    return below, natural, mean
 
-    def update(parity: range) -> None:
-        for i in parity:
-            if i > 0:
-                natural[i] = logits(i, mean)
-                mean[i] = torch.sigmoid(natural[i])
 
-    update(odd)
-    # side by side: chains draw even and odd layers while the data's means move
-    chain, field = list(layers), [v] * depth
-    for u in coins:
-        numbers = [part.view(m, -1) for part in u.split(sizes)]
-        for parity in (even, odd):
-            before = mean[1] if parity is odd else before
-            both = [torch.cat([a, b]) for a, b in zip(mean, chain, strict=True)]
-            for i in parity:
-                if i == 0:
-                    field[i] = logits(i, chain)
-                else:
-                    a = logits(i, both)
-                    natural[i], field[i] = a[:n], a[n:]
-                    mean[i] = torch.sigmoid(natural[i])
-                chain[i] = (numbers[i] < torch.sigmoid(field[i])).to(v.dtype)
-    update(even)
-    for _ in range(iterations - len(coins) - 1):
-        before = mean[1]
-        update(odd)
-        update(even)
+def _update(
+    weights: Sequence[Tensor], biases: Sequence[Tensor], layers: range, natural: list[Tensor], mean: list[Tensor]
+) -> None:
+    """Half a mean-field iteration, in place."""
+    for i in layers:
+        if i > 0:
+            natural[i] = _logits(weights, biases, i, mean)
+            mean[i] = torch.sigmoid(natural[i])
 
-    gap = -(v @ biases[0]).mean()
+
+def _side_by_side(
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    layers: range,
+    natural: list[Tensor],
+    mean: list[Tensor],
+    chain: list[Tensor],
+    field: list[Tensor],
+    numbers: Sequence[Tensor],
+) -> None:
+    """Half an iteration for the data and half a sweep for the chains, in place: logits `natural` and `field`."""
+    n = len(mean[0])
+    both = [torch.cat([a, b]) for a, b in zip(mean, chain, strict=True)]
+    for i in layers:
+        if i == 0:
+            field[i] = _logits(weights, biases, i, chain)
+        else:
+            a = _logits(weights, biases, i, both)
+            natural[i], field[i] = a[:n], a[n:]
+            mean[i] = torch.sigmoid(natural[i])
+        chain[i] = (numbers[i] < torch.sigmoid(field[i])).to(mean[0].dtype)
+
+
+def _gap(
+    biases: Sequence[Tensor],
+    below: Tensor,
+    natural: Sequence[Tensor],
+    mean: Sequence[Tensor],
+    field: Sequence[Tensor],
+    drawn: Sequence[Tensor],
+) -> Tensor:
+    """-bound of the data less that of the chains, whose odd layers are summed out."""
+    depth, n, m = len(biases), len(mean[0]), len(drawn[0])
+    gap = -(mean[0] @ biases[0]).mean()
     for i in range(1, depth):
         gap = gap - softplus(natural[i]).sum() / n + softplus(field[i]).sum() / m * (i % 2)
         if i % 2:
             own = below if i == 1 else biases[i]
             gap = gap - ((own - natural[i]) * mean[i]).sum() / n
-    seen = [torch.sigmoid(field[i]) if i % 2 else chain[i] for i in range(depth)]
-    for i in even:
-        gap = gap + (seen[i] @ biases[i]).mean()
+    for i in range(0, depth, 2):
+        gap = gap + (drawn[i] @ biases[i]).mean()
+    return gap
+
+
+def _gradients(mean: Sequence[Tensor], drawn: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    """In the weights and in the biases."""
+    n, m = len(mean[0]), len(drawn[0])
     pairs = [
         torch.cat([a * (-1 / n), b * (1 / m)] if i % 2 else [a, b])
-        for i, (a, b) in enumerate(zip(mean, seen, strict=True))
+        for i, (a, b) in enumerate(zip(mean, drawn, strict=True))
     ]
-    g_weights = [pairs[i].T @ pairs[i + 1] for i in range(depth - 1)]
-    g_biases = [b.mean(0) - a.mean(0) for a, b in zip(mean, seen, strict=True)]
-    return Learned(gap, g_weights, g_biases, mean, chain, (mean[1] - before).abs().max())
+    weights = [pairs[i].T @ pairs[i + 1] for i in range(len(pairs) - 1)]
+    return weights, [b.mean(0) - a.mean(0) for a, b in zip(mean, drawn, strict=True)]

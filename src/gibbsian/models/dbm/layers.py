@@ -99,6 +99,14 @@ class LayeredMachine(Energy):
                 out[i] = self.layers[i].resample(natural, noise[i], old, None if clamp is None else clamp.get(i))
         return out
 
+    def linear_biases(self) -> bool:
+        """Whether all biases enter the energy linearly, as those of Bernoulli, Spin and Softmax units do."""
+        return all(type(unit).natural is Unit.natural and not unit.real for unit in self.layers)
+
+    def layer_parameters(self) -> tuple[list[Tensor], list[Tensor]]:
+        """Weights and biases, from below."""
+        return list(self.weights), list(self.biases)
+
     def numbers(self, v: Tensor, generator: torch.Generator) -> dict[int, Tensor]:
         """The random numbers for one draw of every layer."""
         return {i: part[0] for i, part in enumerate(layer_noise(list(self.layers), v, 1, generator, self.layers[0]))}

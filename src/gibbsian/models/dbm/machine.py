@@ -10,18 +10,21 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from gibbsian.capabilities import Filters
+from gibbsian.capabilities import Filters, LayerContrast
 from gibbsian.domains import Discrete
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError
+from gibbsian.fast.compiled import compiled_copy
 from gibbsian.models.dbm.doubled import DoubledRBM
 from gibbsian.models.dbm.exact import exact_hidden, exact_mass, exact_noise, few_states
+from gibbsian.models.dbm.fused import fused_phases
 from gibbsian.models.dbm.infer import Posterior, draw_hidden, infer, log_mass_bound
 from gibbsian.models.dbm.layers import LayeredMachine
 from gibbsian.models.dbm.marginal import LayerMarginal
 from gibbsian.models.dbm.path import DBMPath
-from gibbsian.random import require_generator, stream
-from gibbsian.units import Count, Unit, as_unit, layer_noise
+from gibbsian.models.dbm.phases import phases, positive_phase
+from gibbsian.random import quick_uniforms, require_generator, stream
+from gibbsian.units import Bernoulli, Count, Unit, as_unit, layer_noise
 
 __all__ = ["DBM"]
 
@@ -223,6 +226,39 @@ class DBM(LayeredMachine):
         self.domain.check(data, "data")
         with torch.no_grad():
             self.biases[0].copy_(self.layers[0].fit_bias(data.to(self.biases[0])))
+
+    def layer_means(self, x: Tensor, steps: int = 10) -> list[Tensor]:
+        """E[φ] of every layer given the rows of x, after `steps` of mean field."""
+        with torch.no_grad():
+            return positive_phase(self, x, steps)[0].statistics
+
+    def start_layers(self, v: Tensor, generator: torch.Generator, *, encode: bool) -> list[Tensor]:
+        """All layers of chains whose visible one is v: hidden ones drawn upwards with doubled inputs, or uniformly."""
+        hidden = enumerate(self.layers[1:], start=1)
+        if encode:
+            return [v, *(self.encode(i, v, generator) for i, _ in hidden)]
+        return [v, *(unit.domain.sample(len(v), generator=generator, dtype=v.dtype) for _, unit in hidden)]
+
+    def layer_contrast(
+        self,
+        batch: Tensor,
+        chains: Sequence[Tensor],
+        mean_field_steps: int,
+        steps: int,
+        generator: torch.Generator,
+        *,
+        fused: bool = False,
+    ) -> LayerContrast:
+        """-bound on log p(batch) less that of chains after `steps` sweeps; see `gibbsian.models.dbm.phases`."""
+        require_generator(generator, batch.device)
+        if fused and steps < mean_field_steps and all(type(unit) is Bernoulli for unit in self.layers):
+            rows, sizes = len(chains[0]), [unit.size for unit in self.layers]
+            count = rows * sum(sizes)
+            noise = [quick_uniforms(count, generator, dtype=batch.dtype, device=batch.device) for _ in range(steps)]
+            weights, biases = ([p.detach() for p in part] for part in self.layer_parameters())
+            twin = compiled_copy(fused_phases, len(batch), rows, mean_field_steps, steps, *sizes)
+            return twin(weights, biases, batch, list(chains), noise, mean_field_steps)
+        return phases(self, batch, chains, mean_field_steps, steps, generator)
 
     def stages(self) -> int:
         """Machines that are trained one after the other by `pretrain`: one for each pair of neighboring layers."""

@@ -6,19 +6,20 @@
 given the even ones, which are at hand and vary less.
 """
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from gibbsian.capabilities import LayerContrast
 from gibbsian.fast.logistic import Logistic
 from gibbsian.models.dbm.infer import odd_term, start, statistic, update
 from gibbsian.models.dbm.layers import LayeredMachine
-from gibbsian.random import normals, quick_uniforms
-from gibbsian.units import Bernoulli, Natural, Unit
+from gibbsian.units import Bernoulli, Natural, layer_noise
 
-__all__ = ["Phase", "linear_layers", "negative_phase", "phase_contrast", "positive_phase"]
+__all__ = ["Phase", "negative_phase", "phase_contrast", "phases", "positive_phase"]
 
 
 class Phase(NamedTuple):
@@ -28,13 +29,34 @@ class Phase(NamedTuple):
     even layers with the odd ones summed out: ∇ of either, statistics held fixed, is ⟨∇E⟩.
     """
 
-    seen: list[Tensor]
+    statistics: list[Tensor]
     energy: Tensor
 
 
-def linear_layers(dbm: LayeredMachine) -> bool:
-    """Whether all biases enter the energy linearly, as those of Bernoulli, Spin and Softmax units do."""
-    return all(type(unit).natural is Unit.natural and not unit.real for unit in dbm.layers)
+def phases(
+    dbm: LayeredMachine,
+    v: Tensor,
+    chains: Sequence[Tensor],
+    mean_field_steps: int,
+    steps: int,
+    generator: torch.Generator,
+) -> LayerContrast:
+    """Both phases and what they learn; by differentiation of the energies where some unit's parameters do not enter
+    linearly, as those of Gaussian ones."""
+    with torch.no_grad():
+        positive, residual = positive_phase(dbm, v, mean_field_steps)
+        negative, layers = negative_phase(dbm, chains, steps, generator)
+        value = positive.energy - negative.energy
+    weights, biases = None, None
+    if dbm.linear_biases():
+        weights, biases = phase_contrast(positive, negative)
+    else:
+        hidden = zip(positive.statistics[1:], dbm.layers[1:], strict=True)
+        even = [None if i % 2 else layer for i, layer in enumerate(layers)]
+        energy = -dbm.mass([v, *(m.view(len(v), *u.domain.shape) for m, u in hidden)])
+        energies = energy.mean() + dbm.mass(even).mean()
+        value = value + (energies - energies.detach())  # the entropy of the posterior is held fixed, but counted
+    return LayerContrast(value, weights, biases, positive.statistics, layers, residual)
 
 
 def _ends(dbm: LayeredMachine) -> dict[int, Logistic]:
@@ -67,24 +89,9 @@ def positive_phase(dbm: LayeredMachine, v: Tensor, iterations: int) -> tuple[Pha
     return Phase(seen, -bound), (seen[1] - before).abs_().max()
 
 
-def _numbers(units: list[Unit], n: int, generator: torch.Generator, like: Tensor) -> list[Tensor]:
-    """Random numbers for one draw of each of these layers."""
-    sizes = [n * unit.noise_size() for unit in units]
-    if all(unit.noise == "uniform" for unit in units):
-        block = quick_uniforms(sum(sizes), generator, dtype=like.dtype, device=like.device)
-        return [part.view(n, -1) for part in block.split(sizes)]
-    out = []
-    for unit, size in zip(units, sizes, strict=True):
-        if unit.noise == "uniform":
-            out.append(quick_uniforms(size, generator, dtype=like.dtype, device=like.device).view(n, -1))
-        else:
-            out.append(normals(1, size, generator, dtype=like.dtype, device=like.device).reshape(n, -1))
-    return out
-
-
 def negative_phase(
-    dbm: LayeredMachine, layers: tuple[Tensor, ...], steps: int, generator: torch.Generator
-) -> tuple[Phase, tuple[Tensor, ...]]:
+    dbm: LayeredMachine, layers: Sequence[Tensor], steps: int, generator: torch.Generator
+) -> tuple[Phase, list[Tensor]]:
     """`steps` sweeps of the chains, the even layers given the odd ones first; their statistics, and where they are."""
     values = list(layers)
     units = list(dbm.layers)
@@ -92,7 +99,7 @@ def negative_phase(
     naturals: dict[int, Natural] = {}
     ends = _ends(dbm)
     for _ in range(steps):
-        numbers = _numbers(units, len(values[0]), generator, values[0])
+        numbers = [part[0] for part in layer_noise(units, values[0], 1, generator, quick=True)]
         for i in (*range(0, len(units), 2), *range(1, len(units), 2)):
             if i in ends:
                 p = ends[i].mean(seen[1 if i == 0 else i - 1])
@@ -109,7 +116,7 @@ def negative_phase(
             seen[i] = statistic(unit, naturals[i].linear)
         else:
             energy = energy + unit.energy(values[i], dbm.biases[i]).mean()
-    return Phase(seen, energy), tuple(values)
+    return Phase(seen, energy), values
 
 
 def phase_contrast(positive: Phase, negative: Phase) -> tuple[list[Tensor], list[Tensor]]:
@@ -117,9 +124,9 @@ def phase_contrast(positive: Phase, negative: Phase) -> tuple[list[Tensor], list
 
     Both phases go through one product for each weight, so that every matrix is written once.
     """
-    n, m = len(positive.seen[0]), len(negative.seen[0])
-    biases = [b.mean(0).sub_(a.mean(0)) for a, b in zip(positive.seen, negative.seen, strict=True)]
+    n, m = len(positive.statistics[0]), len(negative.statistics[0])
+    biases = [b.mean(0).sub_(a.mean(0)) for a, b in zip(positive.statistics, negative.statistics, strict=True)]
     both = []
-    for i, (a, b) in enumerate(zip(positive.seen, negative.seen, strict=True)):
+    for i, (a, b) in enumerate(zip(positive.statistics, negative.statistics, strict=True)):
         both.append(torch.cat([a * (-1 / n), b * (1 / m)]) if i % 2 else torch.cat([a, b]))
     return [x.T @ y for x, y in pairwise(both)], biases

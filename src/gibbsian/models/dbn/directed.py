@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from gibbsian.fast.logistic import Logistic
-from gibbsian.random import quick_uniforms
 from gibbsian.recorded import Recorded
 from gibbsian.units import Bernoulli, Natural, Unit, layer_noise
+from gibbsian.units.binary import below
 
-__all__ = ["Directed", "Upward", "below", "draw", "layer_log_prob"]
+__all__ = ["Directed", "Upward", "draw", "layer_log_prob"]
 
 
 def layer_log_prob(unit: Unit, x: Tensor, bias: Tensor, input: Tensor) -> Tensor:
@@ -23,16 +23,12 @@ def layer_log_prob(unit: Unit, x: Tensor, bias: Tensor, input: Tensor) -> Tensor
     return (input * unit.statistic(x)).sum(1) - unit.energy(x, bias) - cumulant
 
 
-def below(u: Tensor, p: Tensor) -> Tensor:
-    """1 where u < p, as floating numbers, in the memory of u."""
-    return (u < p).to(p.dtype) if torch.compiler.is_compiling() else torch.lt(u, p, out=u)
-
-
 def draw(unit: Unit, natural: Natural, generator: torch.Generator, total: Tensor | None = None) -> Tensor:
     """States of a layer, `(batch, *event)`."""
     if type(unit) is Bernoulli:
         p = unit.mean(natural)
-        return below(quick_uniforms(p.numel(), generator, dtype=p.dtype, device=p.device).view_as(p), p)
+        u = layer_noise([unit], p, 1, generator, quick=True)[0][0]
+        return below(u, p, out=u)
     like = natural.linear if total is None else total[:, None]
     (noise,) = layer_noise([unit], like, 1, generator, None if total is None else unit)
     return unit.sample(natural, noise[0], total)
@@ -78,7 +74,8 @@ class Directed(Recorded):
         with torch.no_grad():
             if type(self.lower) is type(self.upper) is Bernoulli:
                 p = Logistic.of(self.recognition_bias, self.recognition_weight).mean(x)
-                return below(quick_uniforms(p.numel(), generator, dtype=p.dtype, device=p.device).view_as(p), p)
+                u = layer_noise([self.upper], p, 1, generator, quick=True)[0][0]
+                return below(u, p, out=u)
             return draw(self.upper, self.upper.natural(*self.up_input(x)), generator)
 
     def down_mean(self, h: Tensor, total: Tensor | None = None) -> Tensor:

@@ -12,12 +12,14 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from gibbsian.capabilities import Filters
+from gibbsian.capabilities import Filters, WakeSleep
+from gibbsian.derivatives.known import sum_of
 from gibbsian.domains import Discrete, Domain
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DataError
 from gibbsian.models.dbn.directed import Directed
 from gibbsian.models.dbn.parts import can_tie, classifier_of, machine_of, tie
+from gibbsian.models.dbn.phases import sleep_phase, wake_phase
 from gibbsian.models.joint import JointEnergy
 from gibbsian.models.rbm.machine import RBM
 from gibbsian.models.rbm.path import RBMPath
@@ -370,6 +372,28 @@ class DBN(Energy):
     def features_of(self, x: Tensor) -> Tensor:
         """The states of the last layer but one in states of the top machine's visible layer."""
         return x if self.classes is None else x[:, self.classes :].unflatten(1, self.penultimate.domain.shape)
+
+    # --- learning -----------------------------------------------------------------------------------
+
+    def wake_sleep(
+        self, x: Tensor, y: Tensor | None, steps: int, generator: torch.Generator, *, fused: bool = False
+    ) -> WakeSleep:
+        """One step of contrastive wake-sleep: up with q, `steps` sweeps of the top RBM, down with p.
+
+        Args:
+            x, y: data `(batch, *event)`, and labels `(batch,)` where the network has them.
+            steps: sweeps.
+            generator: required.
+            fused: by compiled kernels, where there are such.
+        """
+        require_generator(generator, x.device)
+        wake, wake_gradients, h = wake_phase(self.layers, x, generator, fused=fused)
+        top = h if y is None else torch.cat([self.one_hot(y, h), h.flatten(1)], 1)
+        gap, chain, gap_gradients = self.top.contrast(top, None, steps, generator, fused=fused)
+        sleep, sleep_gradients = sleep_phase(self.layers, self.features_of(chain), x, generator, fused=fused)
+        parts = [(wake, wake_gradients), (gap, gap_gradients), (sleep, sleep_gradients)]
+        value, gradients = sum_of(parts, (1.0, 1.0, 1.0))
+        return WakeSleep(value, wake, gap, sleep, gradients)
 
     # --- layer-wise training: the protocol of training.pretrain ---------------------------------------
 
