@@ -8,7 +8,7 @@ import torch
 from scipy import integrate, stats
 
 from gibbsian import domains, energies
-from gibbsian.energies.rejection import rejection
+from gibbsian.energies.rejection import rejection_sample
 from gibbsian.errors import GibbsianError
 from gibbsian.testing import check_energy
 
@@ -267,7 +267,7 @@ def test_ring_is_smooth_at_its_center():
         lambda: energies.Gaussian(torch.zeros(2, 2), torch.eye(2)),
         lambda: energies.Ring().sample(4, generator=None),
         lambda: energies.Grid(torch.zeros(3)).sample(4, generator=3),
-        lambda: rejection(0, torch.zeros, torch.zeros_like, gen()),
+        lambda: rejection_sample(0, torch.zeros, torch.zeros_like, gen()),
     ],
 )
 def test_bad_arguments_are_refused_with_a_reason(bad):

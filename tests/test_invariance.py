@@ -13,7 +13,7 @@ from torch import Tensor
 
 import gibbsian as gb
 from gibbsian import domains, energies, kernels
-from gibbsian.energies.rejection import rejection
+from gibbsian.energies.rejection import rejection_sample
 from gibbsian.energy import Energy
 from gibbsian.kernels.base import ChainState, Info, event_view, where_chain
 from gibbsian.kernels.integrators import Point, leapfrog, reflect
@@ -55,7 +55,7 @@ class InBox(Energy):
 
     def sample(self, n, *, generator):
         lowest = -3.0  # at (1, 0); 2x₀x₁ ≥ -2x₁ and x₁² - 2x₁ ≥ -1 at x₀ = -1 give no less than 2
-        return rejection(
+        return rejection_sample(
             n,
             lambda m: self.domain.sample(m, generator=generator, dtype=F64),
             lambda x: lowest - self(x),
@@ -73,7 +73,7 @@ class OnHalfLines(Energy):
         return x.sum(1) + 2 * x[:, 0] * x[:, 1]
 
     def sample(self, n, *, generator):
-        return rejection(
+        return rejection_sample(
             n,
             lambda m: self.domain.sample(m, generator=generator, dtype=F64),
             lambda x: -2 * x[:, 0] * x[:, 1],

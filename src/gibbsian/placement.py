@@ -11,8 +11,8 @@ from gibbsian.errors import PrecisionError
 __all__ = ["check_placement", "check_together", "placement"]
 
 
-def placement(model: nn.Module) -> tuple[torch.dtype, torch.device]:
-    """Precision and device of a model, float64 on the CPU where it has no tensors.
+def placement(model: nn.Module, default: torch.dtype = torch.float64) -> tuple[torch.dtype, torch.device]:
+    """Precision and device of a model, the default on the CPU where it has no tensors.
 
     Its parameters decide, else its buffers; the narrowest floating ones where they differ.
 
@@ -24,7 +24,7 @@ def placement(model: nn.Module) -> tuple[torch.dtype, torch.device]:
         if floating:
             narrowest = min(floating, key=lambda t: torch.finfo(t.dtype).bits)
             return narrowest.dtype, narrowest.device
-    return torch.float64, torch.device("cpu")
+    return default, torch.device("cpu")
 
 
 def check_together(x: Tensor, other: Tensor, name: str, what: str, model: str = "energy") -> None:

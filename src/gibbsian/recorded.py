@@ -16,12 +16,12 @@ def _kept(value: Any) -> Any:
 
 
 class Recorded(nn.Module):
-    """A module that keeps its constructor's arguments in `_arguments`; subclasses need to do nothing.
+    """A module that keeps its constructor's arguments; subclasses need to do nothing.
 
     >>> class Layer(Recorded):
     ...     def __init__(self, width, scale=1.0):
     ...         super().__init__()
-    >>> Layer(3, scale=2.0)._arguments
+    >>> Layer(3, scale=2.0).constructor_arguments
     ((3,), {'scale': 2.0})
     """
 
@@ -32,3 +32,8 @@ class Recorded(nn.Module):
         kept = tuple(map(_kept, args)), {name: _kept(value) for name, value in kwargs.items()}
         object.__setattr__(self, "_arguments", kept)  # nn.Module is not initialized yet
         return self
+
+    @property
+    def constructor_arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Positional and named arguments, without generators."""
+        return self._arguments

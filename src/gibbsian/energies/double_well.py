@@ -8,7 +8,7 @@ from scipy.special import ive
 from torch import Tensor
 
 from gibbsian.domains import Real
-from gibbsian.energies.rejection import rejection
+from gibbsian.energies.rejection import rejection_sample
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError
 from gibbsian.random import require_generator
@@ -76,7 +76,7 @@ class DoubleWell(Energy):
         def log_accept(u: Tensor) -> Tensor:
             return torch.where(u > 0, -h * (u - 1).square() * u * (u + 2), -torch.inf)
 
-        u = rejection(n, propose, log_accept, generator)
+        u = rejection_sample(n, propose, log_accept, generator)
         sign = 2 * torch.randint(2, (n,), generator=generator, device=h.device).to(h) - 1
         rest = torch.randn(n, self.domain.numel - 1, generator=generator, **like)
         return torch.cat([(self.distance * sign * u)[:, None], rest], 1)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from gibbsian.capabilities import Filters
 from gibbsian.domains import Domain, Real
-from gibbsian.energies.strength import strength
+from gibbsian.energies.integrability import strength
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError
 from gibbsian.random import normals, require_generator, stream

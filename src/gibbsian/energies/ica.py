@@ -10,7 +10,7 @@ from torch.nn.functional import softplus
 
 from gibbsian.capabilities import Filters
 from gibbsian.domains import Real
-from gibbsian.energies.rejection import rejection
+from gibbsian.energies.rejection import rejection_sample
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, DataError, ShapeError
 from gibbsian.random import require_generator
@@ -52,7 +52,7 @@ def _rounded_draws(n: int, like: Tensor, generator: torch.Generator) -> Tensor:
         u = torch.rand(2, m, generator=generator, dtype=like.dtype, device=like.device)
         return torch.where(u[0] < 0.5, 1.0, -1.0) * -torch.log1p(-u[1])
 
-    return rejection(n, laplace, lambda s: s.abs() - (s.square() + _CORNER**2).sqrt(), generator)
+    return rejection_sample(n, laplace, lambda s: s.abs() - (s.square() + _CORNER**2).sqrt(), generator)
 
 
 def _two_humps(s: Tensor) -> Tensor:

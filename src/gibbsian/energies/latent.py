@@ -8,10 +8,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gibbsian.domains import Binary, Domain, Real
-from gibbsian.energies.tilted import _like, standard_energy
+from gibbsian.energies.tilted import standard_energy, standard_normals
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, ShapeError
-from gibbsian.random import require_generator
 
 __all__ = ["LatentEnergy", "PosteriorEnergy"]
 
@@ -89,9 +88,7 @@ class LatentEnergy(Energy):
 
     def start(self, n: int, *, generator: torch.Generator) -> Tensor:
         """n draws of N(0, I), where chains begin."""
-        like = _like(self)
-        require_generator(generator, like["device"])
-        return torch.randn(n, self.domain.numel, generator=generator, **like)
+        return standard_normals(self, n, generator)
 
     def extra_repr(self) -> str:
         return f"latent={self.domain.numel}, observed={self.observed}, sigma={self.sigma:g}"

@@ -7,10 +7,10 @@ from torch import Tensor
 
 from gibbsian.errors import ArgumentError
 
-__all__ = ["rejection"]
+__all__ = ["rejection_sample"]
 
 
-def rejection(
+def rejection_sample(
     n: int,
     propose: Callable[[int], Tensor],
     log_accept: Callable[[Tensor], Tensor],
@@ -20,7 +20,7 @@ def rejection(
 
     >>> g = torch.Generator().manual_seed(0)
     >>> normal = lambda m: torch.randn(m, generator=g)
-    >>> half_normal = rejection(5, normal, lambda x: torch.where(x > 0, 0.0, -torch.inf), g)
+    >>> half_normal = rejection_sample(5, normal, lambda x: torch.where(x > 0, 0.0, -torch.inf), g)
     >>> bool((half_normal > 0).all())
     True
     """

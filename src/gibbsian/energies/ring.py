@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gibbsian.domains import Real
-from gibbsian.energies.rejection import rejection
+from gibbsian.energies.rejection import rejection_sample
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError
 from gibbsian.random import require_generator
@@ -85,6 +85,6 @@ class Ring(Energy):
         def propose(m: int) -> Tensor:
             return mode + w * torch.randn(m, generator=generator, **like)
 
-        r = rejection(n, propose, log_accept, generator)
+        r = rejection_sample(n, propose, log_accept, generator)
         z = torch.randn(n, d, generator=generator, **like)
         return r[:, None] * z / torch.linalg.vector_norm(z, dim=1, keepdim=True)

@@ -11,6 +11,7 @@ from gibbsian.domains import Domain, Real
 from gibbsian.energies.distribution import is_flow
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DomainError, ShapeError
+from gibbsian.placement import placement
 from gibbsian.random import require_generator
 
 __all__ = ["PushedEnergy", "TiltedEnergy"]
@@ -105,7 +106,8 @@ class TiltedEnergy(Energy):
 
     def latent(self) -> "PushedEnergy":
         """The law of z with x = T(z): E(z) = ½‖z‖² + f(T(z)) + const. Map its samples with `push`."""
-        zero = torch.zeros(1, self.domain.numel, **_like(self))
+        dtype, device = placement(self, torch.get_default_dtype())
+        zero = torch.zeros(1, self.domain.numel, dtype=dtype, device=device)
         self.push(zero)  # refuses at once what has no such map
         if is_flow(self.base):
             found, expected = float(self.base().base.log_prob(zero)[0]), -float(standard_energy(zero)[0])
@@ -195,9 +197,7 @@ class PushedEnergy(Energy):
 
     def start(self, n: int, *, generator: torch.Generator) -> Tensor:
         """n draws of N(0, I), where chains begin."""
-        like = _like(self)
-        require_generator(generator, like["device"])
-        return torch.randn(n, self.domain.numel, generator=generator, **like)
+        return standard_normals(self, n, generator)
 
 
 def standard_energy(z: Tensor) -> Tensor:
@@ -206,9 +206,8 @@ def standard_energy(z: Tensor) -> Tensor:
     return 0.5 * (z.square().sum(1) + z.shape[1] * _LOG_2PI)
 
 
-def _like(module: nn.Module) -> dict[str, Any]:
-    """Precision and device of a module, those of torch where it has no tensors."""
-    for tensor in (*module.parameters(), *module.buffers()):
-        if tensor.is_floating_point():
-            return {"dtype": tensor.dtype, "device": tensor.device}
-    return {"dtype": torch.get_default_dtype(), "device": torch.device("cpu")}
+def standard_normals(model: Energy, n: int, generator: torch.Generator) -> Tensor:
+    """n draws of N(0, I) over a model's domain, in its precision and on its device."""
+    dtype, device = placement(model, torch.get_default_dtype())
+    require_generator(generator, device)
+    return torch.randn(n, model.domain.numel, generator=generator, dtype=dtype, device=device)

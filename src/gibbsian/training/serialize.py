@@ -154,7 +154,7 @@ class _Describer:
         args: tuple[Any, ...] = ()
         kwargs: dict[str, Any] = {}
         if isinstance(module, Recorded):
-            args, kwargs = module._arguments
+            args, kwargs = module.constructor_arguments
         elif type(module) is nn.Sequential:
             args = tuple(module)
         elif type(module) is nn.ModuleList:
