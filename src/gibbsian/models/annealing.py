@@ -61,24 +61,11 @@ class AnnealedMachine(Energy):
         return self.machine.gibbs_sweep(x, noise, clamp, self.beta.to(x))
 
 
-class PairwisePath(Path):
-    """From independent units to a machine with pairwise weights:
+class UnitsPath(Path):
+    """A path from independent discrete units, along which a copy of the machine moves the states by its own sweeps."""
 
-        E_β(x) = -½β xᵀWx - ((1-β) b^A + βb)·x
-
-    is itself such a machine.
-
-    Args:
-        machine: E.
-        base: b^A.
-        moved: a copy of the machine that moves the states.
-        weight, bias: the tensors of that copy which hold W and b.
-    """
-
-    def __init__(self, machine: Energy, base: Factorized, moved: GibbsModel, weight: Tensor, bias: Tensor) -> None:
+    def __init__(self, machine: Any, base: Factorized, moved: GibbsModel) -> None:
         self.machine, self.base, self.moved = machine, base, moved
-        self.targets = weight, bias
-        self.weight, self.bias = weight.detach().clone(), bias.detach().clone()
 
     def log_z0(self) -> Tensor:
         """log Z of the independent units."""
@@ -92,6 +79,26 @@ class PairwisePath(Path):
         """The random numbers of sweeps."""
         return self.moved.gibbs_noise(x, steps, generator)
 
+
+class PairwisePath(UnitsPath):
+    """From independent units to a machine with pairwise weights:
+
+        E_β(x) = -½β xᵀWx - ((1-β) b^A + βb)·x
+
+    is itself such a machine.
+
+    Args:
+        machine: E.
+        base: b^A.
+        moved: a copy of the machine.
+        weight, bias: the tensors of that copy which hold W and b.
+    """
+
+    def __init__(self, machine: Energy, base: Factorized, moved: GibbsModel, weight: Tensor, bias: Tensor) -> None:
+        super().__init__(machine, base, moved)
+        self.targets = weight, bias
+        self.weight, self.bias = weight.detach().clone(), bias.detach().clone()
+
     def anneal(self, x: Tensor, beta: Tensor, next_beta: Tensor, noise: Any) -> tuple[Tensor, Tensor]:
         """Weight, then sweep."""
         with torch.no_grad():
@@ -101,7 +108,7 @@ class PairwisePath(Path):
             return self.moved.gibbs_sweep(x, noise, None), increment
 
 
-class VisiblePath(Path):
+class VisiblePath(UnitsPath):
     """From independent visible units to a machine with hidden ones that knows itself at any temperature:
 
         log p*_β(x) = (1-β) b^A·x + log Σ_h exp(-βE(x, h))
@@ -109,9 +116,10 @@ class VisiblePath(Path):
     which is the machine at β with visible bias b + b^A (1-β)/β. At β = 0 all hidden states weigh the same.
     """
 
+    moved: Any
+
     def __init__(self, machine: Any, base: Factorized) -> None:
-        self.machine, self.base = machine, base
-        self.moved = copy.deepcopy(machine)
+        super().__init__(machine, base, copy.deepcopy(machine))
         self.bias: Tensor = machine.visible_bias.detach().clone()
 
     def log_z0(self) -> Tensor:
@@ -121,19 +129,12 @@ class VisiblePath(Path):
             x = self.machine.domain.sample(1, generator=torch.Generator(zero.device).manual_seed(0), dtype=zero.dtype)
             return self.base.log_z() - self.machine.free_energy(x, zero)[0]
 
-    def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
-        """Exact draws of the independent units."""
-        return self.base.sample(n, generator=generator)
-
-    def noise(self, x: Tensor, steps: int, generator: torch.Generator) -> Any:
-        """The random numbers of sweeps."""
-        return self.moved.gibbs_noise(x, steps, generator)
-
     def anneal(self, x: Tensor, beta: Tensor, next_beta: Tensor, noise: Any) -> tuple[Tensor, Tensor]:
         """Weight, then sweep; at β = 0 the sweep is left out, as nothing is weighted after it."""
         with torch.no_grad():
-            before = self.machine.free_energy(x, beta.to(x)) + (1 - float(beta)) * self.base(x)
-            after = self.machine.free_energy(x, next_beta.to(x)) + (1 - float(next_beta)) * self.base(x)
+            before, after = (
+                self.machine.free_energy(x, b.to(x)) + (1 - float(b)) * self.base(x) for b in (beta, next_beta)
+            )
             b = float(next_beta)
             if b > 0:
                 self.moved.visible_bias.copy_(self.bias + self.base.bias.flatten() * ((1 - b) / b))

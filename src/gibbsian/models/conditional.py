@@ -22,7 +22,7 @@ from gibbsian.errors import ArgumentError, CapabilityError, DataError, DomainErr
 from gibbsian.models.annealing import AnnealedMachine
 from gibbsian.models.conditional_contrast import End, coins, has_quick_contrast, quick_contrast
 from gibbsian.models.rbm.hidden import HiddenMarginal
-from gibbsian.models.rbm.path import RBMPath
+from gibbsian.models.rbm.path import RBMPath, visible_base
 from gibbsian.placement import check_together
 from gibbsian.random import require_generator
 from gibbsian.units import Count, Natural, Unit, as_unit, layer_noise
@@ -318,17 +318,11 @@ class ConditionedMachine(Energy):
             base_bias: the visible bias of the base.
             data: fit the base to it instead. Left out both, the base is the mean-field solution of every input.
         """
-        if base_bias is not None and data is not None:
-            raise ArgumentError("give base_bias or data, not both: data fits the base bias itself")
-        if data is not None:
-            self.domain.check(data, "data")
-            return RBMPath(self, self.visible.fit(data))
-        if base_bias is None:
-            natural = self.visible_natural(self.mean_field()[1])
-            return RBMPath(self, natural if len(self.condition) > 1 else natural._replace(linear=natural.linear[0]))
-        if base_bias.shape != (self.visible.size,):
-            raise ShapeError(f"base_bias has shape {tuple(base_bias.shape)}, expected ({self.visible.size},)")
-        return RBMPath(self, self.visible.natural(base_bias.to(self.condition)))
+        base = visible_base(self.visible, self.condition, base_bias, data)
+        if base is None:
+            base = self.visible_natural(self.mean_field()[1])
+            base = base if len(self.condition) > 1 else base._replace(linear=base.linear[0])
+        return RBMPath(self, base)
 
     # --- learning -----------------------------------------------------------------------------------
 

@@ -88,8 +88,10 @@ def ais(
         raise ArgumentError(
             f"chains={chains}, chunk={chunk}: at least two chains are needed for an error bar, one at a time"
         )
-    path, ladder, old = _prepare(energy, data, base, betas, kernel, resume)
-    path.tune(ladder, generator)
+    if resume is not None and resume.method != "AIS":
+        raise ArgumentError(f"only an estimate of ais can be resumed, this one is {resume.method!r}")
+    path, ladder = prepared(energy, data, base, betas, kernel, resume, generator)
+    old = [] if resume is None else [resume.diagnostics["log_weights"]]
     log_w, states = [], []
     size = chunk or chains
     with progress_bar(math.ceil(chains / size) * (len(ladder) - 1), "AIS", progress) as tick:
@@ -104,23 +106,25 @@ def ais(
     return from_weights(weights, "AIS", diagnostics).of(energy)
 
 
-def _prepare(
+def prepared(
     energy: Energy,
     data: Tensor | None,
     base: "Energy | Tensor | None",
     betas: "int | Tensor | None",
     kernel: Kernel | None,
-    resume: LogZ | None,
-) -> tuple[Path, Tensor, list[Tensor]]:
-    if resume is None:
-        return path_of(energy, data, base, kernel), ladder_of(1000 if betas is None else betas), []
-    if data is not None or base is not None or kernel is not None:
-        raise ArgumentError("a resumed estimate goes on along its own path; leave data, base and kernel out")
-    if resume.method != "AIS":
-        raise ArgumentError(f"only an estimate of ais can be resumed, this one is {resume.method!r}")
-    path = path_from(resume, energy)
-    ladder = resume.diagnostics["betas"] if betas is None else ladder_of(betas)
-    return path, ladder, [resume.diagnostics["log_weights"]]
+    earlier: LogZ | None,
+    generator: torch.Generator,
+) -> tuple[Path, Tensor]:
+    """A path with its moves fitted, and a ladder: those of an earlier estimate, or as asked for."""
+    if earlier is None:
+        path, ladder = path_of(energy, data, base, kernel, stacklevel=4), ladder_of(1000 if betas is None else betas)
+    elif data is not None or base is not None or kernel is not None:
+        raise ArgumentError("an earlier estimate brings its own path; leave data, base and kernel out")
+    else:
+        path = path_from(earlier, energy)
+        ladder = earlier.diagnostics["betas"] if betas is None else ladder_of(betas)
+    path.tune(ladder, generator)
+    return path, ladder
 
 
 def ladder_of(betas: "int | Tensor") -> Tensor:

@@ -165,7 +165,14 @@ class GeometricPath(Path):
         self.tuned = (betas, sizes)
 
 
-def path_of(energy: Energy, data: Tensor | None, base: "Energy | Tensor | None", kernel: Kernel | None) -> Path:
+def path_of(
+    energy: Energy,
+    data: Tensor | None,
+    base: "Energy | Tensor | None",
+    kernel: Kernel | None,
+    *,
+    stacklevel: int = 3,
+) -> Path:
     """The path that suits an energy: its own, or the geometric one."""
     require_energy(energy)
     if data is not None and base is not None:
@@ -177,7 +184,7 @@ def path_of(energy: Energy, data: Tensor | None, base: "Energy | Tensor | None",
             "no data and no base: annealing starts from a law that knows nothing of the model, and the estimate "
             "can be many nats low while its effective sample size looks healthy; pass data= (the training data)",
             EstimateWarning,
-            stacklevel=3,
+            stacklevel=stacklevel,
         )
     if isinstance(base, Energy):
         return GeometricPath(energy, base, kernel)

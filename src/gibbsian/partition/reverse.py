@@ -9,14 +9,13 @@ import warnings
 import torch
 from torch import Tensor
 
-from gibbsian.capabilities import Path
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, EstimateWarning
 from gibbsian.kernels import Kernel
-from gibbsian.partition.annealed import from_weights, ladder_of, path_from, run_path
+from gibbsian.partition.annealed import from_weights, prepared, run_path
 from gibbsian.partition.base import LogZ, require_energy
 from gibbsian.partition.likelihood import LogLikelihood, likelihood_of
-from gibbsian.partition.paths import path_of, single
+from gibbsian.partition.paths import single
 from gibbsian.placement import placement
 from gibbsian.progress import progress_bar
 from gibbsian.random import require_generator
@@ -29,7 +28,7 @@ def reverse_ais(
     samples: Tensor,
     data: Tensor | None = None,
     base: "Energy | Tensor | None" = None,
-    betas: "int | Tensor" = 1000,
+    betas: "int | Tensor | None" = None,
     kernel: Kernel | None = None,
     *,
     forward: LogZ | None = None,
@@ -74,30 +73,12 @@ def reverse_ais(
     energy.domain.check(samples, "samples")
     if len(samples) < 2:
         raise ArgumentError("at least two samples are needed for an error bar")
-    path, ladder = _path(energy, data, base, betas, kernel, forward, generator)
+    path, ladder = prepared(energy, data, base, betas, kernel, forward, generator)
     with progress_bar(len(ladder) - 1, "reverse AIS", progress) as tick:
         x, log_w = run_path(path, path.complete(samples, generator), ladder.flip(0), generator, tick)
     log_z0 = path.log_z0().double()
     diagnostics = {"log_z0": log_z0, "betas": ladder, "states": x, "path": path, "energy": energy}
     return from_weights(log_w - log_z0, "reverse AIS", diagnostics, sign=-1.0).of(energy)
-
-
-def _path(
-    energy: Energy,
-    data: Tensor | None,
-    base: "Energy | Tensor | None",
-    betas: "int | Tensor",
-    kernel: Kernel | None,
-    forward: LogZ | None,
-    generator: torch.Generator,
-) -> tuple[Path, Tensor]:
-    if forward is not None:
-        if data is not None or base is not None or kernel is not None:
-            raise ArgumentError("forward brings its own path; leave data, base and kernel out")
-        return path_from(forward, energy), forward.diagnostics["betas"]
-    path, ladder = path_of(energy, data, base, kernel), ladder_of(betas)
-    path.tune(ladder, generator)
-    return path, ladder
 
 
 def bounds(forward: LogZ, reverse: LogZ) -> LogZ:
@@ -154,7 +135,7 @@ def raise_bound(
     x: Tensor,
     data: Tensor | None = None,
     base: "Energy | Tensor | None" = None,
-    betas: "int | Tensor" = 1000,
+    betas: "int | Tensor | None" = None,
     kernel: Kernel | None = None,
     *,
     chains: int = 5,
@@ -194,7 +175,7 @@ def raise_bound(
     energy.domain.check(x, "x")
     if chains < 1:
         raise ArgumentError(f"chains={chains}: at least one backward run from every test point is needed")
-    path, ladder = _path(energy, data, base, betas, kernel, forward, generator)
+    path, ladder = prepared(energy, data, base, betas, kernel, forward, generator)
     start = path.complete(x.repeat_interleave(chains, 0), generator)
     with torch.no_grad():
         noise = single(path.noise(start, 1, generator))

@@ -13,9 +13,8 @@ from torch import Tensor
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError
 from gibbsian.kernels import Kernel
-from gibbsian.partition.annealed import from_weights, ladder_of, run_path
+from gibbsian.partition.annealed import from_weights, prepared, run_path
 from gibbsian.partition.base import LogZ, require_energy
-from gibbsian.partition.paths import path_of
 from gibbsian.placement import placement
 from gibbsian.progress import progress_bar
 from gibbsian.random import require_generator
@@ -81,8 +80,7 @@ def smc(
         raise ArgumentError(
             f"threshold={threshold}, every={every}: a share of the chains in [0, 1], a whole number from 1 on"
         )
-    path, ladder = path_of(energy, data, base, kernel), ladder_of(betas)
-    path.tune(ladder, generator)
+    path, ladder = prepared(energy, data, base, betas, kernel, None, generator)
     x = path.sample(islands * chains, generator=generator)
     population = _Population(islands, chains, threshold, every, generator, x)
     with progress_bar(len(ladder) - 1, "SMC", progress) as tick:

@@ -176,7 +176,7 @@ class DBM(LayeredMachine):
             base_bias: b^A, the visible bias of the base; 0 where it is left out.
             data: fit the base to it instead (base rates; for Gaussian units means and variances).
         """
-        return DBMPath.of(self, base_bias, data)
+        return DBMPath(self, base_bias, data)
 
     def draw(
         self,

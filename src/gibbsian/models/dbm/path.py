@@ -6,17 +6,15 @@ For Bernoulli units and two hidden layers
     log p*_β(h¹) = βc¹·h¹ + Σζ((1-β)b^A + β(b + W¹h¹)) + Σζ(β(c² + h¹W²)),   log Z₀ = Σζ(b^A) + (n₁ + n₂) log 2.
 """
 
-from typing import Self
-
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
 from gibbsian.capabilities import Path
-from gibbsian.errors import ArgumentError, ShapeError
 from gibbsian.models.dbm.infer import draw_hidden
 from gibbsian.models.dbm.layers import LayeredMachine
 from gibbsian.models.dbm.marginal import LayerMarginal
+from gibbsian.models.rbm.path import visible_base
 from gibbsian.random import require_generator
 from gibbsian.units import Bernoulli, Natural, layer_noise
 
@@ -42,26 +40,13 @@ class DBMPath(Path):
     tensor(6.2383)
     """
 
-    def __init__(self, dbm: LayeredMachine, base: Natural) -> None:
+    def __init__(self, dbm: LayeredMachine, base_bias: Tensor | None, data: Tensor | None) -> None:
+        base = visible_base(dbm.layers[0], dbm.biases[0].detach(), base_bias, data)
+        base = dbm.layers[0].base(dbm.biases[0]) if base is None else base
         self.dbm, self.odd = dbm, LayerMarginal(dbm, 1)
         fixed = Natural(base.linear.detach(), None if base.precision is None else base.precision.detach())
         like = dbm.weights[0].detach()
         self.bases = [fixed, *(unit.base(like) for unit in list(dbm.layers)[1:])]
-
-    @classmethod
-    def of(cls, dbm: LayeredMachine, base_bias: Tensor | None, data: Tensor | None) -> Self:
-        """From a bias, or fitted to data."""
-        visible, like = dbm.layers[0], dbm.biases[0]
-        if base_bias is not None and data is not None:
-            raise ArgumentError("give base_bias or data, not both: data fits the base bias itself")
-        if data is not None:
-            dbm.domain.check(data, "data")
-            return cls(dbm, visible.fit(data.to(like)))
-        if base_bias is None:
-            return cls(dbm, visible.base(like))
-        if base_bias.shape != like.shape:
-            raise ShapeError(f"base_bias has shape {tuple(base_bias.shape)}, expected {tuple(like.shape)}")
-        return cls(dbm, visible.natural(base_bias.to(like)))
 
     def log_z0(self) -> Tensor:
         """log Z of the base: the cumulants of all layers."""

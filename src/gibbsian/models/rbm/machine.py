@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gibbsian.capabilities import Contrast, Filters, Pairwise
 from gibbsian.derivatives.known import with_gradients
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, CapabilityError, DivergenceError, ShapeError
+from gibbsian.errors import ArgumentError, CapabilityError, DivergenceError
 from gibbsian.fast.compiled import compiled_copy
 from gibbsian.fast.logistic import Logistic
 from gibbsian.models.annealing import AnnealedMachine
@@ -21,7 +21,7 @@ from gibbsian.models.rbm.contrast import bernoulli_contrast
 from gibbsian.models.rbm.fused import fused_contrast
 from gibbsian.models.rbm.fused_path import BernoulliPath
 from gibbsian.models.rbm.hidden import HiddenMarginal
-from gibbsian.models.rbm.path import RBMPath
+from gibbsian.models.rbm.path import RBMPath, visible_base
 from gibbsian.random import quick_uniforms, require_generator, stream
 from gibbsian.units import Bernoulli, Count, Gaussian, Joined, Natural, Softmax, Spin, Unit, as_unit, layer_noise
 
@@ -238,20 +238,9 @@ class RBM(Energy):
             base_bias: b^A, the visible bias of the base; 0 where it is left out.
             data: fit the base to it instead (base rates; for Gaussian units means and variances).
         """
-        if base_bias is not None and data is not None:
-            raise ArgumentError("give base_bias or data, not both: data fits the base bias itself")
-        if data is not None:
-            self.domain.check(data, "data")
-            return self._path(self.visible.fit(data))
-        if base_bias is None:
-            return self._path(self.visible.base(self.weight))
-        if base_bias.shape != self.visible_bias.shape:
-            raise ShapeError(f"base_bias has shape {tuple(base_bias.shape)}, expected {tuple(self.visible_bias.shape)}")
-        return self._path(self.visible.natural(base_bias.to(self.weight)))
-
-    def _path(self, base: Natural) -> RBMPath:
-        """The fused path where both layers are Bernoulli, else its plain twin."""
-        if self.bernoulli:
+        base = visible_base(self.visible, self.weight.detach(), base_bias, data)
+        base = self.visible.base(self.weight) if base is None else base
+        if self.bernoulli:  # the fused path, else its plain twin
             return BernoulliPath(self, base, self.weight, self.hidden_bias)
         return RBMPath(self, base)
 

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 
 from gibbsian.capabilities import Path
 from gibbsian.domains import Domain
+from gibbsian.errors import ArgumentError, ShapeError
 from gibbsian.models.annealing import AnnealedMachine
 from gibbsian.random import normals, require_generator, uniforms
 from gibbsian.units import Natural, Unit
 
-__all__ = ["Bridge", "RBMPath"]
+__all__ = ["Bridge", "RBMPath", "visible_base"]
 
 
 class TwoLayers(Protocol):
@@ -43,6 +44,18 @@ class TwoLayers(Protocol):
     def visible_natural(self, h: Tensor) -> Natural: ...
 
     def gibbs_noise(self, x: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, ...]: ...
+
+
+def visible_base(visible: Unit, like: Tensor, bias: Tensor | None, data: Tensor | None) -> Natural | None:
+    """The natural parameters of independent visible units with this bias, or fitted to data; None without either."""
+    if bias is not None and data is not None:
+        raise ArgumentError("give base_bias or data, not both: data fits the base bias itself")
+    if data is not None:
+        visible.domain.check(data, "data")
+        return visible.fit(data.to(like))
+    if bias is not None and bias.shape != (visible.size,):
+        raise ShapeError(f"base_bias has shape {tuple(bias.shape)}, expected ({visible.size},)")
+    return None if bias is None else visible.natural(bias.to(like))
 
 
 def _mixed(natural: Natural, base: Natural, beta: Tensor) -> Natural:
