@@ -1,6 +1,7 @@
 """scikit-learn's BernoulliRBM with the same numbers in less time, and with what it lacks."""
 
 import time
+from dataclasses import KW_ONLY, dataclass
 from numbers import Real
 from typing import Any, ClassVar, Self
 
@@ -41,6 +42,7 @@ class _Best:
             self.score, self.age, self.parameters = score, 0, [a.copy(order="K") for a in parameters]
 
 
+@dataclass(eq=False, repr=False)
 class BernoulliRBM(Original):
     """Drop-in for `sklearn.neural_network.BernoulliRBM`: same arguments, attributes, methods and random numbers.
 
@@ -84,38 +86,20 @@ class BernoulliRBM(Original):
         exact_score=["boolean"],
     )
 
-    def __init__(
-        self,
-        n_components: int = 256,
-        *,
-        learning_rate: float = 0.1,
-        batch_size: int = 10,
-        n_iter: int = 10,
-        verbose: int = 0,
-        random_state: Any = None,
-        n_gibbs: int = 1,
-        persistent: bool = True,
-        weight_decay: float = 0.0,
-        early_stopping: bool = False,
-        validation_fraction: float = 0.1,
-        n_iter_no_change: int = 5,
-        exact_score: bool = False,
-    ) -> None:
-        super().__init__(
-            n_components,
-            learning_rate=learning_rate,
-            batch_size=batch_size,
-            n_iter=n_iter,
-            verbose=verbose,
-            random_state=random_state,
-        )
-        self.n_gibbs = n_gibbs
-        self.persistent = persistent
-        self.weight_decay = weight_decay
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.exact_score = exact_score
+    n_components: int = 256
+    _: KW_ONLY
+    learning_rate: float = 0.1
+    batch_size: int = 10
+    n_iter: int = 10
+    verbose: int = 0
+    random_state: Any = None
+    n_gibbs: int = 1
+    persistent: bool = True
+    weight_decay: float = 0.0
+    early_stopping: bool = False
+    validation_fraction: float = 0.1
+    n_iter_no_change: int = 5
+    exact_score: bool = False
 
     # --- learning -----------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """Classifiers that are energies: a joint energy model, and a deep belief network fine-tuned to classify."""
 
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
 from typing import Any, ClassVar, Self
 
@@ -68,6 +69,7 @@ class _Confined(Recorded):
         return self.net(x) - 0.5 * self.confine * x.square().sum(1, keepdim=True)
 
 
+@dataclass(eq=False, repr=False)
 class JointEnergyClassifier(_EnergyClassifier):
     """A classifier whose logits are also a density: E(x) = -log Σ_y exp f(x)[y], trained on p(y|x) and p(x) (JEM).
 
@@ -110,32 +112,18 @@ class JointEnergyClassifier(_EnergyClassifier):
         verbose=["verbose"],
     )
 
-    def __init__(
-        self,
-        hidden_layer_sizes: tuple[int, ...] = (100,),
-        *,
-        generative: float = 0.1,
-        n_steps: int = 10,
-        step_size: float = 0.2,
-        confine: float = 0.1,
-        n_iter: int = 50,
-        learning_rate: float = 1e-2,
-        batch_size: int = 32,
-        smoothing: float = 0.0,
-        verbose: int = 0,
-        random_state: Any = None,
-    ) -> None:
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.generative = generative
-        self.n_steps = n_steps
-        self.step_size = step_size
-        self.confine = confine
-        self.n_iter = n_iter
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.smoothing = smoothing
-        self.verbose = verbose
-        self.random_state = random_state
+    hidden_layer_sizes: tuple[int, ...] = (100,)
+    _: KW_ONLY
+    generative: float = 0.1
+    n_steps: int = 10
+    step_size: float = 0.2
+    confine: float = 0.1
+    n_iter: int = 50
+    learning_rate: float = 1e-2
+    batch_size: int = 32
+    smoothing: float = 0.0
+    verbose: int = 0
+    random_state: Any = None
 
     def fit(self, X: Any, y: Any) -> Self:
         """Learn classes and density."""
@@ -174,6 +162,7 @@ class JointEnergyClassifier(_EnergyClassifier):
         return table(self.columns_.undo(trace.last))
 
 
+@dataclass(eq=False, repr=False)
 class DBNClassifier(_EnergyClassifier):
     """A deep belief network, trained layer by layer without labels, then fine-tuned as a classifier.
 
@@ -215,30 +204,17 @@ class DBNClassifier(_EnergyClassifier):
         verbose=["verbose"],
     )
 
-    def __init__(
-        self,
-        hidden_layer_sizes: tuple[int, ...] = (100, 100),
-        *,
-        visible: str = "auto",
-        n_iter_pretrain: int = 20,
-        learning_rate_pretrain: float = 0.1,
-        n_iter: int = 30,
-        learning_rate: float = 5e-3,
-        batch_size: int = 20,
-        unlabeled: Any = None,
-        verbose: int = 0,
-        random_state: Any = None,
-    ) -> None:
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.visible = visible
-        self.n_iter_pretrain = n_iter_pretrain
-        self.learning_rate_pretrain = learning_rate_pretrain
-        self.n_iter = n_iter
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.unlabeled = unlabeled
-        self.verbose = verbose
-        self.random_state = random_state
+    hidden_layer_sizes: tuple[int, ...] = (100, 100)
+    _: KW_ONLY
+    visible: str = "auto"
+    n_iter_pretrain: int = 20
+    learning_rate_pretrain: float = 0.1
+    n_iter: int = 30
+    learning_rate: float = 5e-3
+    batch_size: int = 20
+    unlabeled: Any = None
+    verbose: int = 0
+    random_state: Any = None
 
     def fit(self, X: Any, y: Any) -> Self:
         """Learn features from all rows, then classes from the labeled ones."""

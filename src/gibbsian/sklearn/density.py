@@ -1,6 +1,7 @@
 """A density for tables: a Gaussian mixture corrected by a neural energy."""
 
 import math
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -21,6 +22,7 @@ from gibbsian.sklearn.common import FLOATS, EnergyEstimator, constraints, table,
 __all__ = ["EnergyDensity"]
 
 
+@dataclass(eq=False, repr=False)
 class EnergyDensity(DensityMixin, EnergyEstimator):
     """log p(x) = log p₀(x) - f(x) - log Z: a Gaussian mixture p₀, tilted by a network f trained by NCE against p₀.
 
@@ -60,30 +62,17 @@ class EnergyDensity(DensityMixin, EnergyEstimator):
         verbose=["verbose"],
     )
 
-    def __init__(
-        self,
-        n_components: int = 8,
-        *,
-        hidden_layer_sizes: tuple[int, ...] = (64, 64),
-        n_iter: int = 100,
-        learning_rate: float = 1e-2,
-        batch_size: int = 64,
-        noise_ratio: int = 4,
-        weight_decay: float = 0.01,
-        floor: float = 1e-3,
-        verbose: int = 0,
-        random_state: Any = None,
-    ) -> None:
-        self.n_components = n_components
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.n_iter = n_iter
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.noise_ratio = noise_ratio
-        self.weight_decay = weight_decay
-        self.floor = floor
-        self.verbose = verbose
-        self.random_state = random_state
+    n_components: int = 8
+    _: KW_ONLY
+    hidden_layer_sizes: tuple[int, ...] = (64, 64)
+    n_iter: int = 100
+    learning_rate: float = 1e-2
+    batch_size: int = 64
+    noise_ratio: int = 4
+    weight_decay: float = 0.01
+    floor: float = 1e-3
+    verbose: int = 0
+    random_state: Any = None
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Fit the mixture, then the network."""

@@ -1,6 +1,7 @@
 """An RBM with Gaussian visible units as a transformer and density for real data."""
 
 import math
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -27,6 +28,7 @@ _SUMMED = 10  # hidden units whose states are all summed in every update
 _LEAST_SIGMA = 0.05  # of a standardized column: a constant column would pull its σ to 0
 
 
+@dataclass(eq=False, repr=False)
 class GaussianRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, EnergyEstimator):
     """Gaussian-Bernoulli RBM: binary features of real data, and a density that is a mixture of 2^h Gaussians.
 
@@ -60,11 +62,6 @@ class GaussianRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, EnergyEstim
     ((200, 4), (200,))
     """
 
-    energy_: RBM
-    _chains: Any  # of partial_fit
-    _updates: int
-    _log_z: float | None
-
     _parameter_constraints: ClassVar[dict[str, Any]] = constraints(
         counts="n_components batch_size n_iter n_gibbs",
         positive="learning_rate",
@@ -74,30 +71,17 @@ class GaussianRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, EnergyEstim
         verbose=["verbose"],
     )
 
-    def __init__(
-        self,
-        n_components: int = 64,
-        *,
-        learning_rate: float = 0.02,
-        batch_size: int = 50,
-        n_iter: int = 20,
-        n_gibbs: int = 1,
-        method: str = "auto",
-        weight_decay: float = 0.0,
-        scale: bool = True,
-        verbose: int = 0,
-        random_state: Any = None,
-    ) -> None:
-        self.n_components = n_components
-        self.learning_rate = learning_rate
-        self.batch_size = batch_size
-        self.n_iter = n_iter
-        self.n_gibbs = n_gibbs
-        self.method = method
-        self.weight_decay = weight_decay
-        self.scale = scale
-        self.verbose = verbose
-        self.random_state = random_state
+    n_components: int = 64
+    _: KW_ONLY
+    learning_rate: float = 0.02
+    batch_size: int = 50
+    n_iter: int = 20
+    n_gibbs: int = 1
+    method: str = "auto"
+    weight_decay: float = 0.0
+    scale: bool = True
+    verbose: int = 0
+    random_state: Any = None
 
     # --- learning -----------------------------------------------------------------------------------
 
@@ -109,6 +93,22 @@ class GaussianRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, EnergyEstim
             self._objective(min(self.batch_size, len(x))), x, len(x), hooks=[lambda run: _clamp_sigma(run.energy)]
         )
         return self
+
+    def _start(self, rows: np.ndarray) -> Tensor:
+        """A new machine for these columns; the rows standardized."""
+        x = self._standardize(tensor(rows), self.scale)
+        g = stream(self._seed, "init")
+        # σ = 1 and W = 0 is a saddle for standardized data: start with room for the hidden units to explain
+        self.energy_ = RBM(Gaussian(x.shape[1], sigma=_FIRST_SIGMA), self.n_components, generator=g).to(x.dtype)
+        with torch.no_grad():
+            self.energy_.weight.mul_(10)
+        self._n_features_out = self.n_components
+        self._updates: int = 0
+        self._chains: Any = None  # of partial_fit
+        self._log_z: float | None = None
+        self._moments = x.mean(0), x.std(0, correction=0).clamp(min=_LEAST_SIGMA)
+        self.energy_.initialize_visible_bias(x)
+        return x
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
         """One update with the rows of X; columns are standardized as in the first batch."""
@@ -128,20 +128,6 @@ class GaussianRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, EnergyEstim
         _clamp_sigma(self.energy_)
         self._chains, self._updates, self._log_z = loss.state, self._updates + 1, None
         return self
-
-    def _start(self, rows: np.ndarray) -> Tensor:
-        """A new machine for these columns; the rows standardized."""
-        x = self._standardize(tensor(rows), self.scale)
-        g = stream(self._seed, "init")
-        # σ = 1 and W = 0 is a saddle for standardized data: start with room for the hidden units to explain
-        self.energy_ = RBM(Gaussian(x.shape[1], sigma=_FIRST_SIGMA), self.n_components, generator=g).to(x.dtype)
-        with torch.no_grad():
-            self.energy_.weight.mul_(10)
-        self._n_features_out = self.n_components
-        self._updates, self._log_z = 0, None
-        self._moments = x.mean(0), x.std(0, correction=0).clamp(min=_LEAST_SIGMA)
-        self.energy_.initialize_visible_bias(x)
-        return x
 
     def _objective(self, chains: int) -> objectives.Objective:
         method = self.method

@@ -1,6 +1,7 @@
 """Outliers in tables by energy."""
 
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from numbers import Real
 from typing import Any, ClassVar, Self
 
@@ -22,6 +23,7 @@ __all__ = ["EnergyOutlierDetector"]
 _MARGINAL_ROWS = 500  # a column's law needs no more
 
 
+@dataclass(eq=False, repr=False)
 class EnergyOutlierDetector(OutlierMixin, EnergyEstimator):
     """Rows of high energy are outliers; by default in a product of the data's joint and marginal Parzen densities.
 
@@ -61,20 +63,12 @@ class EnergyOutlierDetector(OutlierMixin, EnergyEstimator):
         energy=[callable, None],
     )
 
-    def __init__(
-        self,
-        contamination: float | str = "auto",
-        *,
-        marginal_weight: float = 0.5,
-        max_samples: int = 5000,
-        energy: Callable[[Tensor, int], Energy] | None = None,
-        random_state: Any = None,
-    ) -> None:
-        self.contamination = contamination
-        self.marginal_weight = marginal_weight
-        self.max_samples = max_samples
-        self.energy = energy
-        self.random_state = random_state
+    contamination: float | str = "auto"
+    _: KW_ONLY
+    marginal_weight: float = 0.5
+    max_samples: int = 5000
+    energy: Callable[[Tensor, int], Energy] | None = None
+    random_state: Any = None
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn what rows usually look like."""
