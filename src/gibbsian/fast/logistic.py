@@ -1,11 +1,13 @@
 """σ(bias + x W) as fast as the hardware does it: the step of every machine of coins."""
 
+import math
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-__all__ = ["Logistic"]
+__all__ = ["Logistic", "softplus_gap"]
 
 # product, bias and logistic function in one pass of oneDNN: what torch.compile emits for them on a CPU
 _FUSED = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
@@ -47,3 +49,14 @@ class Logistic(NamedTuple):
             return self.mean(x), None
         a = self.logits(x)
         return torch.sigmoid(a), a
+
+
+def softplus_gap(a: Tensor, p: Tensor, b: Tensor, q: Tensor) -> Tensor:
+    """Σ softplus(a) - Σ softplus(b), p = σ(a) and q = σ(b) being known: softplus(a) = a - log σ(a), and a quarter of
+    the logarithms, because those of a product are the sum of its parts'."""
+    if a.is_cuda or len(a) % 2 or a.dtype != torch.float32:  # no waiting for the device
+        return F.softplus(a).sum() - F.softplus(b).sum()
+    half = len(a) // 2
+    ratio = q.div(p)
+    gap = a.sum().sub_(b.sum()).add_(ratio[:half].mul_(ratio[half:]).log_().sum())
+    return gap if math.isfinite(float(gap)) else F.softplus(a).sum() - F.softplus(b).sum()  # σ has underflowed

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from gibbsian.errors import ArgumentError, ShapeError
-from gibbsian.models.conditional import ConditionalMachine, Terms
-from gibbsian.models.conditional_contrast import End, difference
+from gibbsian.models.conditional.contrast import Phase, Terms, difference
+from gibbsian.models.conditional.machine import ConditionalMachine
 from gibbsian.random import stream
 from gibbsian.units import Unit
 
@@ -97,19 +97,19 @@ class GatedRBM(ConditionalMachine):
         return torch.addmm(self.hidden_bias, both, self.hidden_weight.T), (factors, both)
 
     def contrast_gradients(
-        self, condition: Tensor, terms: Terms, data: End, samples: End, to_visible: Tensor, to_hidden: Tensor
-    ) -> dict[str, Tensor]:
+        self, condition: Tensor, terms: Terms, data: Phase, samples: Phase, to_visible: Tensor, to_hidden: Tensor
+    ) -> list[tuple[Tensor, Tensor]]:
         left, right = data.mean @ self.hidden_weight, samples.mean @ self.hidden_weight  # hP
         # ∂/∂(xU) of both ends at once: x is the same
-        to_factors = (samples.seen[0] * right).sub_(data.seen[0] * left)
+        to_factors = (samples.upward[0] * right).sub_(data.upward[0] * left)
         to_input = torch.addmm(terms[2].new_empty(()), condition.T, to_factors, beta=0, alpha=1 / len(condition))
-        return {
-            "input_weight": to_input,
-            "weight": difference((data.statistic, left.mul_(terms[2])), (samples.statistic, right.mul_(terms[2]))),
-            "hidden_weight": difference((data.mean, data.seen[1]), (samples.mean, samples.seen[1])),
-            "visible_bias": to_visible.sum(0),
-            "hidden_bias": to_hidden.sum(0),
-        }
+        return [
+            (self.input_weight, to_input),
+            (self.weight, difference((data.statistic, left.mul_(terms[2])), (samples.statistic, right.mul_(terms[2])))),
+            (self.hidden_weight, difference((data.mean, data.upward[1]), (samples.mean, samples.upward[1]))),
+            (self.visible_bias, to_visible.sum(0)),
+            (self.hidden_bias, to_hidden.sum(0)),
+        ]
 
     def transfer(self, x: Tensor, y: Tensor, to: Tensor) -> Tensor:
         """The transformation from x to y applied to other images: E[y' | x' = to, E[h | x, y]].

@@ -13,8 +13,8 @@ from gibbsian.derivatives.known import with_gradients
 from gibbsian.domains import Binary, Domain, Real
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, ShapeError
+from gibbsian.fast.logistic import softplus_gap
 from gibbsian.models.annealing import AnnealedMachine
-from gibbsian.models.conditional_contrast import cumulant_gap
 from gibbsian.models.rbm.hidden import HiddenMarginal
 from gibbsian.random import normals, quick_uniforms, require_generator, stream, uniforms
 from gibbsian.units.binary import below
@@ -305,7 +305,7 @@ class SpikeSlabRBM(Energy):
         sign = torch.sgn(self.weight, out=size)
         weight.addcmul_(sign, along * inverse).addcmul_(sign.mul_(norms * inverse), to_precision[:, None])
         gap = (
-            cumulant_gap(data[1], data[2], logits, p) / n
+            softplus_gap(data[1], data[2], logits, p) / n
             if n == m
             else (F.softplus(data[1]).sum() / n - F.softplus(logits).sum() / m)
         )

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from gibbsian.errors import ArgumentError, CapabilityError, DataError, ShapeError
-from gibbsian.models.conditional import ConditionalMachine, Terms
-from gibbsian.models.conditional_contrast import End, difference
+from gibbsian.models.conditional.contrast import Phase, Terms, difference
+from gibbsian.models.conditional.machine import ConditionalMachine
 from gibbsian.random import require_generator, stream
 from gibbsian.units import Gaussian, Unit, layer_noise
 
@@ -96,16 +96,16 @@ class TemporalRBM(ConditionalMachine):
         return torch.addmm(terms[1], statistic, self.weight), ()
 
     def contrast_gradients(
-        self, condition: Tensor, terms: Terms, data: End, samples: End, to_visible: Tensor, to_hidden: Tensor
-    ) -> dict[str, Tensor]:
+        self, condition: Tensor, terms: Terms, data: Phase, samples: Phase, to_visible: Tensor, to_hidden: Tensor
+    ) -> list[tuple[Tensor, Tensor]]:
         past = condition.flatten(1).T
-        return {
-            "weight": difference((data.statistic, data.mean), (samples.statistic, samples.mean)),
-            "past_visible": past @ to_visible,
-            "past_hidden": past @ to_hidden,
-            "visible_bias": to_visible.sum(0),
-            "hidden_bias": to_hidden.sum(0),
-        }
+        return [
+            (self.weight, difference((data.statistic, data.mean), (samples.statistic, samples.mean))),
+            (self.past_visible, past @ to_visible),
+            (self.past_hidden, past @ to_hidden),
+            (self.visible_bias, to_visible.sum(0)),
+            (self.hidden_bias, to_hidden.sum(0)),
+        ]
 
     def forward(self, x: Tensor) -> Tensor:
         """Without a past (order 0) the free energy of the frame alone; otherwise refused."""

@@ -190,46 +190,69 @@ class PersistentContrastiveDivergence(SteppedObjective):
     def loss(self, energy: Any, batch: Batch, state: Chains, generator: torch.Generator, step: Step) -> Loss:
         data = observed(batch)
         require_generator(generator, data.device)
-        member, index, y = energy, None, None
-        if self.classes is not None:
-            y = labels(batch, "class-bound slots")
-            member, index = energy.given(y), self._slots_of(y, state.x, generator)
-        elif self.buffer is not None and self.buffer != self.chains:
-            order = torch.randperm(len(state.x), generator=generator, device=data.device)
-            index = order[: self.chains]
+        y = None if self.classes is None else labels(batch, "class-bound slots")
+        member, index = energy if y is None else energy.given(y), self._chosen(state, y, generator)
+        before, hot = self._begun(energy, batch, state, index, y, generator)
+        turn, fast = state.turn, state.fast
+        if plain_gibbs(self.kernel, member) and not self.penalty and fast is None:
+            value, samples, known = member.contrast(data, before, self.steps, generator, fused=step.fused)
+            metrics = {"gap": value, **chain_metrics(before, samples, step.watched)}
+        else:
+            with overlaid(trainable(energy), fast):
+                samples, hot, turn, moved = self._moved(member, before, hot, turn, generator, step)
+            value, metrics = energy_gap(member, data, samples, self.penalty, watched=step.watched)
+            metrics, known = metrics | moved, None
+        if fast is not None:
+            parameters = trainable(energy)
+            gradients = gradients_of(value, parameters)
+            fast = self.fast_decay * fast - self.fast_weights * parameters_to_vector(gradients)  # type: ignore[operator]
+            value, known = with_gradients(value.detach(), parameters, gradients)
+        heat = None if state.hot is None or hot is None else _written(state.hot, index, hot)
+        state = Chains(_written(state.x, index, samples.detach()), fast, heat, turn)
+        return finish(self, value, state, metrics, gradients=known)
+
+    def _chosen(self, state: Chains, y: Tensor | None, generator: torch.Generator) -> Tensor | None:
+        """The slots that move: those of the classes y, some of the buffer, or all (None)."""
+        if y is not None:
+            return self._slots_of(y, state.x, generator)
+        if self.buffer is None or self.buffer == self.chains:
+            return None
+        return torch.randperm(len(state.x), generator=generator, device=state.x.device)[: self.chains]
+
+    def _begun(
+        self,
+        energy: Any,
+        batch: Batch,
+        state: Chains,
+        index: Tensor | None,
+        y: Tensor | None,
+        generator: torch.Generator,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Where those chains and their hotter replicas are before they move, some of them started anew."""
         before = state.x if index is None else state.x[index]
         hot = state.hot if state.hot is None or index is None else state.hot[index]
         if self.reinit:
+            data = observed(batch)
             fresh = start_points(self.start, len(before), energy, data, generator, y=classes_of(batch), wanted=y)
             anew = torch.rand(len(before), generator=generator, device=data.device) < self.reinit
             before = where_chain(anew, fresh, before)
             hot = hot if hot is None else where_chain(anew, fresh[:, None].expand_as(hot), hot)
+        return before, hot
 
-        parameters = trainable(energy)
-        if plain_gibbs(self.kernel, member) and not self.penalty and self.fast_weights is None:
-            value, samples, known = member.contrast(data, before, self.steps, generator, fused=step.fused)
-            metrics = {"gap": value, **chain_metrics(before, samples, step.watched)}
-        else:
-            turn, known = state.turn, None
-            with overlaid(parameters, state.fast):
-                if isinstance(self.kernel, ParallelTempering) and hot is not None and turn is not None:
-                    moved = walk_tempered(
-                        member, self.kernel, before, hot, turn, self.steps, generator, watched=step.watched
-                    )
-                    samples, hot, turn, chain = moved
-                else:
-                    samples, chain = walk(member, self.kernel, before, self.steps, generator, watched=step.watched)
-            state = state._replace(turn=turn)
-            value, metrics = energy_gap(member, data, samples, self.penalty, watched=step.watched)
-            metrics |= chain
-        fast = state.fast
-        if fast is not None:
-            gradients = gradients_of(value, parameters)
-            fast = self.fast_decay * fast - self.fast_weights * parameters_to_vector(gradients)  # type: ignore[operator]
-            value, known = with_gradients(value.detach(), parameters, gradients)
-        slots = _written(state.x, index, samples.detach())
-        heat = None if state.hot is None or hot is None else _written(state.hot, index, hot)
-        return finish(self, value, Chains(slots, fast, heat, state.turn), metrics, gradients=known)
+    def _moved(
+        self,
+        member: Any,
+        before: Tensor,
+        hot: Tensor | None,
+        turn: Tensor | None,
+        generator: torch.Generator,
+        step: Step,
+    ) -> tuple[Tensor, Tensor | None, Tensor | None, dict[str, Tensor]]:
+        """Chains, hotter replicas and their turn after the steps of an update, and metrics."""
+        if isinstance(self.kernel, ParallelTempering) and hot is not None and turn is not None:
+            return walk_tempered(member, self.kernel, before, hot, turn, self.steps, generator, watched=step.watched)
+        samples, moved = walk(member, self.kernel, before, self.steps, generator, watched=step.watched)
+        return samples, hot, turn, moved
 
     def _slots_of(self, y: Tensor, slots: Tensor, generator: torch.Generator) -> Tensor:
         """For every row a slot of its class, no slot twice."""

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -142,21 +142,23 @@ def layer_noise(
     require_generator(generator, x.device)
     sizes = [len(x) * layer.noise_size(x if layer is visible else None) for layer in layers]
 
-    def drawn(kind: str, rows: int, size: int) -> Tensor:
-        if kind == "normal":
-            return normals(rows, size, generator, dtype=x.dtype, device=x.device)
-        if quick:
-            return quick_uniforms(rows * size, generator, dtype=x.dtype, device=x.device).view(rows, size)
-        return uniforms(rows, size, generator, dtype=x.dtype, device=x.device)
-
-    if all(layer.noise == "uniform" for layer in layers):
-        block = drawn("uniform", steps, sum(sizes))
-        return tuple(part.unflatten(1, (len(x), -1)) for part in block.split(sizes, dim=1))
-    rounds = []
-    for _ in range(steps):  # two kinds of numbers: drawn in turn, or the cut would matter
-        rounds.append([drawn(layer.noise, 1, size) for layer, size in zip(layers, sizes, strict=True)])
-    parts = (torch.cat(part) if steps > 1 else part[0] for part in zip(*rounds, strict=True))
+    kinds, how = [layer.noise for layer in layers], {"dtype": x.dtype, "device": x.device}
+    if set(kinds) == {"uniform"}:
+        parts = _numbers("uniform", steps, sum(sizes), generator, quick, how).split(sizes, dim=1)
+    else:  # two kinds of numbers: drawn in turn, or the cut would matter
+        each = list(zip(kinds, sizes, strict=True))
+        rounds = [[_numbers(kind, 1, size, generator, quick, how) for kind, size in each] for _ in range(steps)]
+        parts = tuple(torch.cat(part) if steps > 1 else part[0] for part in zip(*rounds, strict=True))
     return tuple(part.unflatten(1, (len(x), -1)) for part in parts)
+
+
+def _numbers(kind: str, steps: int, count: int, generator: torch.Generator, quick: bool, how: Any) -> Tensor:
+    """Numbers of a kind, `(steps, count)`."""
+    if kind == "normal":
+        return normals(steps, count, generator, **how)
+    if quick:
+        return quick_uniforms(steps * count, generator, **how).view(steps, count)
+    return uniforms(steps, count, generator, **how)
 
 
 def pick(probabilities: Tensor, u: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from gibbsian.domains import Discrete
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DataError, DomainError, ShapeError
 from gibbsian.models.annealing import AnnealedMachine
-from gibbsian.models.conditional_contrast import End, coins, has_quick_contrast, quick_contrast
+from gibbsian.models.conditional.contrast import Phase, Terms, closed_contrast, has_closed_contrast
 from gibbsian.models.rbm.hidden import HiddenMarginal
 from gibbsian.models.rbm.path import RBMPath, visible_base
 from gibbsian.placement import check_together
@@ -30,8 +30,6 @@ from gibbsian.units import Count, Natural, Unit, as_unit, layer_noise
 __all__ = ["ConditionalMachine", "ConditionedMachine"]
 
 _MOST_STATES = 1 << 12  # of the hidden layer, where laws are summed for every input
-
-Terms = tuple[Tensor, ...]  # b(x), c(x), and where W depends on x what it is made of: (size,) or (rows, size)
 
 
 class ConditionalMachine(Energy):
@@ -76,9 +74,9 @@ class ConditionalMachine(Energy):
 
     @abstractmethod
     def contrast_gradients(
-        self, condition: Tensor, terms: Terms, data: End, samples: End, to_visible: Tensor, to_hidden: Tensor
-    ) -> dict[str, Tensor]:
-        """The gradient of F(data).mean() - F(samples).mean() in each parameter by its name; `to_visible` and
+        self, condition: Tensor, terms: Terms, data: Phase, samples: Phase, to_visible: Tensor, to_hidden: Tensor
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Every parameter with the gradient of F(data).mean() - F(samples).mean() in it; `to_visible` and
         `to_hidden` are those in b(x) and c(x), `(rows, size)`."""
 
     def split(self, batch: "Tensor | Sequence[Tensor]") -> tuple[Tensor, Tensor]:
@@ -339,8 +337,8 @@ class ConditionedMachine(Energy):
             raise ArgumentError(f"contrast(steps={steps}): at least one sweep is needed")
         if chains is not None and len(chains) != len(batch):
             raise ShapeError(f"{len(chains)} chains met {len(batch)} rows; chains share the inputs of the batch")
-        if has_quick_contrast(self, len(batch)):
-            return quick_contrast(self, batch, chains, steps, generator)
+        if has_closed_contrast(self, self.condition, len(batch)):
+            return closed_contrast(self.machine, self, self.condition, batch, chains, steps, generator)
         terms = self.terms(len(batch))
         fixed = tuple(part.detach() for part in terms)
         hidden = self.hidden_natural(batch, terms)
@@ -352,7 +350,7 @@ class ConditionedMachine(Energy):
                 hidden = self.hidden_natural(v, fixed)
         for step in range(steps):
             with torch.no_grad():
-                up, down = coins([self.hidden, self.visible], len(v), v, generator)
+                up, down = (part[0] for part in layer_noise([self.hidden, self.visible], v, 1, generator, quick=True))
                 v = self.visible.sample(self.visible_natural(self.hidden.sample(hidden, up), fixed), down)
                 if step + 1 < steps:
                     hidden = self.hidden_natural(v, fixed)
