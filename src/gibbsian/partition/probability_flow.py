@@ -73,7 +73,7 @@ def flow_log_likelihood(
     Reference: Song et al. 2021 (variance-exploding flow, Hutchinson's divergence).
 
     Args:
-        family: `NoiseConditionalScore`, `NoiseConditionalEnergy`, or any family with `sigmas` and `given(sigma)`.
+        family: `NoiseConditionalScore`, `NoiseConditionalEnergy`, or any family with `noise_levels()` and `given(sigma)`.
         x: `(batch, *event)`.
         data: training data, whose moments make the Gaussian at σ₁: N(mean, covariance + σ₁²I). A largest level of
             about the largest distance between data makes its form irrelevant.
@@ -169,7 +169,7 @@ def _gaussian(family: Any, data: Tensor | None, x: Tensor) -> Gaussian:
             f"data has shape {tuple(data.shape)}, expected at least two rows of events {tuple(x.shape[1:])}"
         )
     covariance = torch.atleast_2d(flat.T.cov())
-    covariance += float(family.sigmas[0]) ** 2 * torch.eye(len(covariance), dtype=torch.float64, device=flat.device)
+    covariance += float(family.noise_levels()[0]) ** 2 * torch.eye(len(covariance), dtype=torch.float64, device=flat.device)
     return Gaussian(flat.mean(0), covariance).to(x.device)
 
 
@@ -189,7 +189,7 @@ def _converged(
 
 def _solve(family: Any, x: Tensor, v: Tensor | None, end: Energy, log_z: Tensor, steps: int) -> Tensor:
     """log p of every row for each probe, by `steps` Runge-Kutta steps in t = log σ."""
-    sigmas = family.sigmas.double()
+    sigmas = family.noise_levels().double()
     start, stop = float(sigmas[-1].log()), float(sigmas[0].log())
     h = (stop - start) / steps
     gain = torch.zeros(1 if v is None else len(v), len(x), dtype=torch.float64, device=x.device)
