@@ -7,13 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gibbsian.capabilities import PairwiseModel
 from gibbsian.domains import Binary, Categorical, Discrete, Spin
 from gibbsian.errors import CapabilityError
-from gibbsian.models.boltzmann import BoltzmannMachine
-from gibbsian.models.ising import Ising
 from gibbsian.objectives.base import Batch, Loss, Objective, observed
 from gibbsian.objectives.common import finish, need_energy, one_of, whole
 from gibbsian.objectives.neighbors import unit_count
+from gibbsian.partition.maximize import attractive_flips, max_flow
+from gibbsian.partition.perturb import gumbels
 from gibbsian.random import require_generator
 
 __all__ = ["PerturbAndMAP"]
@@ -65,8 +66,8 @@ class PerturbAndMAP(Objective):
         small = domain.log_size <= math.log(LARGEST) + 1e-9
         if small and self.solver != "max_flow":
             return "enumerate"
-        bare = isinstance(energy, Ising) or (isinstance(energy, BoltzmannMachine) and not energy.hidden)
-        if self.solver != "enumerate" and bare:
+        pairs = isinstance(energy, PairwiseModel) and isinstance(domain, Binary | Spin)
+        if self.solver != "enumerate" and pairs and energy.pairwise().units == domain.numel:  # no hidden units
             return "max_flow"
         raise CapabilityError(
             f"the maximum of a perturbed {type(energy).__name__} over {domain} is out of reach: enumeration takes "
@@ -75,8 +76,6 @@ class PerturbAndMAP(Objective):
         )
 
     def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
-        from gibbsian.partition.perturb import gumbels
-
         x, domain = observed(batch), energy.domain
         require_generator(generator, x.device)
         values = domain.classes if isinstance(domain, Categorical) else 2
@@ -116,10 +115,7 @@ def _enumerated(energy: Any, noise: Tensor, like: Tensor) -> Tensor:
 
 def _by_flow(energy: Any, noise: Tensor, like: Tensor) -> Tensor:
     """The maximum under every perturbation by one minimum cut each."""
-    from gibbsian.partition.maximize import attractive_flips, max_flow
-    from gibbsian.partition.pairwise import pairwise
-
-    graph = pairwise(energy)
+    graph = energy.pairwise()
     flips = attractive_flips(graph)
     if flips is None:
         raise CapabilityError(

@@ -169,7 +169,7 @@ def _gaussian(family: Any, data: Tensor | None, x: Tensor) -> Gaussian:
             f"data has shape {tuple(data.shape)}, expected at least two rows of events {tuple(x.shape[1:])}"
         )
     covariance = torch.atleast_2d(flat.T.cov())
-    covariance += float(family.noise_levels()[0]) ** 2 * torch.eye(len(covariance), dtype=torch.float64, device=flat.device)
+    covariance.diagonal().add_(float(family.noise_levels()[0]) ** 2)
     return Gaussian(flat.mean(0), covariance).to(x.device)
 
 
