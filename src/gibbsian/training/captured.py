@@ -49,7 +49,7 @@ class _Captured:
 
     forward: torch.cuda.CUDAGraph
     move: torch.cuda.CUDAGraph | None
-    gradients: list[tuple[Tensor, Tensor | None]]
+    gradients: Sequence[tuple[Tensor, Tensor | None]]
     loss: Loss
 
 

@@ -67,13 +67,7 @@ def freeze(tree: Any, *, modules: bool = True) -> Any:
 def thaw(frozen: Any, live: Any, device: torch.device) -> Any:
     """What was frozen, on `device`; modules are those of the `live` tree, the frozen weights copied in."""
     if isinstance(frozen, Weights):
-        if not isinstance(live, nn.Module):
-            raise CheckpointError(
-                f"the checkpoint holds a trained module where the objective now has a {type(live).__name__}; "
-                "resume with the objective that the run was started with"
-            )
-        load_module(live, frozen.state)
-        return live
+        return _loaded(live, frozen)
     if isinstance(frozen, Tensor):
         return frozen.to(device, copy=True)
     if isinstance(frozen, tuple | list):
@@ -84,6 +78,16 @@ def thaw(frozen: Any, live: Any, device: torch.device) -> Any:
         known = live if isinstance(live, dict) else {}
         return {key: thaw(part, known.get(key), device) for key, part in frozen.items()}
     return frozen
+
+
+def _loaded(live: Any, weights: Weights) -> nn.Module:
+    if not isinstance(live, nn.Module):
+        raise CheckpointError(
+            f"the checkpoint holds a trained module where the objective now has a {type(live).__name__}; "
+            "resume with the objective that the run was started with"
+        )
+    load_module(live, weights.state)
+    return live
 
 
 # --- one folder with a tree in it -----------------------------------------------------------------
@@ -106,13 +110,13 @@ def _flush_folder(path: Path) -> None:
 
 def _distinct(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """CPU tensors that share no memory, as safetensors wants them."""
-    seen: set[int] = set()
+    written: set[int] = set()
     out = {}
     for key, value in tensors.items():
         value = value.detach().cpu().contiguous()
         address = value.untyped_storage().data_ptr()
-        out[key] = value.clone() if address in seen else value
-        seen.add(address)
+        out[key] = value.clone() if address in written else value
+        written.add(address)
     return out
 
 

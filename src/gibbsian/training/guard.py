@@ -112,19 +112,27 @@ class Monitor:
             if not math.isfinite(value) and not name.endswith("acceptance"):
                 return f"{name} is {value}"
         for name in _MEASURED:
-            if name not in numbers:
-                continue
-            size = abs(numbers[name])
-            scale = max(1.0, self.scales.get(name, size))
-            self.high[name] = self.high.get(name, 0) + 1 if size > 0.1 * self.guard.explosion * scale else 0
-            if size > self.guard.explosion * scale or self.high[name] == _SUSTAINED:
-                return f"{name} is {numbers[name]:.4g}, {size / scale:.0f} times its usual size"
-            # the first looks find the scale, later ones follow it slowly: a runaway cannot drag it along
-            first = min(max(scale, size), 2 * scale)
-            later = min(0.98 * scale + 0.02 * size, 1.02 * scale)
-            self.scales[name] = first if self.looks < _BASELINE else later
+            if name in numbers and (explosion := self._explosion(name, numbers[name])):
+                return explosion
         self.looks += 1
-        if numbers.get("separation", 0.0) < _APART:
+        return self._left_behind(numbers.get("separation", 0.0), step)
+
+    def _explosion(self, name: str, value: float) -> str | None:
+        """Is this number far above its scale? If not, the scale follows it."""
+        size = abs(value)
+        scale = max(1.0, self.scales.get(name, size))
+        self.high[name] = self.high.get(name, 0) + 1 if size > 0.1 * self.guard.explosion * scale else 0
+        if size > self.guard.explosion * scale or self.high[name] == _SUSTAINED:
+            return f"{name} is {value:.4g}, {size / scale:.0f} times its usual size"
+        # the first looks find the scale, later ones follow it slowly: a runaway cannot drag it along
+        first = min(max(scale, size), 2 * scale)
+        later = min(0.98 * scale + 0.02 * size, 1.02 * scale)
+        self.scales[name] = first if self.looks < _BASELINE else later
+        return None
+
+    def _left_behind(self, separation: float, step: int) -> str | None:
+        """Have the chains been away from the data for too long?"""
+        if separation < _APART:
             self.apart_since = None
         elif self.apart_since is None:
             self.apart_since = step

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,10 +53,8 @@ class Job:
         run.state = objective.init(energy, self.feed.first(), self.stream("init"))
         modules = [energy, *state_modules(run.state)]
         self.world.copy_from_first(modules)
-        own = [p for p in energy.parameters() if p.requires_grad]
-        learned = (p for module in modules for p in module.parameters() if p.requires_grad)
-        self.parameters = list(dict.fromkeys([*own, *learned]))
-        self.split = len(own)  # the energy's parameters come first
+        self.parameters = _trainable(modules)
+        self.split = len(_trainable([energy]))  # the energy's parameters come first
         if not self.parameters:
             raise ArgumentError(
                 f"{type(energy).__name__} has no trainable parameters and {type(objective).__name__} learns "
@@ -162,6 +161,11 @@ def _device_of(energy: nn.Module, data: Any) -> torch.device:
         return tensor.device
     first = data[0] if isinstance(data, tuple) and data else data
     return first.device if isinstance(first, Tensor) else torch.device("cpu")
+
+
+def _trainable(modules: Sequence[nn.Module]) -> list[nn.Parameter]:
+    """Every parameter that learning may change, once."""
+    return list(dict.fromkeys(p for module in modules for p in module.parameters() if p.requires_grad))
 
 
 def _steps_in(epochs: int, feed: Feed) -> int:

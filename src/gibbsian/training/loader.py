@@ -1,7 +1,7 @@
 """Batches as a loader makes them, and the choice of the feed for a kind of data."""
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -16,6 +16,20 @@ from gibbsian.training.rows import ArrayRows, DatasetRows, TensorRows
 __all__ = ["Loader", "make_feed"]
 
 
+@runtime_checkable
+class _Sampling(Protocol):
+    """A loader that says which rows it takes."""
+
+    sampler: Any
+
+
+@runtime_checkable
+class _Drawing(Protocol):
+    """A loader with random numbers of its own."""
+
+    generator: torch.Generator | None
+
+
 class Loader(Feed):
     """A `DataLoader`, or any iterable of batches that can be iterated again: its own order, its own batches.
 
@@ -25,8 +39,7 @@ class Loader(Feed):
     def __init__(self, loader: Any, *common: Any) -> None:
         super().__init__(*common)
         self.loader = loader
-        sampler = getattr(loader, "sampler", None)
-        self.sharded = isinstance(sampler, DistributedSampler)
+        self.sharded = isinstance(loader, _Sampling) and isinstance(loader.sampler, DistributedSampler)
         self.stride = 1 if self.sharded else self.world
         try:
             self.per_epoch = len(loader) // self.stride
@@ -39,9 +52,9 @@ class Loader(Feed):
     def open(self) -> None:
         """Begin the epoch."""
         self.private = stream(self.seed, f"data/{self.salt}/{self.epoch}")
-        own = getattr(self.loader, "generator", None)
-        if own is not None:  # so that the epoch is the same when the run is resumed
-            own.manual_seed(self.private.initial_seed())
+        if isinstance(self.loader, _Drawing) and self.loader.generator is not None:
+            # so that the epoch is the same when the run is resumed
+            self.loader.generator.manual_seed(self.private.initial_seed())
         if self.sharded:
             self.loader.sampler.set_epoch(self.epoch)
         with isolated(self.private):
@@ -99,6 +112,9 @@ class Loader(Feed):
 # --- choosing the feed ----------------------------------------------------------------------------
 
 
+_NO_BATCHES = (str, bytes, tuple, dict)  # iterables that are no batches
+
+
 def _fits(tensors: tuple[Tensor, ...], device: torch.device) -> bool:
     """Does the whole data fit easily into the device's memory?"""
     if device.type != "cuda":
@@ -129,18 +145,18 @@ def make_feed(
     [4, 2, 4, 2]
     """
     common = (seed, device, check, transform, rank, world)
-    if isinstance(data, TensorDataset):
-        data = data.tensors
     if isinstance(data, IterableDataset):
         data = DataLoader(data, batch_size=batch_size)
     if isinstance(data, DataLoader):
         return Loader(data, *common)
-    if isinstance(data, Dataset) and hasattr(data, "__len__"):
+    if isinstance(data, TensorDataset):
+        data = data.tensors
+    if isinstance(data, Dataset) and isinstance(data, Sized):
         return DatasetRows(data, batch_size, torch.device("cpu"), *common)
     parts = data if isinstance(data, tuple) else (data,)
-    if parts and all(isinstance(part, Tensor | np.ndarray) for part in parts):
+    if parts and _all_are(Tensor | np.ndarray, parts):
         return _indexed(parts, batch_size, common)
-    if hasattr(data, "__iter__") and not isinstance(data, str | bytes | tuple | dict):
+    if isinstance(data, Iterable) and not isinstance(data, _NO_BATCHES):
         return Loader(data, *common)
     raise DataError(
         f"data is a {type(data).__name__}; give a tensor, a numpy array or memmap, a tuple of them, "
@@ -148,18 +164,17 @@ def make_feed(
     )
 
 
+def _all_are(kinds: Any, parts: Sequence[Any]) -> bool:
+    return all(isinstance(part, kinds) for part in parts)
+
+
 def _indexed(parts: tuple[Any, ...], batch_size: int, common: tuple[Any, ...]) -> Feed:
     device, transform = common[1], common[3]
     lengths = [len(part) if part.ndim else 0 for part in parts]
     if len(set(lengths)) != 1:
         raise DataError(f"the parts of the data have {' and '.join(map(str, lengths))} rows; they must have as many")
-    try:  # arrays in memory share it with the tensor; read-only ones and those on disk are read by row
-        parts = tuple(
-            torch.from_numpy(part) if type(part) is np.ndarray and part.flags.writeable else part for part in parts
-        )
-    except TypeError as error:
-        raise DataError(f"the array cannot become a tensor: {error}; convert it with .astype(numpy.float32)") from error
-    if all(isinstance(part, Tensor) for part in parts):
+    parts = tuple(map(_in_memory, parts))
+    if _all_are(Tensor, parts):
         home = parts[0].device
         if home != device and _fits(parts, device):
             home = device
@@ -168,3 +183,13 @@ def _indexed(parts: tuple[Any, ...], batch_size: int, common: tuple[Any, ...]) -
             feed.verify()
         return feed
     return ArrayRows(parts, batch_size, torch.device("cpu"), *common)
+
+
+def _in_memory(part: Any) -> Any:
+    """An array in memory as a tensor that shares it; read-only ones and those on disk are read by row."""
+    if type(part) is not np.ndarray or not part.flags.writeable:
+        return part
+    try:
+        return torch.from_numpy(part)
+    except TypeError as error:
+        raise DataError(f"the array cannot become a tensor: {error}; convert it with .astype(numpy.float32)") from error

@@ -12,27 +12,9 @@ from gibbsian.training.settings import Settings
 
 __all__ = ["Updates", "build_optimizer", "rate_at"]
 
-_NAMES = {
-    name.lower(): getattr(torch.optim, name)
-    for name in (
-        "Adadelta",
-        "Adagrad",
-        "Adam",
-        "Adamax",
-        "AdamW",
-        "NAdam",
-        "RAdam",
-        "RMSprop",
-        "Rprop",
-        "SGD",
-    )
-}
-_FUSED = {
-    "adam",
-    "adamw",
-    "sgd",
-    "adagrad",
-}  # one kernel over all parameters: several times faster, CPU and CUDA
+_OFFERED = ("Adadelta", "Adagrad", "Adam", "Adamax", "AdamW", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD")
+_NAMES = {name.lower(): getattr(torch.optim, name) for name in _OFFERED}
+_FUSED = {"adam", "adamw", "sgd", "adagrad"}  # one kernel over all parameters: several times faster, CPU and CUDA
 _CAPTURED = {"adam", "adamw", "sgd"}  # fit for CUDA graphs
 _SCHEDULES = ("constant", "cosine", "linear", "warm-up", "warm-up cosine", "warm-up linear")
 
@@ -82,12 +64,35 @@ def build_optimizer(
     """
     parameters = list(parameters)
     if callable(choice):
-        optimizer = choice(parameters)
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            raise ArgumentError(
-                f"the optimizer factory returned a {type(optimizer).__name__}, not a torch.optim.Optimizer"
-            )
-        return optimizer, {}
+        return _made_by(choice, parameters), {}
+    name, options, schedules = _named(choice)
+    if name in _FUSED and _can_be_fused(parameters, options):
+        options["fused"] = True
+    kind, rates = _NAMES[name], lr if isinstance(lr, tuple) else (lr,)
+    if capturable and not schedules and _can_be_captured(name, options):
+        kind, own = (CapturableSGD, {"fused": False}) if name == "sgd" else (kind, {"capturable": True})
+        options |= own
+        rates = tuple(torch.tensor(rate, device=parameters[0].device) for rate in rates)  # changed in place
+    try:
+        return kind(_groups(parameters, rates, split), lr=rates[0], **options), schedules
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"optimizer {name!r} refuses its options: {error}") from error
+
+
+def _groups(parameters: list[nn.Parameter], rates: tuple[Any, ...], split: int | None) -> list[dict[str, Any]]:
+    parts = [parameters] if len(rates) == 1 else [parameters[:split], parameters[split:]]
+    return [{"params": part, "lr": rate} for part, rate in zip(parts, rates, strict=True) if part]
+
+
+def _made_by(factory: Callable[[list[nn.Parameter]], Any], parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    optimizer = factory(parameters)
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ArgumentError(f"the optimizer factory returned a {type(optimizer).__name__}, not a torch.optim.Optimizer")
+    return optimizer
+
+
+def _named(choice: Any) -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """The name of an optimizer, its options, and those of them that follow a schedule."""
     options = dict(choice) if isinstance(choice, dict) else {"name": choice or "adam"}
     name = str(options.pop("name", "adam")).lower()
     if name not in _NAMES:
@@ -95,25 +100,17 @@ def build_optimizer(
             f"optimizer {name!r} is unknown; use {', '.join(_NAMES)}, or a callable params -> Optimizer"
         )
     schedules = {key: value for key, value in options.items() if _is_schedule(value)}
-    options |= {key: value_at(value, 0) for key, value in schedules.items()}
+    return name, options | {key: value_at(value, 0) for key, value in schedules.items()}, schedules
+
+
+def _can_be_fused(parameters: list[nn.Parameter], options: dict[str, Any]) -> bool:
     plain = all(p.is_floating_point() and p.device.type in {"cpu", "cuda"} for p in parameters)
-    if name in _FUSED and plain and not {"fused", "foreach", "capturable", "differentiable"} & set(options):
-        options["fused"] = True
-    rates: list[Any] = list(lr) if isinstance(lr, tuple) else [lr]
-    kind = _NAMES[name]
-    plain_sgd = not {"nesterov", "dampening", "maximize", "foreach", "differentiable"} & set(options)
-    if capturable and name in _CAPTURED and not schedules and (name != "sgd" or plain_sgd):
-        if name == "sgd":
-            kind, options["fused"] = CapturableSGD, False
-        else:
-            options["capturable"] = True
-        rates = [torch.tensor(rate, device=parameters[0].device) for rate in rates]  # changed in place
-    parts = [parameters] if len(rates) == 1 else [parameters[:split], parameters[split:]]
-    groups = [{"params": part, "lr": rate} for part, rate in zip(parts, rates, strict=True) if part]
-    try:
-        return kind(groups, lr=rates[0], **options), schedules
-    except (TypeError, ValueError) as error:
-        raise ArgumentError(f"optimizer {name!r} refuses its options: {error}") from error
+    return plain and not {"fused", "foreach", "capturable", "differentiable"} & set(options)
+
+
+def _can_be_captured(name: str, options: dict[str, Any]) -> bool:
+    plain = not {"nesterov", "dampening", "maximize", "foreach", "differentiable"} & set(options)
+    return name in _CAPTURED and (name != "sgd" or plain)
 
 
 def value_at(schedule: Any, step: int) -> float:

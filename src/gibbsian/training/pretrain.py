@@ -93,8 +93,8 @@ class Encoded(SteppedObjective):
     def init(self, energy: Any, batch: Batch, generator: torch.Generator) -> Any:
         self.check(energy, batch)
         with torch.no_grad():  # drawn, not averaged: gray values would be refused
-            seen = self.model.encode(self.stage, batch, generator)
-        return self.objective.init(energy, seen, generator)
+            encoded = self.model.encode(self.stage, batch, generator)
+        return self.objective.init(energy, encoded, generator)
 
     def loss(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator, step: Step) -> Loss:
         return self.objective.loss(energy, self.encode(batch, generator), state, generator, step)
@@ -150,22 +150,14 @@ def pretrain(
             f"{type(model).__name__} is not trained layer by layer; use gibbsian.fit, or give a model with the methods "
             "of gibbsian.training.pretrain.Layered, such as models.DBN"
         )
-    count = model.stages()
     given = {"objective": list(objective) if isinstance(objective, Sequence) else objective, **options}
-    for name, value in given.items():
-        if isinstance(value, list) and len(value) != count:
-            raise ArgumentError(f"{name} has {len(value)} values, expected one, or one for each of {count} stages")
+    stages = _by_stage(given, model.stages())
     if device is not None:
         model.to(device)  # type: ignore[attr-defined]
     where = next(model.parameters()).device  # type: ignore[attr-defined]
     runs = []
-    for stage in range(count):
-        chosen = {name: value[stage] if isinstance(value, list) else value for name, value in given.items()}
+    for stage, chosen in enumerate(stages):
         own = chosen.pop("objective")
-        if not isinstance(own, Objective):
-            raise ArgumentError(
-                f"the objective of stage {stage + 1} is a {type(own).__name__}; see gibbsian.objectives"
-            )
         stage_seed = stream(seed, f"stage/{stage}").initial_seed()
         folder = None if run_dir is None else Path(run_dir) / f"stage-{stage + 1}"
         wrapped: Objective = Encoded(own.objective if isinstance(own, Binarized) else own, model, stage, draw)
@@ -175,6 +167,19 @@ def pretrain(
         runs.append(fit(machine, wrapped, data, seed=stage_seed, run_dir=folder, device=where, **chosen))
         model.end_stage(stage, machine)
     return runs
+
+
+def _by_stage(given: dict[str, Any], count: int) -> list[dict[str, Any]]:
+    """The options of every stage: a list has one value for each."""
+    for name, value in given.items():
+        if isinstance(value, list) and len(value) != count:
+            raise ArgumentError(f"{name} has {len(value)} values, expected one, or one for each of {count} stages")
+    stages = [{n: v[i] if isinstance(v, list) else v for n, v in given.items()} for i in range(count)]
+    for i, chosen in enumerate(stages, start=1):
+        if not isinstance(chosen["objective"], Objective):
+            kind = type(chosen["objective"]).__name__
+            raise ArgumentError(f"the objective of stage {i} is a {kind}; see gibbsian.objectives")
+    return stages
 
 
 def _first_rows(

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -126,6 +126,13 @@ class ArrayRows(Rows):
         return tuple(a[rows] if isinstance(a, Tensor) else torch.from_numpy(np.array(a[index])) for a in self.arrays)
 
 
+@runtime_checkable
+class _TakesRows(Protocol):
+    """A dataset that gives several rows at a time."""
+
+    def __getitems__(self, rows: list[int]) -> Any: ...
+
+
 class DatasetRows(Rows):
     """A map-style dataset."""
 
@@ -136,5 +143,5 @@ class DatasetRows(Rows):
     def take(self, rows: Tensor) -> Any:
         index = rows.tolist()
         with isolated(stream(self.seed, f"dataset/{self.salt}/{self.epoch}/{self.index}/{self.rank}")):
-            many = getattr(self.dataset, "__getitems__", None)
-            return default_collate(many(index) if many else [self.dataset[i] for i in index])
+            several = isinstance(self.dataset, _TakesRows)
+            return default_collate(self.dataset.__getitems__(index) if several else [self.dataset[i] for i in index])

@@ -11,10 +11,10 @@ that does harm by being built.
 
 import inspect
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import is_dataclass
 from types import BuiltinFunctionType, FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -69,10 +69,9 @@ def _import(name: str) -> Any:
     return thing
 
 
-def _import_class(name: str) -> type:
+def _import_class(name: str) -> Any:
     thing = _import(name)
-    named_tuple = isinstance(thing, type) and is_named(thing)
-    if not isinstance(thing, type) or not (named_tuple or is_dataclass(thing) or issubclass(thing, nn.Module)):
+    if not isinstance(thing, type) or not (is_named(thing) or is_dataclass(thing) or issubclass(thing, nn.Module)):
         raise CheckpointError(
             f"the run folder asks to construct {name}, which is neither a module, a dataclass nor a named "
             "tuple; it was not written by gibbsian, or was tampered with"
@@ -80,94 +79,12 @@ def _import_class(name: str) -> type:
     return thing
 
 
-def _layer_arguments(module: nn.Module) -> dict[str, Any]:
-    """Constructor arguments of a plain layer, which keeps each under its own name, as torch.nn's do."""
-    arguments: dict[str, Any] = {}
-    if type(module).__init__ is nn.Module.__init__:
-        return arguments
-    for name, parameter in inspect.signature(type(module).__init__).parameters.items():
-        if name in {"self", "device", "dtype"}:
-            continue
-        if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD} or not hasattr(module, name):
-            raise CapabilityError(
-                f"{type(module).__name__} does not keep its constructor's argument {name!r}, so a run folder "
-                f"cannot rebuild it; store self.{name}, make it a gibbsian.Energy, or train without run_dir"
-            )
-        value = getattr(module, name)
-        if name == "bias" and not isinstance(value, bool):
-            value = value is not None  # the layer keeps the parameter under the name of the switch
-        arguments[name] = value
-    return arguments
-
-
-class _Describer:
-    def __init__(self, tensors: dict[str, Tensor], states: bool) -> None:
-        self.tensors, self.states = tensors, states
-        self.seen: dict[int, int] = {}  # a module used twice is rebuilt once
-
-    def each(self, values: Any, path: str) -> list[Any]:
-        return [self(value, f"{path}.{i}") for i, value in enumerate(values)]
-
-    def named(self, values: dict[str, Any], path: str) -> dict[str, Any]:
-        return {name: self(value, f"{path}.{name}") for name, value in values.items()}
-
-    def __call__(self, value: Any, path: str) -> Any:
-        if value is None or isinstance(value, bool | int | str):
-            return value
-        if isinstance(value, float | np.floating):
-            return float(value) if math.isfinite(value) else {"$float": str(float(value))}
-        if isinstance(value, np.integer | np.bool_):
-            return value.item()
-        if isinstance(value, Tensor):
-            self.tensors[path] = value.detach()
-            return {"$tensor": path}
-        if isinstance(value, np.ndarray):
-            self.tensors[path] = torch.from_numpy(np.array(value))
-            return {"$array": path}
-        if isinstance(value, torch.dtype | torch.device):
-            return {f"${type(value).__name__}": str(value).removeprefix("torch.")}
-        if is_named(type(value)):
-            return {"$named": _dotted(type(value)), "items": self.each(value, path)}
-        if isinstance(value, tuple):
-            return {"$tuple": self.each(value, path)}
-        if isinstance(value, list):
-            return self.each(value, path)
-        if isinstance(value, dict) and all(isinstance(k, str) and not k.startswith("$") for k in value):
-            return self.named(value, path)
-        if isinstance(value, dict):
-            return {"$dict": [[self(key, path), self(item, f"{path}.{key}")] for key, item in value.items()]}
-        if isinstance(value, nn.Module):
-            return self.module(value, path)
-        if is_dataclass(value) and not isinstance(value, type):
-            # what the instance holds rather than what its constructor takes: exact for computed fields too
-            return {"$dataclass": _dotted(type(value)), "fields": self.named(vars(value), path)}
-        if isinstance(value, type | FunctionType | BuiltinFunctionType):
-            return {"$name": _dotted(value)}
-        raise CapabilityError(
-            f"a {type(value).__name__} ({path}) cannot be written into a run folder without pickle; "
-            "use numbers, tensors, modules and dataclasses, or train without run_dir"
-        )
-
-    def module(self, module: nn.Module, path: str) -> dict[str, Any]:
-        if id(module) in self.seen:
-            return {"$again": self.seen[id(module)]}
-        args: tuple[Any, ...] = ()
-        kwargs: dict[str, Any] = {}
-        if isinstance(module, Recorded):
-            args, kwargs = module.constructor_arguments
-        elif type(module) is nn.Sequential:
-            args = tuple(module)
-        elif type(module) is nn.ModuleList:
-            args = (list(module),)
-        else:
-            kwargs = _layer_arguments(module)
-        plain: dict[str, Any] = {"$module": _dotted(type(module))}
-        plain["args"], plain["kwargs"] = self.each(args, path), self.named(kwargs, path)
-        if self.states:
-            plain["state"] = self(dict(module.state_dict()), f"{path}.state")
-            plain["frozen"] = [name for name, p in module.named_parameters() if not p.requires_grad]
-        self.seen[id(module)] = len(self.seen)
-        return plain
+def _import_function(name: str) -> Any:
+    thing = _import(name)
+    of_torch = isinstance(thing, BuiltinFunctionType) and str(thing.__module__).startswith("torch")
+    if not of_torch and not isinstance(thing, type | FunctionType):
+        raise CheckpointError(f"the run folder refers to {name}, which is not a Python function or class")
+    return thing
 
 
 def describe(value: Any, tensors: dict[str, Tensor], path: str = "tree", *, states: bool = True) -> Any:
@@ -180,78 +97,227 @@ def describe(value: Any, tensors: dict[str, Tensor], path: str = "tree", *, stat
     >>> list(tensors), rebuild(plain, tensors)
     (['tree.weight'], {'sizes': (2, 3), 'weight': tensor([1., 1.])})
     """
-    return _Describer(tensors, states)(value, path)
-
-
-class _Rebuilder:
-    def __init__(self, tensors: dict[str, Tensor]) -> None:
-        self.tensors, self.modules = tensors, []  # type: dict[str, Tensor], list[nn.Module]
-
-    def __call__(self, plain: Any) -> Any:
-        if isinstance(plain, list):
-            return [self(item) for item in plain]
-        if not isinstance(plain, dict):
-            return plain
-        kind = next(iter(plain), "")
-        if not kind.startswith("$"):
-            return {name: self(item) for name, item in plain.items()}
-        body = plain[kind]
-        if kind == "$tensor":
-            return self.tensors[body]
-        if kind == "$array":
-            return self.tensors[body].numpy()
-        if kind == "$float":
-            return float(body)
-        if kind == "$dtype":
-            return getattr(torch, body)
-        if kind == "$device":
-            return torch.device(body)
-        if kind == "$tuple":
-            return tuple(self(item) for item in body)
-        if kind == "$dict":
-            return {self(key): self(item) for key, item in body}
-        if kind == "$named":
-            return _import_class(body)(*(self(item) for item in plain["items"]))
-        if kind == "$dataclass":
-            cls: Any = _import_class(body)
-            made: Any = object.__new__(cls)
-            for name, item in current_fields(body, plain["fields"], cls.__dataclass_fields__).items():
-                object.__setattr__(made, name, self(item))
-            return made
-        if kind == "$again":
-            return self.modules[body]
-        if kind == "$module":
-            return self.module(plain)
-        if kind == "$name":
-            thing = _import(body)
-            if not (isinstance(thing, type | FunctionType) or getattr(thing, "__module__", "").startswith("torch")):
-                raise CheckpointError(f"the run folder refers to {body}, which is not a Python function or class")
-            return thing
-        raise CheckpointError(f"the run folder holds an unknown entry {kind!r}; it was written by another version")
-
-    def module(self, plain: dict[str, Any]) -> nn.Module:
-        cls = _import_class(plain["$module"])
-        known = inspect.signature(cls.__init__).parameters  # type: ignore[misc]
-        args, kwargs = self(plain["args"]), self(renamed_keys(plain["kwargs"], known))
-        try:
-            module = cls(*args, **kwargs)
-        except TypeError as error:
-            raise CheckpointError(
-                f"{cls.__name__} no longer takes the arguments it was saved with ({error})"
-            ) from error
-        if "state" in plain:
-            load_module(module, self(plain["state"]), plain["frozen"])
-        self.modules.append(module)
-        return module
+    return _Writer(tensors, states)(value, path)
 
 
 def rebuild(plain: Any, tensors: dict[str, Tensor]) -> Any:
     """The object that `describe` wrote down."""
     try:
         with isolated(stream(0, "rebuild")):  # layers draw initial weights from the global state
-            return _Rebuilder(tensors)(plain)
+            return _Reader(tensors)(plain)
     except (KeyError, IndexError) as error:
         raise CheckpointError(f"the run folder's description is incomplete (missing {error}); it is damaged") from error
+
+
+class _Writer:
+    """Describes values of every kind, those inside others as well."""
+
+    def __init__(self, tensors: dict[str, Tensor], states: bool) -> None:
+        self.tensors, self.states = tensors, states
+        self.modules: dict[int, int] = {}  # one that is used twice is rebuilt once
+
+    def __call__(self, value: Any, path: str) -> Any:
+        if value is None or isinstance(value, bool | int | str):
+            return value
+        if isinstance(value, np.integer | np.bool_):
+            return value.item()
+        if isinstance(value, list):
+            return self.each(value, path)
+        if isinstance(value, dict) and all(map(_plain_key, value)):
+            return self.named(value, path)
+        kind = next((kind for kind in _KINDS if kind.holds(value)), None)
+        if kind is None:
+            raise CapabilityError(
+                f"a {type(value).__name__} ({path}) cannot be written into a run folder without pickle; "
+                "use numbers, tensors, modules and dataclasses, or train without run_dir"
+            )
+        return kind.describe(self, value, path)
+
+    def put(self, tensor: Tensor, path: str) -> str:
+        """Put a tensor aside; the name that it is found under."""
+        self.tensors[path] = tensor
+        return path
+
+    def each(self, values: Any, path: str) -> list[Any]:
+        return [self(value, f"{path}.{i}") for i, value in enumerate(values)]
+
+    def named(self, values: dict[str, Any], path: str) -> dict[str, Any]:
+        return {name: self(value, f"{path}.{name}") for name, value in values.items()}
+
+
+def _plain_key(key: Any) -> bool:
+    return isinstance(key, str) and not key.startswith("$")
+
+
+class _Reader:
+    """Rebuilds values of every kind from their descriptions."""
+
+    def __init__(self, tensors: dict[str, Tensor]) -> None:
+        self.tensors = tensors
+        self.modules: list[nn.Module] = []
+
+    def __call__(self, plain: Any) -> Any:
+        if isinstance(plain, list):
+            return [self(item) for item in plain]
+        if not isinstance(plain, dict):
+            return plain
+        tag = next(iter(plain), "")
+        if not tag.startswith("$"):
+            return {name: self(item) for name, item in plain.items()}
+        if tag not in _BY_TAG:
+            raise CheckpointError(f"the run folder holds an unknown entry {tag!r}; it was written by another version")
+        return _BY_TAG[tag](self, plain[tag], plain)
+
+
+# --- modules and dataclasses ----------------------------------------------------------------------
+
+
+def _describe_module(writer: _Writer, module: nn.Module, path: str) -> dict[str, Any]:
+    if id(module) in writer.modules:
+        return {"$again": writer.modules[id(module)]}
+    args, kwargs = _arguments(module)
+    plain: dict[str, Any] = {"$module": _dotted(type(module))}
+    plain["args"], plain["kwargs"] = writer.each(args, path), writer.named(kwargs, path)
+    if writer.states:
+        plain["state"] = writer(dict(module.state_dict()), f"{path}.state")
+        plain["frozen"] = [name for name, p in module.named_parameters() if not p.requires_grad]
+    writer.modules[id(module)] = len(writer.modules)
+    return plain
+
+
+def _rebuild_module(reader: _Reader, name: str, plain: dict[str, Any]) -> nn.Module:
+    cls = _import_class(name)
+    known = inspect.signature(cls.__init__).parameters
+    args, kwargs = reader(plain["args"]), reader(renamed_keys(plain["kwargs"], known))
+    try:
+        module = cls(*args, **kwargs)
+    except TypeError as error:
+        raise CheckpointError(f"{cls.__name__} no longer takes the arguments it was saved with ({error})") from error
+    if "state" in plain:
+        load_module(module, reader(plain["state"]), plain["frozen"])
+    reader.modules.append(module)
+    return module
+
+
+def _arguments(module: nn.Module) -> tuple[Sequence[Any], dict[str, Any]]:
+    """What a module was constructed with."""
+    if isinstance(module, Recorded):
+        return module.constructor_arguments
+    if type(module) is nn.Sequential:
+        return tuple(module), {}
+    if type(module) is nn.ModuleList:
+        return (list(module),), {}
+    return (), {} if type(module).__init__ is nn.Module.__init__ else _layer_arguments(module)
+
+
+def _layer_arguments(module: nn.Module) -> dict[str, Any]:
+    """Constructor arguments of a plain layer, which keeps each under its own name, as torch.nn's do."""
+    arguments: dict[str, Any] = {}
+    for name, parameter in inspect.signature(type(module).__init__).parameters.items():
+        if name in {"self", "device", "dtype"}:
+            continue
+        value = getattr(module, name, inspect.Parameter.empty)
+        if parameter.kind in {parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD} or value is inspect.Parameter.empty:
+            raise CapabilityError(
+                f"{type(module).__name__} does not keep its constructor's argument {name!r}, so a run folder "
+                f"cannot rebuild it; store self.{name}, make it a gibbsian.Energy, or train without run_dir"
+            )
+        if name == "bias" and not isinstance(value, bool):
+            value = value is not None  # the layer keeps the parameter under the name of the switch
+        arguments[name] = value
+    return arguments
+
+
+def _rebuild_dataclass(reader: _Reader, name: str, plain: dict[str, Any]) -> Any:
+    """What the instance held rather than what its constructor takes: exact for computed fields too."""
+    cls = _import_class(name)
+    made: Any = object.__new__(cls)
+    for field, item in current_fields(name, plain["fields"], cls.__dataclass_fields__).items():
+        object.__setattr__(made, field, reader(item))
+    return made
+
+
+# --- the kinds ------------------------------------------------------------------------------------
+
+
+class _Kind(NamedTuple):
+    """A kind of value: how it is described, and how it is rebuilt from what follows its tag."""
+
+    tag: str
+    holds: Callable[[Any], bool]
+    describe: Callable[[_Writer, Any, str], Any]
+    rebuild: Callable[[_Reader, Any, dict[str, Any]], Any]
+
+
+def _is(*types: type) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, types)
+
+
+_KINDS = (  # of what JSON does not have; the first that holds a value describes it
+    _Kind(
+        "$float",
+        _is(float, np.floating),
+        lambda w, v, path: float(v) if math.isfinite(v) else {"$float": str(float(v))},
+        lambda r, text, plain: float(text),
+    ),
+    _Kind(
+        "$tensor",
+        _is(Tensor),
+        lambda w, v, path: {"$tensor": w.put(v.detach(), path)},
+        lambda r, path, plain: r.tensors[path],
+    ),
+    _Kind(
+        "$array",
+        _is(np.ndarray),
+        lambda w, v, path: {"$array": w.put(torch.from_numpy(np.array(v)), path)},
+        lambda r, path, plain: r.tensors[path].numpy(),
+    ),
+    _Kind(
+        "$dtype",
+        _is(torch.dtype),
+        lambda w, v, path: {"$dtype": str(v).removeprefix("torch.")},
+        lambda r, name, plain: getattr(torch, name),
+    ),
+    _Kind(
+        "$device",
+        _is(torch.device),
+        lambda w, v, path: {"$device": str(v)},
+        lambda r, name, plain: torch.device(name),
+    ),
+    _Kind(
+        "$named",
+        lambda v: is_named(type(v)),
+        lambda w, v, path: {"$named": _dotted(type(v)), "items": w.each(v, path)},
+        lambda r, name, plain: _import_class(name)(*r(plain["items"])),
+    ),
+    _Kind(
+        "$tuple",
+        _is(tuple),
+        lambda w, v, path: {"$tuple": w.each(v, path)},
+        lambda r, items, plain: tuple(r(items)),
+    ),
+    _Kind(
+        "$dict",
+        _is(dict),
+        lambda w, v, path: {"$dict": [[w(key, path), w(item, f"{path}.{key}")] for key, item in v.items()]},
+        lambda r, pairs, plain: {r(key): r(item) for key, item in pairs},
+    ),
+    _Kind("$module", _is(nn.Module), _describe_module, _rebuild_module),
+    _Kind("$again", lambda v: False, _describe_module, lambda r, index, plain: r.modules[index]),
+    _Kind(
+        "$dataclass",
+        lambda v: is_dataclass(v) and not isinstance(v, type),
+        lambda w, v, path: {"$dataclass": _dotted(type(v)), "fields": w.named(vars(v), path)},
+        _rebuild_dataclass,
+    ),
+    _Kind(
+        "$name",
+        _is(type, FunctionType, BuiltinFunctionType),
+        lambda w, v, path: {"$name": _dotted(v)},
+        lambda r, name, plain: _import_function(name),
+    ),
+)
+_BY_TAG = {kind.tag: kind.rebuild for kind in _KINDS}
 
 
 def load_module(module: nn.Module, state: dict[str, Tensor], frozen: Collection[str] | None = None) -> None:

@@ -18,6 +18,15 @@ def _whole(owner: str, **values: Any) -> None:
             raise ArgumentError(f"{owner}{name}={value!r}: must be a whole number from 1 on")
 
 
+def _check_rates(lr: Any) -> None:
+    rates = lr if isinstance(lr, tuple) else (lr,)
+    if len(rates) > 2 or not all(math.isfinite(rate) and rate > 0 for rate in rates):
+        raise ArgumentError(
+            f"lr={lr}: the learning rate must be positive and finite, such as 1e-3, or a pair of such: "
+            "that of the energy and that of what the objective learns itself"
+        )
+
+
 @dataclass(frozen=True)
 class Checkpoints:
     """How often a run folder gets a checkpoint, and which ones stay.
@@ -104,12 +113,7 @@ class Settings:
                 raise ArgumentError(
                     f"{name} is a {type(value).__name__}; give a gibbsian.training.{kind.__name__}(...)"
                 )
-        rates = self.lr if isinstance(self.lr, tuple) else (self.lr,)
-        if len(rates) > 2 or not all(math.isfinite(rate) and rate > 0 for rate in rates):
-            raise ArgumentError(
-                f"lr={self.lr}: the learning rate must be positive and finite, such as 1e-3, or a pair of such: "
-                "that of the energy and that of what the objective learns itself"
-            )
+        _check_rates(self.lr)
         if self.clip is not None and not self.clip > 0:
             raise ArgumentError(f"clip={self.clip}: the largest gradient norm must be positive, or None")
         if self.guard is not None and not isinstance(self.guard, Guard):
