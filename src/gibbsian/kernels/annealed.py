@@ -109,7 +109,7 @@ class AnnealedLangevin(Kernel):
 
     def step(self, energy: Any, state: Positions, inputs: AnnealedInputs) -> tuple[Positions, Info]:
         x, clamp = state
-        seen = x if clamp is None else torch.addcmul(x, inputs.sigma * clamp, inputs.z)
+        noisy = x if clamp is None else torch.addcmul(x, inputs.sigma * clamp, inputs.z)
         drift, scale = event_view(inputs.drift, x), event_view(inputs.scale, x)
-        move = drift * energy.given(inputs.sigma).score(seen) + scale * inputs.z
+        move = drift * energy.given(inputs.sigma).score(noisy) + scale * inputs.z
         return Positions(x + masked(move, clamp), clamp), Info()

@@ -43,7 +43,7 @@ class HMC(Massive):
         step_size: ε; a number, a schedule (one value a step) or a `(1, chains)` tensor.
         leapfrog_steps: L.
         mass: M; a number, a diagonal of the event shape, or a dense matrix over flattened events.
-        jitter: the step size of every iteration is multiplied by a number uniform in [1 - jitter, 1 + jitter],
+        jitter: the step size of every transition is multiplied by a number uniform in [1 - jitter, 1 + jitter],
             so that no trajectory length resonates with a period of the target.
 
     >>> import gibbsian as gb

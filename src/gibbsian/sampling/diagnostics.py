@@ -66,7 +66,7 @@ class StreamingMoments:
     """
 
     total: int
-    seen: int = 0
+    count: int = 0
     shift: Tensor | None = None
     sums: Tensor = field(default_factory=lambda: torch.empty(0))
     squares: Tensor = field(default_factory=lambda: torch.empty(0))
@@ -86,13 +86,13 @@ class StreamingMoments:
         centered = x - self.shift
         done = 0
         while done < len(x):  # one run of draws that fall into the same batch after the other
-            batch = (self.seen + done) * self.batches // self.total
-            end = min(len(x), -(-(batch + 1) * self.total // self.batches) - self.seen)
+            batch = (self.count + done) * self.batches // self.total
+            end = min(len(x), -(-(batch + 1) * self.total // self.batches) - self.count)
             part = centered[done:end]
             self.sums[batch] += part.sum(0)  # few terms: their own precision is enough until they are added up
             self.squares[batch * 2 // self.batches] += part.square().sum(0)
             done = end
-        self.seen += len(x)
+        self.count += len(x)
 
     def _counts(self, parts: int) -> Tensor:
         """How many draws fall in each of so many parts, shaped to broadcast against the sums."""
@@ -104,8 +104,8 @@ class StreamingMoments:
 
     def summary(self) -> dict[str, Tensor]:
         """The same names as `summarize`, less `ess_tail`; R-hat is the plain split one."""
-        if self.shift is None or self.seen < self.total:
-            raise ArgumentError(f"the stream has seen {self.seen} of {self.total} draws; give it the rest")
+        if self.shift is None or self.count < self.total:
+            raise ArgumentError(f"the stream has seen {self.count} of {self.total} draws; give it the rest")
         n, (b, chains) = self.total, self.sums.shape[:2]
         shift = self.shift.double()
         total = self.sums.sum(0)

@@ -49,6 +49,10 @@ def _global_states() -> list[Any]:
     return [torch.get_rng_state().numpy().tobytes(), cuda, random.getstate(), legacy]
 
 
+def _unmoved(now: Tensor | None, before: Tensor | None) -> bool:
+    return now is before if now is None or before is None else same(now, before)
+
+
 @contextmanager
 def untouched(what: str, module: nn.Module | None = None, **tensors: Tensor) -> Iterator[None]:
     """Fail if the code inside uses the global random states or writes into these tensors or the module."""
@@ -67,5 +71,7 @@ def untouched(what: str, module: nn.Module | None = None, **tensors: Tensor) -> 
     for name, t, copy in held:
         require(same(t.detach(), copy), f"{what} changed {name} of the model; only an optimizer may")
     for name, p, gradient in gradients:
-        unmoved = p.grad is None if gradient is None else p.grad is not None and same(p.grad, gradient)
-        require(unmoved, f"{what} left a gradient in {name} of the model; use torch.autograd.grad for the score")
+        require(
+            _unmoved(p.grad, gradient),
+            f"{what} left a gradient in {name} of the model; use torch.autograd.grad for the score",
+        )

@@ -66,46 +66,63 @@ def _standardized(before: Tensor, after: Tensor) -> tuple[Tensor, Tensor]:
     return (before - middle) / spread, (after - middle) / spread
 
 
+_Block = tuple[Tensor, list[str]]  # differences f(after) - f(before), `(chains, functions)`, and names of the functions
+
+
 def _functions(
     a: Tensor, b: Tensor, energies: tuple[Tensor, Tensor] | None, domain: Domain, generator: torch.Generator
-) -> Iterator[tuple[Tensor, list[str]]]:
-    """Blocks of differences f(after) - f(before), `(chains, functions)`, and the names of the functions.
+) -> Iterator[_Block]:
+    """Blocks of test functions.
 
     Polynomials see moments; the energy and its tail bins see moves that should have been refused; bins and
     random Fourier features see shape, and are bounded, so heavy tails do not hide anything from them.
     """
     if isinstance(domain, Discrete) and domain.size <= _STATES:
-        states = domain.states(dtype=a.dtype, device=a.device).flatten(1)
-        hits = [(x[:, None] == states).all(2).to(a.dtype) for x in (a, b)]
-        yield hits[1] - hits[0], [f"state {i}" for i in range(len(states))]
-    options: dict[str, Any] = {"generator": generator, "dtype": a.dtype, "device": a.device}
+        yield _states(a, b, domain)
     label = [f"x[{i}]" for i in range(a.shape[1])]
     if a.shape[1] > _COORDINATES:
-        directions = torch.randn(a.shape[1], _COORDINATES, **options) / math.sqrt(a.shape[1])
-        a, b = a @ directions, b @ directions
-        label = [f"direction {i}" for i in range(_COORDINATES)]
+        directions = torch.randn(a.shape[1], _COORDINATES, generator=generator, dtype=a.dtype, device=a.device)
+        directions = directions / math.sqrt(len(directions))
+        a, b, label = a @ directions, b @ directions, [f"direction {i}" for i in range(_COORDINATES)]
     a, b = _standardized(a, b)
-    d = a.shape[1]
     yield b - a, label
     yield b.square() - a.square(), [f"{n}²" for n in label]
-    pairs = torch.tril_indices(d, d, -1, device=a.device).T
-    pairs = pairs[torch.randperm(len(pairs), generator=generator, device=a.device)[:_PRODUCTS]]
-    i, j = pairs.T
-    yield b[:, i] * b[:, j] - a[:, i] * a[:, j], [f"{label[p]}·{label[q]}" for p, q in pairs.tolist()]
-    scales = torch.logspace(-1, 1, _FEATURES, base=3.0, dtype=a.dtype, device=a.device)
-    waves = torch.randn(d, _FEATURES, **options) * scales / math.sqrt(d)
-    phase = 2 * math.pi * torch.rand(_FEATURES, **options)
-    names = [f"Fourier feature of frequency {float(s):.2g}" for s in scales]
-    yield torch.cos(b @ waves + phase) - torch.cos(a @ waves + phase), names
-    binned = [(label[i], a[:, i], b[:, i]) for i in range(min(d, 16))]
+    yield _products(a, b, label, generator)
+    yield _fourier_features(a, b, generator)
+    binned = [(label[i], a[:, i], b[:, i]) for i in range(min(a.shape[1], 16))]
     if energies is not None:
         yield (energies[1] - energies[0])[:, None], ["energy"]
         binned.append(("energy", *energies))
-    levels = torch.tensor(_QUANTILES, dtype=a.dtype, device=a.device)
-    for name, before, after in binned:
-        edges = torch.quantile(_pooled(before, after, 1 << 20), levels)
-        step = (after[:, None] <= edges).to(a.dtype) - (before[:, None] <= edges).to(a.dtype)
-        yield step, [f"{name} in its lowest {q:.1%}" for q in _QUANTILES]
+    yield from (_bins(*one) for one in binned)
+
+
+def _states(a: Tensor, b: Tensor, domain: Discrete) -> _Block:
+    states = domain.states(dtype=a.dtype, device=a.device).flatten(1)
+    before, after = ((x[:, None] == states).all(2).to(a.dtype) for x in (a, b))
+    return after - before, [f"state {i}" for i in range(len(states))]
+
+
+def _products(a: Tensor, b: Tensor, label: list[str], generator: torch.Generator) -> _Block:
+    pairs = torch.tril_indices(a.shape[1], a.shape[1], -1, device=a.device).T
+    pairs = pairs[torch.randperm(len(pairs), generator=generator, device=a.device)[:_PRODUCTS]]
+    i, j = pairs.T
+    return b[:, i] * b[:, j] - a[:, i] * a[:, j], [f"{label[p]}·{label[q]}" for p, q in pairs.tolist()]
+
+
+def _fourier_features(a: Tensor, b: Tensor, generator: torch.Generator) -> _Block:
+    d, options = a.shape[1], {"dtype": a.dtype, "device": a.device}
+    scales = torch.logspace(-1, 1, _FEATURES, base=3.0, **options)  # type: ignore[call-overload]
+    waves = torch.randn(d, _FEATURES, generator=generator, **options) * scales / math.sqrt(d)  # type: ignore[call-overload]
+    phase = 2 * math.pi * torch.rand(_FEATURES, generator=generator, **options)  # type: ignore[call-overload]
+    names = [f"Fourier feature of frequency {float(s):.2g}" for s in scales]
+    return torch.cos(b @ waves + phase) - torch.cos(a @ waves + phase), names
+
+
+def _bins(name: str, before: Tensor, after: Tensor) -> _Block:
+    levels = torch.tensor(_QUANTILES, dtype=before.dtype, device=before.device)
+    edges = torch.quantile(_pooled(before, after, 1 << 20), levels)
+    low, high = ((t[:, None] <= edges).to(before.dtype) for t in (before, after))
+    return high - low, [f"{name} in its lowest {q:.1%}" for q in _QUANTILES]
 
 
 def paired_test(differences: Tensor) -> Tensor:

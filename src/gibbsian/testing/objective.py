@@ -1,6 +1,7 @@
 """Conformance of an objective: seeds, a finite differentiable loss, and a state that can be saved."""
 
 import copy
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -58,7 +59,7 @@ def check_objective(objective: Objective, energy: Any, batch: Batch, *, generato
 
 def _two_steps(objective: Objective, energy: Any, batch: Batch, generator: torch.Generator) -> list[Tensor]:
     """Losses, gradients and states of two steps in a row, every one of them checked."""
-    name, seen = type(objective).__name__, []
+    name, found = type(objective).__name__, []
     given = {"batch": batch} if isinstance(batch, Tensor) else {f"batch[{i}]": t for i, t in enumerate(batch)}
     with untouched(f"{name}.init", energy, **given):
         state = objective.init(energy, batch, generator)
@@ -68,9 +69,9 @@ def _two_steps(objective: Objective, energy: Any, batch: Batch, generator: torch
             loss = objective(energy, batch, state, generator)
         _check_loss(name, loss)
         gradients = _gradients(name, loss, energy, loss.state)
-        seen += [loss.value.detach(), *gradients, *(t.detach() for t in _tensors(loss.state))]
+        found += [loss.value.detach(), *gradients, *(t.detach() for t in _tensors(loss.state))]
         state = loss.state
-    return seen
+    return found
 
 
 def _check_loss(name: str, loss: Any) -> None:
@@ -100,8 +101,8 @@ def _check_state(name: str, state: Any) -> None:
             known,
             f"{name}: the state holds a {type(leaf).__name__}, which cannot be saved; use tensors or modules",
         )
-        free = not isinstance(leaf, Tensor) or not leaf.requires_grad
-        require(free, f"{name}: a tensor of the state carries a graph; detach it")
+        detached = not isinstance(leaf, Tensor) or not leaf.requires_grad
+        require(detached, f"{name}: a tensor of the state carries a graph; detach it")
 
 
 def _tensors(state: Any) -> list[Tensor]:
@@ -116,18 +117,26 @@ def _tensors(state: Any) -> list[Tensor]:
 
 def _gradients(name: str, loss: Loss, energy: nn.Module, state: Any) -> list[Tensor]:
     """Gradients of the loss, and of the second player's, all finite and not all absent."""
-    own = [p for p in energy.parameters() if p.requires_grad]
-    others = [p for module in state_modules(state) for p in module.parameters() if p.requires_grad]
-    players = [(loss.value, own + others if loss.other is None else own)]
+    own, others = _trained([energy]), _trained(state_modules(state))
     if loss.other is not None:
-        players.append((loss.other, others))
-    found = []
-    for value, parameters in players:
-        require(parameters, f"{name}: there is no parameter to train, neither in the energy nor in the state")
-        some = [
-            g for g in torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True) if g is not None
-        ]
-        require(some, f"{name}: the loss does not depend on any parameter")
-        require(all(bool(torch.isfinite(g).all()) for g in some), f"{name}: a gradient is not finite")
-        found += some
+        found = [*_differentiated(name, loss.value, own).values(), *_differentiated(name, loss.other, others).values()]
+    else:
+        by_parameter = _differentiated(name, loss.value, own + others)
+        for p, gradient in (loss.gradients or {}).items():
+            agrees = p in by_parameter and torch.allclose(gradient, by_parameter[p], rtol=1e-4, atol=1e-6)
+            require(agrees, f"{name}: a gradient of loss.gradients is not that of loss.value.backward()")
+        found = list(by_parameter.values())
+    require(all(bool(torch.isfinite(g).all()) for g in found), f"{name}: a gradient is not finite")
     return found
+
+
+def _trained(modules: Iterable[nn.Module]) -> list[nn.Parameter]:
+    return [p for module in modules for p in module.parameters() if p.requires_grad]
+
+
+def _differentiated(name: str, value: Tensor, parameters: list[nn.Parameter]) -> dict[Tensor, Tensor]:
+    require(parameters, f"{name}: there is no parameter to train, neither in the energy nor in the state")
+    gradients = torch.autograd.grad(value, parameters, retain_graph=True, allow_unused=True)
+    some: dict[Tensor, Tensor] = {p: g for p, g in zip(parameters, gradients, strict=True) if g is not None}
+    require(some, f"{name}: the loss does not depend on any parameter")
+    return some

@@ -59,7 +59,7 @@ def minimize(
         energy: any energy; `model.given(x)` of a conditional one, rows belonging to its inputs.
         x0: starting points `(batch, *event)`.
         clamp: bool tensor, True for entries that keep their value; of the event shape, or per row.
-        steps: most iterations (sweeps of "icm").
+        steps: at most so many; of "icm", each over all units.
         width: of the beam.
         tolerance: largest entry of the gradient at rest, relative to 1 + the largest at the start.
 
@@ -188,11 +188,11 @@ def _candidates(units: Tensor, choices: Tensor, site: int, shape: torch.Size) ->
     return every.reshape(-1, *shape[1:])
 
 
-def _icm(energy: Any, x0: Tensor, clamp: Tensor, sweeps: int) -> Minimum:
+def _icm(energy: Any, x0: Tensor, clamp: Tensor, steps: int) -> Minimum:
     units, choices = _sites(energy.domain, x0)
     units, movable = units.clone(), ~_sites(energy.domain, clamp)[0][..., 0]
     changed = torch.ones(len(x0), dtype=torch.bool, device=x0.device)
-    for _ in range(sweeps):
+    for _ in range(steps):
         before = units.clone()
         for k in range(units.shape[1]):
             energies = energy(_candidates(units, choices, k, x0.shape)).reshape(len(choices), -1)

@@ -52,7 +52,7 @@ def denoise(
         method: "mode" (L-BFGS) or "mean" (sampling).
         strength: factor of the prior's energy.
         kernel: for the mean; `kernels.Gibbs()` for products and fields of experts, else yours.
-        steps, burn_in: iterations of the search; or steps of each chain, and how many of the first do not count.
+        steps, burn_in: of the search; or of each chain, and how many of its first steps do not count.
         chains: chains for every row, started at the observation.
         generator: for the mean.
         progress: show a progress bar; by default on a terminal.
