@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gibbsian.errors import RandomnessError
 
-__all__ = ["isolated", "normals", "quick_uniforms", "require_generator", "stream", "uniforms"]
+__all__ = ["isolated", "normals", "normals_like", "quick_uniforms", "require_generator", "stream", "uniforms"]
 
 _LANE = 16  # torch draws CPU normals in groups of 16: rows of a multiple of 16 do not depend on the cut
 
@@ -73,6 +73,12 @@ def isolated(generator: torch.Generator) -> Iterator[None]:
             with torch.cuda.device(device):
                 torch.cuda.manual_seed(seed)
         yield
+
+
+def normals_like(like: Tensor, *shape: int, generator: torch.Generator) -> Tensor:
+    """Standard normals in the precision and on the device of a tensor, where the generator must live too."""
+    require_generator(generator, like.device)
+    return torch.randn(shape, generator=generator, dtype=like.dtype, device=like.device)
 
 
 def _rows(steps: int, count: int) -> tuple[int, int]:

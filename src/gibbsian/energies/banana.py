@@ -1,7 +1,6 @@
 """The banana: a Gaussian bent along a parabola."""
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,7 +8,7 @@ from torch import Tensor
 from gibbsian.domains import Real
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError
-from gibbsian.random import require_generator
+from gibbsian.random import normals_like
 
 __all__ = ["Banana"]
 
@@ -68,9 +67,7 @@ class Banana(Energy):
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """n exact draws `(n, d)`: a bent Gaussian."""
-        require_generator(generator, self.scale.device)
-        options: dict[str, Any] = {"dtype": self.scale.dtype, "device": self.scale.device}
-        z = torch.randn(n, self.domain.numel, generator=generator, **options)
+        z = normals_like(self.scale, n, self.domain.numel, generator=generator)
         z[:, 0] *= self.scale
         z[:, 1] += self._bend(z[:, 0])
         return z

@@ -1,7 +1,6 @@
 """The double well: two equal modes with a barrier of known height between them."""
 
 import math
-from typing import Any
 
 import torch
 from scipy.special import ive
@@ -11,7 +10,7 @@ from gibbsian.domains import Real
 from gibbsian.energies.rejection import rejection_sample
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError
-from gibbsian.random import require_generator
+from gibbsian.random import normals_like
 
 __all__ = ["DoubleWell"]
 
@@ -66,17 +65,15 @@ class DoubleWell(Energy):
 
         For u > 0, exp(-h(u-1)²(u+1)²) ≤ exp(-h(u-1)²), a Gaussian; the sign is a fair coin.
         """
-        require_generator(generator, self.barrier.device)
         h = self.barrier
-        like: dict[str, Any] = {"dtype": self.barrier.dtype, "device": self.barrier.device}
 
         def propose(m: int) -> Tensor:
-            return 1 + torch.randn(m, generator=generator, **like) / (2 * h).sqrt()
+            return 1 + normals_like(h, m, generator=generator) / (2 * h).sqrt()
 
         def log_accept(u: Tensor) -> Tensor:
             return torch.where(u > 0, -h * (u - 1).square() * u * (u + 2), -torch.inf)
 
         u = rejection_sample(n, propose, log_accept, generator)
         sign = 2 * torch.randint(2, (n,), generator=generator, device=h.device).to(h) - 1
-        rest = torch.randn(n, self.domain.numel - 1, generator=generator, **like)
+        rest = normals_like(h, n, self.domain.numel - 1, generator=generator)
         return torch.cat([(self.distance * sign * u)[:, None], rest], 1)

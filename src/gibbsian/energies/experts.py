@@ -15,7 +15,7 @@ from gibbsian.domains import Domain, Real
 from gibbsian.energies.integrability import strength
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError
-from gibbsian.random import normals, require_generator, stream
+from gibbsian.random import normals, normals_like, require_generator, stream
 
 __all__ = ["ProductOfExperts", "StudentExperts"]
 
@@ -236,10 +236,8 @@ class ProductOfExperts(StudentExperts):
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """n exact draws for a square W: independent Student-t responses, unmixed."""
         self._require_square("an exact draw")
-        require_generator(generator, self.weight.device)
         with torch.no_grad():
-            like = {"dtype": self.weight.dtype, "device": self.weight.device}
-            normal = torch.randn(n, len(self.weight), generator=generator, **like)  # type: ignore[call-overload]
+            normal = normals_like(self.weight, n, len(self.weight), generator=generator)
             scale = torch._standard_gamma((self.alpha - 0.5).expand(n, -1).contiguous(), generator)
             return torch.linalg.solve(self.weight, (normal / scale.sqrt()).T).T
 

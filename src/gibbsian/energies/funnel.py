@@ -1,7 +1,6 @@
 """Neal's funnel: a scale that is itself random."""
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -9,7 +8,7 @@ from torch import Tensor
 from gibbsian.domains import Real
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError
-from gibbsian.random import require_generator
+from gibbsian.random import normals_like
 
 __all__ = ["Funnel"]
 
@@ -63,9 +62,7 @@ class Funnel(Energy):
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """n exact draws `(n, d)`: first the scale, then the rest."""
-        require_generator(generator, self.scale.device)
-        options: dict[str, Any] = {"dtype": self.scale.dtype, "device": self.scale.device}
-        z = torch.randn(n, self.domain.numel, generator=generator, **options)
+        z = normals_like(self.scale, n, self.domain.numel, generator=generator)
         z[:, 0] *= self.scale
         z[:, 1:] *= torch.exp(z[:, :1] / 2)
         return z

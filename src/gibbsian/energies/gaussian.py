@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from gibbsian.domains import Real
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, ShapeError
-from gibbsian.random import require_generator
+from gibbsian.random import normals_like
 
 __all__ = ["Gaussian"]
 
@@ -102,11 +102,8 @@ class Gaussian(Energy):
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """n exact draws `(n, d)`."""
-        require_generator(generator, self.mean.device)
         with torch.no_grad():
-            like = {"dtype": self.mean.dtype, "device": self.mean.device}
-            z = torch.randn(n, len(self.mean), generator=generator, **like)  # type: ignore[call-overload]
-            return self.push(z)
+            return self.push(normals_like(self.mean, n, len(self.mean), generator=generator))
 
     def masses(self) -> Tensor:
         """Σ⁻¹; one number on a line."""
@@ -115,7 +112,6 @@ class Gaussian(Energy):
     def sample_conditional(self, x: Tensor, clamp: Tensor, *, generator: torch.Generator) -> Tensor:
         """Draw the entries that `clamp` does not hold given those it does:
         N(μ_f - P_ff⁻¹P_fc(x_c - μ_c), P_ff⁻¹)."""
-        require_generator(generator, x.device)
         with torch.no_grad():
             f = (~clamp).to(x).expand_as(x)
             precision = self.precision.to(x)
@@ -124,6 +120,6 @@ class Gaussian(Energy):
             root = torch.linalg.cholesky(block)
             pull = f * (((1 - f) * (x - self.mean)) @ precision)
             shift = torch.cholesky_solve(pull[:, :, None], root)[:, :, 0]
-            z = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
+            z = normals_like(x, *x.shape, generator=generator)
             noise = torch.linalg.solve_triangular(root.mT, z[:, :, None], upper=True)[:, :, 0]
             return torch.where(clamp, x, self.mean - shift + noise)

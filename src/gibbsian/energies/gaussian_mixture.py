@@ -1,7 +1,6 @@
 """Mixtures of Gaussians, and the two-hump density of lecture notes."""
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +8,7 @@ from torch import Tensor, nn
 from gibbsian.domains import Real
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, ShapeError
-from gibbsian.random import require_generator
+from gibbsian.random import normals_like, require_generator
 
 __all__ = ["Bimodal", "GaussianMixture"]
 
@@ -135,9 +134,7 @@ class GaussianMixture(Energy):
         require_generator(generator, self.means.device)
         with torch.no_grad():
             which = torch.multinomial(self.weights, n, replacement=True, generator=generator)
-            z = torch.randn(
-                n, self.means.shape[1], generator=generator, dtype=self.means.dtype, device=self.means.device
-            )
+            z = normals_like(self.means, n, self.means.shape[1], generator=generator)
             spread = torch.linalg.solve_triangular(self.factors.mT, torch.eye(z.shape[1]).to(z), upper=True)  # L⁻ᵀ
             return self.means[which] + torch.einsum("nde,ne->nd", spread[which], z)
 
@@ -176,11 +173,6 @@ class Bimodal(Energy):
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """n exact draws `(n, 1)`."""
-        require_generator(generator, self.anchor.device)
-        options: dict[str, Any] = {
-            "generator": generator,
-            "dtype": self.anchor.dtype,
-            "device": self.anchor.device,
-        }
-        z, u = torch.randn(n, 1, **options), torch.rand(n, 1, **options)
+        z = normals_like(self.anchor, n, 1, generator=generator)
+        u = torch.rand(n, 1, generator=generator, dtype=z.dtype, device=z.device)
         return torch.where(u < 0.6, z - 2, 2 * z + 4)

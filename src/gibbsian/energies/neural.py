@@ -20,6 +20,9 @@ from gibbsian.nets.mlp import MLP
 __all__ = ["ConvEnergy", "MLPEnergy", "NeuralEnergy", "ResidualEnergy"]
 
 
+Where = Domain | int | tuple[int, ...]  # a number or shape stands for R^d
+
+
 class NeuralEnergy(Energy):
     """E(x) = net(x) + ½c‖x‖²: any network with one output as an energy, optionally confined.
 
@@ -69,7 +72,7 @@ class NeuralEnergy(Energy):
         )
 
 
-def domain_with_axes(domain: Domain | int | tuple[int, ...], axes: int, what: str) -> Domain:
+def domain_with_axes(domain: Where, axes: int, what: str) -> Domain:
     """A domain, or R^d from a shape, refused where its events do not have that many axes."""
     domain = domain if isinstance(domain, Domain) else Real(domain)
     if len(domain.shape) != axes:
@@ -97,7 +100,7 @@ class MLPEnergy(NeuralEnergy):
 
     def __init__(
         self,
-        domain: Domain | int | tuple[int, ...],
+        domain: Where,
         hidden: Sequence[int] = (128, 128),
         *,
         confine: float = 0.0,

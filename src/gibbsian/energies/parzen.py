@@ -8,7 +8,7 @@ from torch import Tensor
 from gibbsian.domains import Real
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, ShapeError
-from gibbsian.random import require_generator
+from gibbsian.random import normals_like, require_generator
 
 __all__ = ["MarginalParzen", "Parzen"]
 
@@ -114,9 +114,7 @@ class Parzen(_Windows):
         """n exact draws `(n, d)`: a point, then its window."""
         require_generator(generator, self.points.device)
         rows = torch.randint(len(self.points), (n,), generator=generator, device=self.points.device)
-        z = torch.randn(
-            n, self.points.shape[1], generator=generator, dtype=self.points.dtype, device=self.points.device
-        )
+        z = normals_like(self.points, n, self.points.shape[1], generator=generator)
         return self.points[rows] + self.bandwidth * z
 
 
@@ -177,7 +175,7 @@ class MarginalParzen(_Windows):
         require_generator(generator, self.points.device)
         shape = n, self.points.shape[1]
         rows = torch.randint(len(self.points), shape, generator=generator, device=self.points.device)
-        z = torch.randn(shape, generator=generator, dtype=self.points.dtype, device=self.points.device)
+        z = normals_like(self.points, *shape, generator=generator)
         return self.points.gather(0, rows) + self.bandwidth * z
 
 

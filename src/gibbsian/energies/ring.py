@@ -1,7 +1,6 @@
 """The ring: mass on a sphere, with an exact radial law."""
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,7 +9,7 @@ from gibbsian.domains import Real
 from gibbsian.energies.rejection import rejection_sample
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError
-from gibbsian.random import require_generator
+from gibbsian.random import normals_like
 
 __all__ = ["Ring"]
 
@@ -70,10 +69,8 @@ class Ring(Energy):
 
         -log of the radial density is 1/w²-strongly convex, so a Gaussian of width w at its mode covers it.
         """
-        require_generator(generator, self.radius.device)
         R, w, d = self.radius, self.width, self.domain.numel
         mode = 0.5 * (R + (R.square() + 4 * (d - 1) * w.square()).sqrt())
-        like: dict[str, Any] = {"dtype": R.dtype, "device": R.device}
 
         def log_density(r: Tensor) -> Tensor:
             return (d - 1) * r.log() - 0.5 * ((r - R) / w).square()
@@ -83,8 +80,8 @@ class Ring(Energy):
             return torch.where(r > 0, gap + 0.5 * ((r - mode) / w).square(), -torch.inf)
 
         def propose(m: int) -> Tensor:
-            return mode + w * torch.randn(m, generator=generator, **like)
+            return mode + w * normals_like(R, m, generator=generator)
 
         r = rejection_sample(n, propose, log_accept, generator)
-        z = torch.randn(n, d, generator=generator, **like)
+        z = normals_like(R, n, d, generator=generator)
         return r[:, None] * z / torch.linalg.vector_norm(z, dim=1, keepdim=True)
