@@ -211,6 +211,9 @@ def test_multi_scale_visits_levels_evenly_even_when_they_do_not_divide_the_batch
             super().__init__()
             self.weight = torch.nn.Parameter(torch.ones((), dtype=F64))
 
+        def noise_levels(self):
+            return self.sigmas
+
         def given(self, sigma):
             seen.append(sigma)
             outer = self
@@ -240,6 +243,9 @@ def test_a_noise_family_learns_the_precision_of_every_level():
             super().__init__(domains.Real(1))
             self.sigmas = torch.tensor(sigmas, dtype=F64)
             self.a = torch.nn.Parameter(a)
+
+        def noise_levels(self):
+            return self.sigmas
 
         def given(self, sigma):
             outer = self

@@ -4,8 +4,10 @@ Each error says what was given, what was expected and what to do instead. All of
 `GibbsianError` and from the built-in exception that fits, so `except ValueError` works too.
 """
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from typing import Any
 
 __all__ = [
     "AdaptationWarning",
@@ -26,6 +28,9 @@ __all__ = [
     "RandomnessError",
     "ShapeError",
     "TrainingWarning",
+    "check_choice",
+    "check_count",
+    "check_number",
     "suggest",
 ]
 
@@ -87,6 +92,35 @@ class CheckpointError(GibbsianError, RuntimeError):
 
 class ProcessError(GibbsianError, RuntimeError):
     """Another process of a distributed job was lost, or the processes do not fit together."""
+
+
+def check_count(owner: object, name: str, value: Any, least: int = 1) -> None:
+    """Refuse an option that is not a whole number from `least` on."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ArgumentError(f"{type(owner).__name__}({name}={value!r}): {name} must be a whole number from {least} on")
+
+
+def check_number(
+    owner: object,
+    name: str,
+    value: Any,
+    low: float = 0.0,
+    high: float = math.inf,
+    *,
+    open_low: bool = False,
+) -> None:
+    """Refuse an option that is not a finite number in [low, high], or (low, high] with `open_low`."""
+    fine = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not fine or value > high or value < low or (open_low and value == low):
+        bound = f"in {'(' if open_low else '['}{low:g}, {high:g}{')' if high == math.inf else ']'}"
+        raise ArgumentError(f"{type(owner).__name__}({name}={value!r}): {name} must be a finite number {bound}")
+
+
+def check_choice(owner: object, name: str, value: Any, allowed: Sequence[str]) -> None:
+    """Refuse an option outside a list of words."""
+    if value not in allowed:
+        words = ", ".join(map(repr, allowed))
+        raise ArgumentError(f"{type(owner).__name__}({name}={value!r}): {name} must be one of {words}")
 
 
 class GibbsianWarning(UserWarning):

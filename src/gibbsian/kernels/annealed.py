@@ -80,7 +80,7 @@ class AnnealedLangevin(Kernel):
         if not isinstance(energy, NoiseLevels):
             raise CapabilityError(
                 f"AnnealedLangevin walks down a ladder of noise levels, which {type(energy).__name__} has not; use "
-                "models.NoiseConditionalScore (or any family with sigmas and given(sigma)), or kernels.Langevin"
+                "models.NoiseConditionalScore (or any family with noise_levels() and given(sigma)), or kernels.Langevin"
             )
         if not isinstance(energy.domain, Real):  # type: ignore[attr-defined]
             raise DomainError(

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from gibbsian.errors import ArgumentError, ShapeError
+from gibbsian.errors import ArgumentError, ShapeError, check_count
 from gibbsian.models.conditional.contrast import Phase, Terms, difference
 from gibbsian.models.conditional.machine import ConditionalMachine
 from gibbsian.random import stream
@@ -60,8 +60,7 @@ class GatedRBM(ConditionalMachine):
         generator: torch.Generator | None = None,
     ) -> None:
         for name, size in (("inputs", inputs), ("factors", factors)):
-            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-                raise ArgumentError(f"GatedRBM({name}={size!r}): expected a whole number from 1 on")
+            check_count(self, name, size)
         if not scale > 0:
             raise ArgumentError(f"GatedRBM(scale={scale}): zero weights have a zero gradient; try 0.1")
         super().__init__(visible, hidden)

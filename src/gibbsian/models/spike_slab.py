@@ -12,7 +12,7 @@ from gibbsian.capabilities import Contrast, Filters, Path
 from gibbsian.derivatives.known import with_gradients
 from gibbsian.domains import Binary, Domain, Real
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, ShapeError
+from gibbsian.errors import ArgumentError, ShapeError, check_count
 from gibbsian.fast.logistic import softplus_gap
 from gibbsian.models.annealing import AnnealedMachine
 from gibbsian.models.rbm.hidden import HiddenMarginal
@@ -71,8 +71,7 @@ class SpikeSlabRBM(Energy):
         self, visible: int, hidden: int, *, precision: float = 1.0, generator: torch.Generator | None = None
     ) -> None:
         for name, size in (("visible", visible), ("hidden", hidden)):
-            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-                raise ArgumentError(f"SpikeSlabRBM({name}={size!r}): expected a whole number from 1 on")
+            check_count(self, name, size)
         if not 0 < precision < math.inf:
             raise ArgumentError(f"SpikeSlabRBM(precision={precision}): a precision must be positive and finite")
         super().__init__(Real(visible))

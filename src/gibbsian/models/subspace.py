@@ -11,7 +11,7 @@ from gibbsian.capabilities import Filters, Path
 from gibbsian.domains import Binary, Categorical
 from gibbsian.energies.bases import independent_units
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError
+from gibbsian.errors import check_count
 from gibbsian.models.annealing import AnnealedMachine, VisiblePath
 from gibbsian.random import require_generator, stream, uniforms
 
@@ -49,8 +49,7 @@ class SubspaceRBM(Energy):
     def __init__(self, visible: int, gates: int, subspace: int, *, generator: torch.Generator | None = None) -> None:
         sizes = {"visible": visible, "gates": gates, "subspace": subspace}
         for name, size in sizes.items():
-            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-                raise ArgumentError(f"SubspaceRBM({name}={size!r}): expected a whole number from 1 on")
+            check_count(self, name, size)
         super().__init__(Binary(visible))
         self.gates, self.subspace = gates, subspace
         generator = stream(0, "init") if generator is None else generator

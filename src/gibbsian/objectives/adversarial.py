@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 from gibbsian.derivatives.known import frozen
-from gibbsian.errors import ArgumentError
+from gibbsian.errors import ArgumentError, check_number
 from gibbsian.objectives.base import Batch, Loss, Step, SteppedObjective, observed
 from gibbsian.objectives.chains import energy_gap
-from gibbsian.objectives.common import WHOLE_SPACE, finish, need_domain, need_energy, number
+from gibbsian.objectives.common import WHOLE_SPACE, finish, need_domain, need_energy
 from gibbsian.objectives.samplers import FlowSampler, ImplicitSampler, SamplerKind
 from gibbsian.random import require_generator
 
@@ -61,8 +61,8 @@ class Adversarial(SteppedObjective):
                 f"Adversarial(sampler={self.sampler!r}): use 'flow', 'implicit', FlowSampler(...) or "
                 "ImplicitSampler(...)"
             )
-        number(self, "penalty", self.penalty)
-        number(self, "gradient_penalty", self.gradient_penalty)
+        check_number(self, "penalty", self.penalty)
+        check_number(self, "gradient_penalty", self.gradient_penalty)
 
     def gentler(self, steps_factor: float, penalty: float) -> Self:
         return replace(self, penalty=max(self.penalty, penalty))

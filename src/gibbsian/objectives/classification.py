@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from gibbsian.capabilities import LabeledModel, require
-from gibbsian.errors import ArgumentError
+from gibbsian.errors import ArgumentError, check_count, check_number
 from gibbsian.objectives.base import Batch, Loss, Objective, labels, observed
 from gibbsian.objectives.chains import more_steps
-from gibbsian.objectives.common import finish, number, whole
+from gibbsian.objectives.common import finish
 from gibbsian.objectives.joint import check_classes
 from gibbsian.random import require_generator
 
@@ -48,10 +48,10 @@ class ClassificationLikelihood(Objective):
 
     def __post_init__(self) -> None:
         for name in ("generative", "discriminative", "unsupervised"):
-            number(self, name, getattr(self, name))
+            check_number(self, name, getattr(self, name))
         if not self.generative + self.discriminative + self.unsupervised > 0:
             raise ArgumentError("ClassificationLikelihood: at least one of its three weights must be positive")
-        whole(self, "steps", self.steps)
+        check_count(self, "steps", self.steps)
 
     def gentler(self, steps_factor: float, penalty: float) -> Self:
         return replace(self, steps=more_steps(self.steps, steps_factor))

@@ -1,6 +1,5 @@
 """What the objectives share: option checks, gradients collected part by part, frozen modules."""
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -70,37 +69,6 @@ def need_third_derivative(objective: Objective, energy: Any) -> None:
                 f"through {type(module).__name__} ({name}); use gibbsian.energies.LayerNorm, or torch's "
                 "RMSNorm or GroupNorm, or train with DenoisingScoreMatching"
             )
-
-
-def whole(objective: Objective, name: str, value: Any, least: int = 1) -> None:
-    """Refuse an option that is not a whole number from `least` on."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ArgumentError(
-            f"{type(objective).__name__}({name}={value!r}): {name} must be a whole number from {least} on"
-        )
-
-
-def number(
-    objective: Objective,
-    name: str,
-    value: Any,
-    low: float = 0.0,
-    high: float = math.inf,
-    *,
-    open_low: bool = False,
-) -> None:
-    """Refuse an option that is not a finite number in [low, high], or (low, high] with `open_low`."""
-    fine = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not fine or value > high or value < low or (open_low and value == low):
-        bound = f"in {'(' if open_low else '['}{low:g}, {high:g}{')' if high == math.inf else ']'}"
-        raise ArgumentError(f"{type(objective).__name__}({name}={value!r}): {name} must be a finite number {bound}")
-
-
-def one_of(objective: Objective, name: str, value: Any, allowed: Sequence[str]) -> None:
-    """Refuse an option outside a list of words."""
-    if value not in allowed:
-        words = ", ".join(map(repr, allowed))
-        raise ArgumentError(f"{type(objective).__name__}({name}={value!r}): {name} must be one of {words}")
 
 
 # --- gradients ------------------------------------------------------------------------------------

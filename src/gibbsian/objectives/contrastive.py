@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gibbsian.domains import Discrete
 from gibbsian.energy import ScoreField
-from gibbsian.errors import ArgumentError, CapabilityError, ShapeError
+from gibbsian.errors import ArgumentError, CapabilityError, ShapeError, check_count, check_number
 from gibbsian.kernels.base import Kernel
 from gibbsian.objectives.base import Batch, Loss, Step, SteppedObjective, observed
 from gibbsian.objectives.chains import (
@@ -20,7 +20,7 @@ from gibbsian.objectives.chains import (
     plain_gibbs,
     walk,
 )
-from gibbsian.objectives.common import finish, need_energy, need_third_derivative, number, whole
+from gibbsian.objectives.common import finish, need_energy, need_third_derivative
 from gibbsian.objectives.entropy import nearest_neighbor_entropy
 from gibbsian.random import require_generator
 from gibbsian.sampling.chunks import run_steps
@@ -80,10 +80,10 @@ class ContrastiveDivergence(SteppedObjective):
 
     def __post_init__(self) -> None:
         check_kernel(self, self.kernel)
-        whole(self, "steps", self.steps)
-        whole(self, "entropy_steps", self.entropy_steps)
-        whole(self, "neighbor", self.neighbor)
-        number(self, "penalty", self.penalty)
+        check_count(self, "steps", self.steps)
+        check_count(self, "entropy_steps", self.entropy_steps)
+        check_count(self, "neighbor", self.neighbor)
+        check_number(self, "penalty", self.penalty)
         if self.entropy and self.kernel.needs_energy:
             raise CapabilityError(
                 f"ContrastiveDivergence(entropy=True) differentiates through the moves of the kernel, which "

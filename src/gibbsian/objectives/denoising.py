@@ -9,9 +9,9 @@ from torch.nn.functional import mse_loss
 
 from gibbsian.capabilities import NoiseLevels
 from gibbsian.energy import Energy, ScoreField
-from gibbsian.errors import ArgumentError, CapabilityError
+from gibbsian.errors import ArgumentError, CapabilityError, check_number
 from gibbsian.objectives.base import Batch, Loss, Objective, observed
-from gibbsian.objectives.common import WHOLE_SPACE, finish, need_domain, number
+from gibbsian.objectives.common import WHOLE_SPACE, finish, need_domain
 from gibbsian.random import require_generator
 
 __all__ = ["DenoisingScoreMatching", "MultiScaleDenoising"]
@@ -48,7 +48,7 @@ class DenoisingScoreMatching(Objective):
     sigma: float
 
     def __post_init__(self) -> None:
-        number(self, "sigma", self.sigma, open_low=True)
+        check_number(self, "sigma", self.sigma, open_low=True)
 
     def check(self, energy: Any, batch: Batch) -> None:
         super().check(energy, batch)
@@ -105,7 +105,7 @@ class MultiScaleDenoising(Objective):
                     "row, for example schedules.geometric(1.0, 0.01, 10)"
                 )
             object.__setattr__(self, "sigmas", tuple(ladder.tolist()))
-        number(self, "power", self.power)
+        check_number(self, "power", self.power)
 
     def check(self, energy: Any, batch: Batch) -> None:
         if not isinstance(energy, Energy | ScoreField | NoiseLevels):

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from gibbsian.capabilities import DroppableModel, require
+from gibbsian.errors import check_number
 from gibbsian.objectives.base import Batch, Loss
-from gibbsian.objectives.common import number
 from gibbsian.objectives.joint import CrossEntropy
 from gibbsian.random import require_generator
 
@@ -42,7 +42,7 @@ class DropoutCrossEntropy(CrossEntropy):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("inputs", "hidden"):
-            number(self, name, getattr(self, name), 0.0, 0.99)
+            check_number(self, name, getattr(self, name), 0.0, 0.99)
 
     def check(self, energy: Any, batch: Batch) -> None:
         super().check(energy, batch)

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from gibbsian.capabilities import Classifier, CountedClasses, require
 from gibbsian.domains import Discrete, Domain
-from gibbsian.errors import CapabilityError, DataError
+from gibbsian.errors import CapabilityError, DataError, check_number
 from gibbsian.objectives.base import Batch, Loss, Objective, labels, observed
-from gibbsian.objectives.common import finish, number
+from gibbsian.objectives.common import finish
 
 __all__ = ["CrossEntropy"]
 
@@ -54,8 +54,8 @@ class CrossEntropy(Objective):
     adversary: float = 0.0
 
     def __post_init__(self) -> None:
-        number(self, "smoothing", self.smoothing, 0.0, 1.0)
-        number(self, "adversary", self.adversary, 0.0)
+        check_number(self, "smoothing", self.smoothing, 0.0, 1.0)
+        check_number(self, "adversary", self.adversary, 0.0)
 
     def check(self, energy: Any, batch: Batch) -> None:
         super().check(energy, batch)

@@ -6,10 +6,11 @@ from typing import Any
 import torch
 
 from gibbsian.capabilities import LatentModel, require
+from gibbsian.errors import check_count
 from gibbsian.kernels.base import Kernel
 from gibbsian.objectives.base import Batch, Loss, Step, SteppedObjective, observed
 from gibbsian.objectives.chains import check_kernel, walk
-from gibbsian.objectives.common import finish, whole
+from gibbsian.objectives.common import finish
 from gibbsian.random import require_generator
 
 __all__ = ["LatentLikelihood"]
@@ -49,8 +50,8 @@ class LatentLikelihood(SteppedObjective):
     def __post_init__(self) -> None:
         check_kernel(self, self.prior)
         check_kernel(self, self.posterior)
-        whole(self, "prior_steps", self.prior_steps)
-        whole(self, "posterior_steps", self.posterior_steps)
+        check_count(self, "prior_steps", self.prior_steps)
+        check_count(self, "posterior_steps", self.posterior_steps)
 
     def check(self, energy: Any, batch: Batch) -> None:
         model = require(energy, LatentModel, "LatentLikelihood", "use energies.LatentEnergy, a prior with a decoder")

@@ -9,6 +9,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from gibbsian.errors import check_count, check_number
 from gibbsian.kernels.base import Kernel
 from gibbsian.objectives.base import Batch, Loss, Objective, Step, SteppedObjective, observed
 from gibbsian.objectives.chains import (
@@ -19,7 +20,7 @@ from gibbsian.objectives.chains import (
     more_steps,
     walk,
 )
-from gibbsian.objectives.common import finish, need_energy, number, whole
+from gibbsian.objectives.common import finish, need_energy
 from gibbsian.partition.exact import exact_log_z
 from gibbsian.random import require_generator
 
@@ -80,10 +81,10 @@ class MonteCarloLikelihood(SteppedObjective):
     def __post_init__(self) -> None:
         if self.kernel is not None:
             check_kernel(self, self.kernel)
-        whole(self, "steps", self.steps)
+        check_count(self, "steps", self.steps)
         if self.chains is not None:
-            whole(self, "chains", self.chains)
-        number(self, "penalty", self.penalty)
+            check_count(self, "chains", self.chains)
+        check_number(self, "penalty", self.penalty)
 
     def kernels(self) -> tuple[Kernel, ...]:
         return () if self.kernel is None else (self.kernel,)

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from gibbsian.domains import Binary, Categorical, Discrete, Domain, Spin
-from gibbsian.errors import ArgumentError, DomainError
+from gibbsian.errors import ArgumentError, DomainError, check_count
 from gibbsian.objectives.base import Batch, Loss, Objective, observed
-from gibbsian.objectives.common import accumulated, finish, need_energy, whole
+from gibbsian.objectives.common import accumulated, finish, need_energy
 from gibbsian.random import require_generator
 
 BLOCK = 1 << 24  # numbers in one block of neighbors: 64 MiB in single precision
@@ -56,7 +56,7 @@ class NeighborObjective(Objective):
     def __post_init__(self) -> None:
         for name in ("sites", "chunk"):
             if getattr(self, name) is not None:
-                whole(self, name, getattr(self, name))
+                check_count(self, name, getattr(self, name))
 
     @abstractmethod
     def term(self, gaps: Tensor) -> Tensor:

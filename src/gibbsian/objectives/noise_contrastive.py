@@ -11,9 +11,9 @@ from torch.nn.functional import softplus
 
 from gibbsian.capabilities import Sampleable
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError
+from gibbsian.errors import ArgumentError, check_choice, check_count
 from gibbsian.objectives.base import Batch, Loss, Objective, check_finite, observed
-from gibbsian.objectives.common import finish, need_energy, one_of, whole
+from gibbsian.objectives.common import finish, need_energy
 from gibbsian.objectives.noise import NAMED, FittedNoise, FlowNoise, easy_noise, given_noise
 from gibbsian.random import require_generator
 
@@ -70,9 +70,9 @@ class NoiseContrastive(Objective):
     ratio: int = 1
 
     def __post_init__(self) -> None:
-        whole(self, "ratio", self.ratio)
+        check_count(self, "ratio", self.ratio)
         if isinstance(self.noise, str):
-            one_of(self, "noise", self.noise, tuple(NAMED))
+            check_choice(self, "noise", self.noise, tuple(NAMED))
         elif not isinstance(self.noise, FittedNoise | Sampleable):
             raise ArgumentError(
                 f"NoiseContrastive(noise={self.noise!r}): give one of {', '.join(map(repr, NAMED))}, an "

@@ -11,7 +11,7 @@ from torch.nn.utils import parameters_to_vector
 
 from gibbsian.capabilities import Family
 from gibbsian.derivatives.known import gradients_of, trainable, with_gradients
-from gibbsian.errors import ArgumentError, CapabilityError, DataError
+from gibbsian.errors import ArgumentError, CapabilityError, DataError, check_count, check_number
 from gibbsian.kernels.base import Kernel, where_chain
 from gibbsian.kernels.tempering import ParallelTempering
 from gibbsian.objectives.base import Batch, Loss, Step, SteppedObjective, classes_of, labels, observed
@@ -25,7 +25,7 @@ from gibbsian.objectives.chains import (
     walk,
     walk_tempered,
 )
-from gibbsian.objectives.common import finish, need_energy, number, whole
+from gibbsian.objectives.common import finish, need_energy
 from gibbsian.objectives.starts import Start, check_start_option, check_starts, start_points
 from gibbsian.random import require_generator
 
@@ -122,28 +122,28 @@ class PersistentContrastiveDivergence(SteppedObjective):
 
     def __post_init__(self) -> None:
         check_kernel(self, self.kernel)
-        whole(self, "steps", self.steps)
-        whole(self, "chains", self.chains)
+        check_count(self, "steps", self.steps)
+        check_count(self, "chains", self.chains)
         if self.buffer is not None:
-            whole(self, "buffer", self.buffer)
+            check_count(self, "buffer", self.buffer)
             if self.classes is None and self.buffer < self.chains:
                 raise ArgumentError(
                     f"PersistentContrastiveDivergence(buffer={self.buffer}, chains={self.chains}): slots "
                     "are drawn without replacement, so the buffer needs at least as many as there are chains"
                 )
-        number(self, "reinit", self.reinit, 0.0, 1.0)
+        check_number(self, "reinit", self.reinit, 0.0, 1.0)
         check_start_option(self, self.start)
         if self.classes is not None:
-            whole(self, "classes", self.classes, 2)
+            check_count(self, "classes", self.classes, 2)
             if self.buffer is None or self.buffer % self.classes:
                 raise ArgumentError(
                     f"PersistentContrastiveDivergence(classes={self.classes}, buffer={self.buffer}): "
                     f"class-bound slots need a buffer whose size is a multiple of {self.classes}"
                 )
         if self.fast_weights is not None:
-            number(self, "fast_weights", self.fast_weights, open_low=True)
-        number(self, "fast_decay", self.fast_decay, 0.0, 1.0)
-        number(self, "penalty", self.penalty)
+            check_number(self, "fast_weights", self.fast_weights, open_low=True)
+        check_number(self, "fast_decay", self.fast_decay, 0.0, 1.0)
+        check_number(self, "penalty", self.penalty)
 
     def kernels(self) -> tuple[Kernel, ...]:
         return (self.kernel,)

@@ -9,9 +9,9 @@ from torch import Tensor
 
 from gibbsian.capabilities import PairwiseModel
 from gibbsian.domains import Binary, Categorical, Discrete, Spin
-from gibbsian.errors import CapabilityError
+from gibbsian.errors import CapabilityError, check_choice, check_count
 from gibbsian.objectives.base import Batch, Loss, Objective, observed
-from gibbsian.objectives.common import finish, need_energy, one_of, whole
+from gibbsian.objectives.common import finish, need_energy
 from gibbsian.objectives.neighbors import unit_count
 from gibbsian.partition.maximize import attractive_flips, max_flow
 from gibbsian.partition.perturb import gumbels
@@ -48,8 +48,8 @@ class PerturbAndMAP(Objective):
     solver: str = "auto"
 
     def __post_init__(self) -> None:
-        whole(self, "samples", self.samples)
-        one_of(self, "solver", self.solver, ("auto", "enumerate", "max_flow"))
+        check_count(self, "samples", self.samples)
+        check_choice(self, "solver", self.solver, ("auto", "enumerate", "max_flow"))
 
     def check(self, energy: Any, batch: Batch) -> None:
         super().check(energy, batch)
@@ -71,8 +71,8 @@ class PerturbAndMAP(Objective):
             return "max_flow"
         raise CapabilityError(
             f"the maximum of a perturbed {type(energy).__name__} over {domain} is out of reach: enumeration takes "
-            "at most 2^20 states and max_flow an Ising model or a Boltzmann machine without hidden units; train with "
-            "PersistentContrastiveDivergence or PseudoLikelihood"
+            "at most 2^20 states and max_flow a machine with pairwise() and no hidden units, such as models.Ising; train "
+            "with PersistentContrastiveDivergence or PseudoLikelihood"
         )
 
     def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from gibbsian.domains import Categorical, Discrete, Domain, Real
-from gibbsian.errors import ArgumentError, DomainError
+from gibbsian.errors import ArgumentError, DomainError, check_choice, check_count
 from gibbsian.objectives.base import Batch, Loss, Objective, observed
-from gibbsian.objectives.common import finish, need_energy, one_of, whole
+from gibbsian.objectives.common import finish, need_energy
 from gibbsian.objectives.noise import NAMED, FittedNoise, FlowNoise, easy_noise
 from gibbsian.random import require_generator
 
@@ -137,10 +137,10 @@ class RankingContrastive(Objective):
     kind: str = "ranking"
 
     def __post_init__(self) -> None:
-        whole(self, "candidates", self.candidates)
-        one_of(self, "kind", self.kind, ("ranking", "pairs"))
+        check_count(self, "candidates", self.candidates)
+        check_choice(self, "kind", self.kind, ("ranking", "pairs"))
         if isinstance(self.noise, str):
-            one_of(self, "noise", self.noise, tuple(NAMED))
+            check_choice(self, "noise", self.noise, tuple(NAMED))
         elif not isinstance(self.noise, Proposal | FittedNoise) or (
             isinstance(self.noise, FlowNoise) and self.noise.train
         ):

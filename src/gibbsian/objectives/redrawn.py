@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from gibbsian.domains import Box, Discrete
-from gibbsian.errors import ArgumentError, CapabilityError
+from gibbsian.errors import ArgumentError, CapabilityError, check_number
 from gibbsian.objectives.base import Batch, Loss, Objective, Step, SteppedObjective, observed
-from gibbsian.objectives.common import number
 from gibbsian.random import quick_uniforms, require_generator
 
 __all__ = ["Binarized", "Blurred", "Redrawn"]
@@ -115,7 +114,7 @@ class Blurred(Redrawn):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        number(self, "sigma", self.sigma, open_low=True)
+        check_number(self, "sigma", self.sigma, open_low=True)
 
     def redraw(self, energy: Any, x: Tensor, generator: torch.Generator) -> Tensor:
         noise = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)

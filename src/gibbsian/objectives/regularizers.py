@@ -14,10 +14,10 @@ from torch import Tensor
 from gibbsian.capabilities import HiddenModel, LayeredModel, require
 from gibbsian.derivatives.known import gradients_of, trainable, with_gradients
 from gibbsian.domains import Binary
-from gibbsian.errors import ArgumentError, CapabilityError
+from gibbsian.errors import ArgumentError, CapabilityError, check_choice, check_number
 from gibbsian.fast.compiled import compiled_copy
 from gibbsian.objectives.base import Batch, Loss, Objective, Step, SteppedObjective, observed
-from gibbsian.objectives.common import finish, number, one_of
+from gibbsian.objectives.common import finish
 
 __all__ = ["Centered", "Sparsity", "WeightDecay"]
 
@@ -44,7 +44,7 @@ class WeightDecay(Objective):
     names: tuple[str, ...] = ("weight", "weights")
 
     def __post_init__(self) -> None:
-        number(self, "rate", self.rate)
+        check_number(self, "rate", self.rate)
         if self.norm not in (1, 2):
             raise ArgumentError(f"WeightDecay(norm={self.norm!r}): norm must be 1 or 2")
 
@@ -92,10 +92,10 @@ class Sparsity(Objective):
     rate: float = 1.0
 
     def __post_init__(self) -> None:
-        number(self, "target", self.target, 0.0, 1.0, open_low=True)
+        check_number(self, "target", self.target, 0.0, 1.0, open_low=True)
         if self.target >= 1:
             raise ArgumentError(f"Sparsity(target={self.target}): the target must lie between 0 and 1")
-        number(self, "rate", self.rate)
+        check_number(self, "rate", self.rate)
 
     def check(self, energy: Any, batch: Batch) -> None:
         super().check(energy, batch)
@@ -151,8 +151,8 @@ class Centered(SteppedObjective):
     def __post_init__(self) -> None:
         if not isinstance(self.objective, Objective):
             raise ArgumentError(f"Centered(objective={self.objective!r}): expected one of gibbsian.objectives")
-        one_of(self, "offsets", self.offsets, ("data", "average"))
-        number(self, "rate", self.rate, 0.0, 1.0, open_low=True)
+        check_choice(self, "offsets", self.offsets, ("data", "average"))
+        check_number(self, "rate", self.rate, 0.0, 1.0, open_low=True)
 
     def parts(self) -> tuple[Objective, ...]:
         return (self.objective,)

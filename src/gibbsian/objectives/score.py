@@ -20,18 +20,9 @@ from gibbsian.derivatives.score_jacobian import (
 )
 from gibbsian.domains import Bounded, Real
 from gibbsian.energy import Energy, ScoreField
-from gibbsian.errors import ArgumentError, ShapeError
+from gibbsian.errors import ArgumentError, ShapeError, check_choice, check_count
 from gibbsian.objectives.base import Batch, Loss, Objective, observed
-from gibbsian.objectives.common import (
-    ADVICE,
-    WHOLE_SPACE,
-    accumulated,
-    finish,
-    need_domain,
-    need_third_derivative,
-    one_of,
-    whole,
-)
+from gibbsian.objectives.common import ADVICE, WHOLE_SPACE, accumulated, finish, need_domain, need_third_derivative
 from gibbsian.random import require_generator
 
 __all__ = ["ExplicitScoreMatching", "ImplicitScoreMatching"]
@@ -91,10 +82,10 @@ class TracedObjective(Objective):
     chunk: int | None = None
 
     def __post_init__(self) -> None:
-        one_of(self, "trace", self.trace, ("exact", "hutchinson"))
-        whole(self, "probes", self.probes)
+        check_choice(self, "trace", self.trace, ("exact", "hutchinson"))
+        check_count(self, "probes", self.probes)
         if self.chunk is not None:
-            whole(self, "chunk", self.chunk)
+            check_count(self, "chunk", self.chunk)
 
 
 @dataclass(frozen=True)

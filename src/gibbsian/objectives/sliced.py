@@ -6,8 +6,9 @@ from typing import Any
 import torch
 
 from gibbsian.derivatives.score_jacobian import DIRECTION_KINDS, random_directions, score_matching_terms
+from gibbsian.errors import check_choice, check_count
 from gibbsian.objectives.base import Batch, Loss, Objective, observed
-from gibbsian.objectives.common import ADVICE, WHOLE_SPACE, finish, need_domain, need_third_derivative, one_of, whole
+from gibbsian.objectives.common import ADVICE, WHOLE_SPACE, finish, need_domain, need_third_derivative
 from gibbsian.random import require_generator
 
 __all__ = ["SlicedScoreMatching"]
@@ -41,8 +42,8 @@ class SlicedScoreMatching(Objective):
     variance_reduced: bool = True
 
     def __post_init__(self) -> None:
-        whole(self, "projections", self.projections)
-        one_of(self, "kind", self.kind, DIRECTION_KINDS)
+        check_count(self, "projections", self.projections)
+        check_choice(self, "kind", self.kind, DIRECTION_KINDS)
 
     def check(self, energy: Any, batch: Batch) -> None:
         super().check(energy, batch)

@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gibbsian.errors import ArgumentError, CapabilityError
+from gibbsian.errors import ArgumentError, CapabilityError, check_choice
 from gibbsian.kernels.base import where_chain
-from gibbsian.objectives.common import one_of
 from gibbsian.random import require_generator
 
 __all__ = ["like_classes", "start_points"]
@@ -21,7 +20,7 @@ Start = str | Mapping[str, float]
 def check_start_option(objective: Any, start: Start) -> None:
     """Refuse what is not one of `STARTS`, or shares of them that do not add up to one."""
     if isinstance(start, str):
-        one_of(objective, "start", start, STARTS)
+        check_choice(objective, "start", start, STARTS)
         return
     known = isinstance(start, Mapping) and bool(start) and all(kind in STARTS for kind in start)
     if (

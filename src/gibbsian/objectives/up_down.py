@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from gibbsian.capabilities import WakeSleepModel
-from gibbsian.errors import CapabilityError, DataError
+from gibbsian.errors import CapabilityError, DataError, check_count
 from gibbsian.objectives.base import Batch, Loss, Step, SteppedObjective, labels, observed
 from gibbsian.objectives.chains import more_steps
-from gibbsian.objectives.common import finish, whole
+from gibbsian.objectives.common import finish
 from gibbsian.random import require_generator
 
 __all__ = ["UpDown"]
@@ -47,7 +47,7 @@ class UpDown(SteppedObjective):
     steps: int = 3
 
     def __post_init__(self) -> None:
-        whole(self, "steps", self.steps)
+        check_count(self, "steps", self.steps)
 
     def gentler(self, steps_factor: float, penalty: float) -> Self:
         return replace(self, steps=more_steps(self.steps, steps_factor))

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from gibbsian.capabilities import VariationalModel
 from gibbsian.derivatives.known import with_gradients
-from gibbsian.errors import ArgumentError, CapabilityError
+from gibbsian.errors import ArgumentError, CapabilityError, check_choice, check_count, check_number
 from gibbsian.objectives.base import Batch, Loss, Step, SteppedObjective, observed
 from gibbsian.objectives.chains import chain_metrics, more_steps
-from gibbsian.objectives.common import finish, number, one_of, whole
+from gibbsian.objectives.common import finish
 from gibbsian.objectives.regularizers import center
 from gibbsian.objectives.starts import start_points
 from gibbsian.random import require_generator
@@ -70,10 +70,10 @@ class VariationalLikelihood(SteppedObjective):
 
     def __post_init__(self) -> None:
         for name in ("iterations", "steps", "chains"):
-            whole(self, name, getattr(self, name))
-        one_of(self, "start", self.start, ("reference", "data"))
+            check_count(self, name, getattr(self, name))
+        check_choice(self, "start", self.start, ("reference", "data"))
         if self.centering is not None:
-            number(self, "centering", self.centering, 0.0, 1.0, open_low=True)
+            check_number(self, "centering", self.centering, 0.0, 1.0, open_low=True)
 
     def gentler(self, steps_factor: float, penalty: float) -> Self:
         return replace(self, steps=more_steps(self.steps, steps_factor))

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from gibbsian.derivatives.known import sum_of
-from gibbsian.errors import ArgumentError
+from gibbsian.errors import ArgumentError, check_number
 from gibbsian.objectives.base import Batch, Loss, Objective, Step, SteppedObjective, state_modules
-from gibbsian.objectives.common import finish, number
+from gibbsian.objectives.common import finish
 
 __all__ = ["Weighted"]
 
@@ -45,7 +45,7 @@ class Weighted(SteppedObjective):
         if len(weights) != len(parts):
             raise ArgumentError(f"Weighted got {len(parts)} objectives and {len(weights)} weights; give as many")
         for i, weight in enumerate(weights):
-            number(self, f"weights[{i}]", weight)
+            check_number(self, f"weights[{i}]", weight)
         object.__setattr__(self, "objectives", parts)
         object.__setattr__(self, "weights", tuple(float(w) for w in weights))
 
