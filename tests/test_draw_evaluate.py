@@ -10,7 +10,7 @@ from torch import nn
 import gibbsian as gb
 from gibbsian import domains, energies, kernels, models, objectives, partition
 from gibbsian.errors import ArgumentError, CapabilityError, DomainError, RandomnessError, ShapeError
-from gibbsian.metrics.evaluate import summary
+from gibbsian.metrics.evaluation import summary
 from gibbsian.uses.draw import draw_with_trace, suitable_kernel
 
 F64 = torch.float64

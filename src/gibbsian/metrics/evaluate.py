@@ -1,10 +1,8 @@
 """Judging a model: likelihood with an interval where there is one, classes, and what lies outside."""
 
-import math
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -15,6 +13,7 @@ from gibbsian.domains import Binary, Discrete, Real
 from gibbsian.energy import Energy, ScoreField
 from gibbsian.errors import ArgumentError, CapabilityError, DomainError, ShapeError
 from gibbsian.metrics.calibration import expected_calibration_error
+from gibbsian.metrics.evaluation import Baseline, Classes, Comparison, Detection, Evaluation
 from gibbsian.metrics.ood import aupr, auroc, fpr95
 from gibbsian.metrics.two_sample import two_sample_test
 from gibbsian.objectives.pseudo import PseudoLikelihood
@@ -26,7 +25,7 @@ from gibbsian.partition.probability_flow import flow_log_likelihood
 from gibbsian.partition.quadrature import quadrature
 from gibbsian.random import stream
 
-__all__ = ["Detection", "Evaluation", "detection", "energies_of", "evaluate", "summary"]
+__all__ = ["costly", "detection", "energies_of", "evaluate"]
 
 LIKELIHOODS = ("auto", "exact", "quadrature", "ais", "none")
 _EXACT = 1 << 22  # states that an exact sum may visit here: seconds
@@ -47,166 +46,6 @@ class _How(NamedTuple):
     betas: int
     generator: torch.Generator
     progress: bool | None
-
-
-class Baseline(NamedTuple):
-    """The mean log-likelihood of the simplest model: what is to be beaten."""
-
-    what: str
-    value: float
-
-
-class Classes(NamedTuple):
-    """How well classes are told."""
-
-    accuracy: float
-    calibration_error: float
-    rows: int
-
-
-class Detection(NamedTuple):
-    """How well energies tell rows outside from rows inside."""
-
-    auroc: float
-    aupr: float
-    fpr95: float
-    rows: int
-
-
-class Comparison(NamedTuple):
-    """A two-sample test of draws against data."""
-
-    method: str
-    value: float
-    p_value: float
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """What can be said about a model on held-out data; what does not apply is None or empty.
-
-    Attributes:
-        rows: of the data.
-        log_likelihood: of the data, mean with interval and method; `log_likelihood.log_z` is the log Z.
-        train_log_likelihood: of as many training rows.
-        why_no_likelihood: why there is none.
-        baseline: that of the simplest model.
-        pseudo_log_likelihood: mean of Σᵢ log p(xᵢ | x₋ᵢ), for discrete x.
-        reconstruction_error: mean squared difference of an entry of x and of its reconstruction.
-        energies: mean energies, by name.
-        classes: accuracy and calibration.
-        outside: for every other set, how well energies tell it from the data.
-        two_sample: draws against the data.
-        warnings: what the estimators said meanwhile.
-        seconds: how long all of it took.
-    """
-
-    rows: int
-    log_likelihood: LogLikelihood | None = None
-    train_log_likelihood: LogLikelihood | None = None
-    why_no_likelihood: str = ""
-    baseline: Baseline | None = None
-    pseudo_log_likelihood: float | None = None
-    reconstruction_error: float | None = None
-    energies: dict[str, float] = field(default_factory=dict)
-    classes: Classes | None = None
-    outside: dict[str, Detection] = field(default_factory=dict)
-    two_sample: Comparison | None = None
-    warnings: tuple[str, ...] = ()
-    seconds: float = 0.0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and words, for JSON; what does not apply is left out."""
-        ll = self.log_likelihood
-        found: dict[str, Any] = {
-            "rows": self.rows,
-            "log_z": None if ll is None or ll.log_z is None else _plain_log_z(ll.log_z),
-            "likelihood": _plain(ll),
-            "train_likelihood": _plain(self.train_log_likelihood),
-            "baseline": self.baseline,
-            "why_no_likelihood": self.why_no_likelihood,
-            "pseudo_likelihood": self.pseudo_log_likelihood,
-            "reconstruction_error": self.reconstruction_error,
-            "energies": self.energies,
-            "classes": self.classes,
-            "outside": {name: rates._asdict() for name, rates in self.outside.items()},
-            "two_sample": self.two_sample,
-        }
-        plain = {k: v._asdict() if isinstance(v, Baseline | Classes | Comparison) else v for k, v in found.items()}
-        return {k: v for k, v in plain.items() if v is not None and v not in ("", {})} | {
-            "warnings": list(self.warnings),
-            "seconds": self.seconds,
-        }
-
-    def __repr__(self) -> str:
-        lines = [f"{name:<26}{text}" for name, text in summary(self.to_dict())]
-        return "\n".join([f"Evaluation on {self.rows} rows", *lines, *(f"note: {text}" for text in self.warnings)])
-
-
-def _plain(found: LogLikelihood | None) -> dict[str, Any] | None:
-    if found is None:
-        return None
-    return {
-        "value": float(found.value),
-        "lower": float(found.lower),
-        "upper": float(found.upper) if math.isfinite(float(found.upper)) else None,
-        "stderr": float(found.stderr),
-        "rows": len(found.per_sample),
-        "method": found.method,
-    }
-
-
-def _plain_log_z(z: LogZ) -> dict[str, Any]:
-    plain = {name: float(getattr(z, name)) for name in ("value", "lower", "upper", "stderr")}
-    ess = {"ess": float(z.diagnostics["ess"])} if "ess" in z.diagnostics else {}
-    return plain | {"method": z.method} | ess
-
-
-# --- one line for each thing found ------------------------------------------------------------------
-
-
-def summary(found: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What an evaluation found, as names and texts for people; `found` is `Evaluation.to_dict()`."""
-    return [line for key, say in _SAY.items() if key in found for line in say(found[key], found)]
-
-
-def _log_likelihood(name: str, ll: Mapping[str, Any]) -> tuple[str, str]:
-    upper = "open" if ll["upper"] is None else f"{ll['upper']:.2f}"
-    return name, f"{ll['value']:.2f} nats a row, in [{ll['lower']:.2f}, {upper}]  ({ll['rows']} rows)"
-
-
-def _log_z(z: Mapping[str, Any]) -> str:
-    ess = f", {z['ess']:.0f} effective weights" if "ess" in z else ""
-    return f"{z['value']:.3f} ± {z['stderr']:.2g}  ({z['method']}{ess})"
-
-
-def _outside(sets: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [(f"against {name}", _rates(r) if "auroc" in r else r["missing"]) for name, r in sets.items()]
-
-
-def _rates(rates: Mapping[str, float]) -> str:
-    return f"AUROC {rates['auroc']:.3f}, AUPR {rates['aupr']:.3f}, FPR95 {rates['fpr95']:.3f}"
-
-
-_SAY: dict[str, Callable[[Any, Mapping[str, Any]], Iterable[tuple[str, str]]]] = {
-    "likelihood": lambda ll, found: [_log_likelihood(f"{found.get('part', 'held-out')} log-likelihood", ll)],
-    "train_likelihood": lambda ll, _: [_log_likelihood("training log-likelihood", ll)],
-    "baseline": lambda b, _: [(b["what"], f"{b['value']:.2f}  (the simplest model)")],
-    "log_z": lambda z, _: [("log Z", _log_z(z))],
-    "learned_log_z": lambda z, _: [("log Z as learned", f"{z:.3f}")],
-    "why_no_likelihood": lambda why, _: [("likelihood", f"none: {why}")],
-    "pseudo_likelihood": lambda value, _: [("log pseudo-likelihood", f"{value:.2f} nats a row")],
-    "reconstruction_error": lambda value, _: [("reconstruction error", f"{value:.4g}  (mean square of an entry)")],
-    "classes": lambda c, _: [
-        ("accuracy", f"{100 * c['accuracy']:.2f} %, calibration error {c['calibration_error']:.3f}")
-    ],
-    "anomalies": lambda rates, _: [("anomalies", _rates(rates))],
-    "outside": lambda sets, _: _outside(sets),
-    "two_sample": lambda t, _: [("samples and data", f"{t['method']} {t['value']:.4f}, p = {t['p_value']:.3f}")],
-}
-
-
-# --- judging ------------------------------------------------------------------------------------------
 
 
 def evaluate(

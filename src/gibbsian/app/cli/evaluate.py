@@ -13,7 +13,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     """Judge, print, and keep what was found in the run folder."""
     from gibbsian.app.report.build import evaluate_run, final_samples
     from gibbsian.app.runs import open_run, trained
-    from gibbsian.metrics.evaluate import summary
+    from gibbsian.metrics.evaluation import summary
 
     out = Output(options)
     folder = Path(options.run)

@@ -92,7 +92,7 @@ def finish(out: Output, folder: Path, *, report: bool) -> int:
 def judge(out: Output, folder: Path, *, fresh: bool) -> int:
     """Write the report of a run, and show what came out."""
     from gibbsian.app.report import write_report
-    from gibbsian.metrics.evaluate import summary
+    from gibbsian.metrics.evaluation import summary
 
     path, found = write_report(folder, fresh=fresh, progress=out.progress)
     out.table(summary(found), title="what came out")

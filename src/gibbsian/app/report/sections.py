@@ -3,6 +3,7 @@
 import math
 import shlex
 import time
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,19 +24,9 @@ from gibbsian.random import stream
 from gibbsian.sampling.diagnostics import summarize
 from gibbsian.uses.draw import Drawn
 
-__all__ = [
-    "cards",
-    "chains",
-    "classes",
-    "command_of",
-    "curves",
-    "facts",
-    "histogram",
-    "likelihood",
-    "outside",
-    "speed",
-]
+__all__ = ["cards", "chains", "classes", "command_of", "curves", "facts", "histogram", "likelihood", "outside", "speed"]
 
+_UNMIXED = "above 1.01: the chains have not forgotten where they began"
 _CURVES = {
     "loss": "the objective, averaged between two records",
     "validation_loss": "the objective on held-out rows",
@@ -50,36 +41,28 @@ _CURVES = {
 
 
 def cards(energy: nn.Module, found: dict[str, Any], known: dict[str, Any], events: list[Any]) -> list[dict[str, Any]]:
-    cards = []
+    shown: list[tuple[str, str]] = []
     if "likelihood" in found:
         ll = found["likelihood"]
-        upper = "open" if ll["upper"] is None else f"{ll['upper']:.2f}"
-        what = "test" if found["part"] == "test" else found["part"]
-        cards.append(
-            {
-                "hero": True,
-                "value": f"{ll['value']:.2f}",
-                "label": f"nats a {what} row, in [{ll['lower']:.2f}, {upper}]",
-            }
+        shown.append(
+            (f"{ll['value']:.2f}", f"nats a {found['part']} row, in [{ll['lower']:.2f}, {_end(ll['upper'], 2)}]")
         )
     if "classes" in found:
-        cards.append(
-            {
-                "hero": "likelihood" not in found,
-                "value": f"{100 * found['classes']['accuracy']:.2f} %",
-                "label": f"accuracy, {found['part']} rows",
-            }
-        )
+        shown.append((f"{100 * found['classes']['accuracy']:.2f} %", f"accuracy, {found['part']} rows"))
+    heroes = min(1, len(shown))
     if "anomalies" in found:
-        cards.append({"hero": False, "value": f"{found['anomalies']['auroc']:.3f}", "label": "AUROC of anomalies"})
-    parameters = sum(p.numel() for p in energy.parameters())
-    cards += [
-        {"hero": False, "value": duration(known.get("seconds", 0.0)), "label": "training time"},
-        {"hero": False, "value": f"{found['step']:,}".replace(",", " "), "label": "updates"},
-        {"hero": False, "value": count(parameters), "label": "parameters"},
-        {"hero": False, "value": str(len(events)), "label": "guard events"},
+        shown.append((f"{found['anomalies']['auroc']:.3f}", "AUROC of anomalies"))
+    shown += [
+        (duration(known.get("seconds", 0.0)), "training time"),
+        (f"{found['step']:,}".replace(",", " "), "updates"),
+        (count(sum(p.numel() for p in energy.parameters())), "parameters"),
+        (str(len(events)), "guard events"),
     ]
-    return cards
+    return [{"hero": i < heroes, "value": value, "label": label} for i, (value, label) in enumerate(shown)]
+
+
+def _end(value: float | None, digits: int) -> str:
+    return "open" if value is None else f"{value:.{digits}f}"
 
 
 def facts(
@@ -110,13 +93,12 @@ def likelihood(found: dict[str, Any]) -> dict[str, Any] | None:
     for key, name in (("likelihood", found["part"] + " rows"), ("train_likelihood", "training rows")):
         ll = found[key]
         rows.append((name, ll["value"], ll["lower"], ll["upper"]))
-        upper = "open" if ll["upper"] is None else f"{ll['upper']:.3f}"
-        table.append((name, f"{ll['value']:.3f}", f"in [{ll['lower']:.3f}, {upper}], {ll['rows']} rows"))
+        interval = f"in [{ll['lower']:.3f}, {_end(ll['upper'], 3)}], {ll['rows']} rows"
+        table.append((name, f"{ll['value']:.3f}", interval))
     if "baseline" in found:
-        rows.append((found["baseline"]["what"], found["baseline"]["value"], None, None))
-        table.append(
-            (found["baseline"]["what"], f"{found['baseline']['value']:.3f}", "the simplest model, to be beaten")
-        )
+        what, value = found["baseline"]["what"], found["baseline"]["value"]
+        rows.append((what, value, None, None))
+        table.append((what, f"{value:.3f}", "the simplest model, to be beaten"))
     method = found["likelihood"]["method"]
     if "log_z" in found:
         z = found["log_z"]
@@ -225,15 +207,7 @@ def chains(drawn: Drawn | None) -> dict[str, Any] | None:
     rows = [
         ("kernel", brief(trace.kernel)),
         ("chains and steps", f"{kept.shape[1]} chains, {trace.steps} steps, the second half kept"),
-        (
-            "largest R-hat",
-            f"{worst:.3f}"
-            + (
-                "  (below 1.01 is mixed)"
-                if worst < 1.01
-                else "  (above 1.01: the chains have not forgotten where they began)"
-            ),
-        ),
+        ("largest R-hat", f"{worst:.3f}  ({'below 1.01 is mixed' if worst < 1.01 else _UNMIXED})"),
         ("smallest effective sample size", f"{least:.0f} of {part.shape[0] * part.shape[1]} draws"),
         ("divergent chains", str(int((trace.divergences > 0).sum()))),
     ]
@@ -241,20 +215,14 @@ def chains(drawn: Drawn | None) -> dict[str, Any] | None:
         rows.insert(2, ("acceptance", f"{acceptance:.3f}"))
     variance = part.float().var((0, 1))
     entry = int(variance.argmax())
-    pictures = []
-    if not bool(((part == 0) | (part == 1) | (part == -1)).all()):  # bits make poor traces
-        pictures.append(
-            {
-                "picture": figures.svg(lambda ax: plots.traces(part, ax, entry=entry), size=(5.2, 2.6), name="traces"),
-                "caption": "one number of the state along a few chains",
-            }
-        )
-        pictures.append(
-            {
-                "picture": figures.svg(lambda ax: plots.ranks(part, ax, entry=entry), size=(5.2, 2.6), name="ranks"),
-                "caption": "ranks among all chains: flat where they have mixed",
-            }
-        )
+    looks = {"traces": (plots.traces, "one number of the state along a few chains")}
+    looks["ranks"] = plots.ranks, "ranks among all chains: flat where they have mixed"
+    if bool(((part == 0) | (part == 1) | (part == -1)).all()):  # bits make poor traces
+        looks = {}
+    pictures = [
+        {"picture": figures.svg(partial(plot, part, entry=entry), size=(5.2, 2.6), name=name), "caption": caption}
+        for name, (plot, caption) in looks.items()
+    ]
     return {
         "text": f"How the samples above were drawn, and how far to trust them: {drawn.how}.",
         "rows": rows,
