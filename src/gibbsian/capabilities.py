@@ -216,9 +216,10 @@ class DrawableModel(Protocol):
         clamp: Tensor | None = None,
         label: int | Tensor | None = None,
         generator: torch.Generator,
-    ) -> Tensor:
+    ) -> Tensor | None:
         """n draws `(n, *event)` after `steps` sweeps of a chain each, from `start`, entries of it where `clamp` is True
-        held, of a class where the model knows classes. Refuses with a `CapabilityError` what it cannot do."""
+        held, of a class where the model knows classes. Refuses with a `CapabilityError` what it cannot do; None where
+        chains of a kernel serve as well."""
 
 
 # --- partition functions ----------------------------------------------------------------------------

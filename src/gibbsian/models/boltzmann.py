@@ -152,6 +152,28 @@ class BoltzmannMachine(Energy):
         whole.weight, whole.bias = self.weight, self.bias
         return whole
 
+    def draw(
+        self,
+        n: int,
+        *,
+        steps: int = 1000,
+        start: Tensor | None = None,
+        clamp: Tensor | None = None,
+        label: int | Tensor | None = None,
+        generator: torch.Generator,
+    ) -> Tensor | None:
+        """n visible states after `steps` sweeps over all units, where the hidden ones are too many to be summed out."""
+        if self.sums_exactly() or label is not None:
+            return None
+        whole = self.complete()
+        z = whole.domain.sample(n, generator=generator, dtype=self.bias.dtype)
+        if start is not None:
+            z = torch.cat([start, z[:, self.n :]], 1)
+        held = None if clamp is None else torch.nn.functional.pad(clamp.expand(n, self.n), (0, self.hidden))
+        for _ in range(steps):
+            z = whole.gibbs_sweep(z, tuple(part[0] for part in whole.gibbs_noise(z, 1, generator)), held)
+        return z[:, : self.n]
+
     def annealed(self, beta: Tensor | float) -> Energy:
         """The machine with joint energy βE, β a number or one per row."""
         return AnnealedMachine(self, beta)

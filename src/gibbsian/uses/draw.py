@@ -107,22 +107,27 @@ def draw_with_trace(
         keep: keep the second half of every chain, for diagnostics.
     """
     _check(model, n, steps, start, clamp)
-    dtype, device = placement(model)
-    require_generator(generator, device)
-    if start is not None:
-        start = start.to(device, dtype)[torch.arange(n, device=device) % len(start)]
+    require_generator(generator, placement(model)[1])
+    start = None if start is None else _rows(start, n, model)
     if kernel is None and isinstance(model, DrawableModel):
         with torch.no_grad():
             x = model.draw(n, steps=steps, start=start, clamp=clamp, label=label, generator=generator)
-        return Drawn(x, None, f"its own way, {steps} steps")
+        if x is not None:
+            return Drawn(x, None, f"its own way, {steps} steps")
     if label is not None:
         model = require(model, JointModel, "a draw of a class", "leave the class out").given(label)
     if kernel is None and clamp is None and isinstance(model, Sampleable):
         with torch.no_grad(), suppress(CapabilityError):  # only some members of its class can
             return Drawn(model.sample(n, generator=generator), None, "exact draws")
     chosen, tune = (kernel, False) if kernel is not None else _chosen(model, objective)
-    first = _anywhere(model, chosen, n, generator) if start is None else start
-    return _by_chains(model, chosen, first, steps, clamp, generator, tune=tune, keep=keep, progress=progress)
+    start = _anywhere(model, chosen, n, generator) if start is None else start
+    return _by_chains(model, chosen, start, steps, clamp, generator, tune=tune, keep=keep, progress=progress)
+
+
+def _rows(start: Tensor, n: int, model: Any) -> Tensor:
+    """n rows, gone through again where there are fewer."""
+    dtype, device = placement(model)
+    return start.to(device, dtype)[torch.arange(n, device=device) % len(start)]
 
 
 def _chosen(model: Any, objective: Objective | None) -> tuple[Kernel, bool]:
