@@ -213,6 +213,15 @@ def test_other_models_are_annealed_where_a_generator_is_given():
     assert gb.log_likelihood(net, rows, generator=gen()).method == "AIS"
 
 
+def test_rows_under_inputs_have_a_log_z_each():
+    model = scramble(models.TemporalRBM(visible=4, hidden=3, order=1))
+    past, v = (domains.Binary(4).sample(9, generator=gen(i), dtype=F64) for i in range(2))
+    out = gb.log_likelihood(model.given(past[:, None]), v)
+    one_by_one = [gb.log_likelihood(model.given(past[i, None]), v[i : i + 1]).value for i in range(9)]
+    torch.testing.assert_close(out.per_sample, torch.stack(one_by_one))
+    assert out.method == "exact sum for every input"
+
+
 def test_bounded_models_say_that_it_is_a_bound():
     dbm = scramble(models.DBM(5, 20, 20), scale=0.05)
     x = dbm.domain.states(dtype=F64)

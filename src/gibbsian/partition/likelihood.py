@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gibbsian.capabilities import BoundedModel, ClampedModel, DocumentModel, require
+from gibbsian.capabilities import BoundedModel, ClampedModel, ConditionedModel, DocumentModel, require
 from gibbsian.domains import Bounded, Counts, Real
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DomainError
 from gibbsian.partition.annealed import ais
 from gibbsian.partition.base import LogZ, exactly, refuse_nan, require_energy
 from gibbsian.partition.clamped import clamped_ais
-from gibbsian.partition.exact import exact
+from gibbsian.partition.exact import exact, exact_each
 from gibbsian.partition.quadrature import quadrature
 
 __all__ = ["LogLikelihood", "clamped_log_likelihood", "likelihood_of", "log_likelihood", "log_z_for"]
@@ -75,7 +75,7 @@ def log_likelihood(
 
     Without a log Z it is found by what suits the model, and `method` says by what: the model's own where it knows it, an
     exact sum of up to 2^25 states, quadrature in up to three dimensions, else annealed importance sampling from a
-    base fitted to x, which needs a generator.
+    base fitted to x, which needs a generator. A model under several inputs has one for each, summed exactly.
 
     A log Z that is too low flatters every likelihood by the same amount, and estimates of log Z err on that
     side: check `ais` against `reverse_ais`, or report `partition.raise_bound`, which needs no log Z. The
@@ -108,11 +108,9 @@ def log_likelihood(
         mass = _log_mass(energy, x, generator, options)
         if isinstance(energy.domain, Counts):
             mass = mass._replace(value=mass.value + energy.domain.log_orders(x.double()))
-            if _has_lengths(energy, x):
-                if log_z is None:
-                    lengths = _log_z_of_lengths(energy, x)
-                    return likelihood_of(mass.value - lengths, None, "exact sum for every length")
-                _check_one_length(x)
+        each = _log_z_each(energy, x, log_z)
+        if each is not None:
+            return likelihood_of(mass.value - each[0], None, each[1])
     known = log_z_for(energy, x, log_z, generator)
     method = f"{mass.method}, {known.method}" if mass.method else known.method
     out = likelihood_of(mass.value - known.value.to(mass.value), known, method)
@@ -129,7 +127,7 @@ class _Mass(NamedTuple):
 
 
 def _log_mass(energy: Energy, x: Tensor, generator: torch.Generator | None, options: dict[str, Any]) -> _Mass:
-    parts = x.split(_BLOCK)
+    parts = [x] if isinstance(energy, ConditionedModel) else x.split(_BLOCK)  # inputs belong to rows
     if isinstance(energy, BoundedModel) and not energy.sums_exactly():
         bounds = [energy.log_mass_bound(part, generator=generator, **options).double() for part in parts]
         return _Mass(torch.cat(bounds), "variational bound", True)
@@ -164,16 +162,24 @@ def log_z_for(
     return ais(energy, x, generator=generator)
 
 
-def _has_lengths(energy: Energy, x: Tensor) -> bool:
-    """Whether documents of other lengths have another log Z."""
-    return not (isinstance(energy, DocumentModel) and energy.of_length(int(x[0].sum())) is energy)
-
-
-def _check_one_length(x: Tensor) -> None:
+def _log_z_each(energy: Energy, x: Tensor, log_z: "LogZ | float | Tensor | None") -> tuple[Tensor, str] | None:
+    """log Z of every row, where rows have different ones and none is given: under inputs, for documents of any length."""
+    if log_z is None and isinstance(energy, ConditionedModel) and len(energy.condition) > 1:
+        return exact_each(energy).value, "exact sum for every input"
+    if not isinstance(energy.domain, Counts) or not _has_lengths(energy, x):
+        return None
+    if log_z is None:
+        return _log_z_of_lengths(energy, x), "exact sum for every length"
     if not bool((x.sum(-1) == x[0].sum()).all()):
         raise ArgumentError(
             "documents of several lengths have one log Z each; leave log_z out, or split the data by length"
         )
+    return None
+
+
+def _has_lengths(energy: Energy, x: Tensor) -> bool:
+    """Whether documents of other lengths have another log Z."""
+    return not (isinstance(energy, DocumentModel) and energy.of_length(int(x[0].sum())) is energy)
 
 
 def _log_z_of_lengths(energy: Energy, x: Tensor) -> Tensor:
