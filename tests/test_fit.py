@@ -565,11 +565,27 @@ def test_tensorboard_shows_the_history_also_after_a_resume(tmp_path, monkeypatch
         ({"steps": 3, "guard": 5}, "guard"),
         ({"steps": 3, "checkpoints": Checkpoints(keep_best=True)}, "validation"),
         ({"steps": 3, "logging": Logging(tensorboard=True)}, "run_dir"),
+        ({"steps": 3, "engine": {"compile": True}}, r"engine is a dict; give a gibbsian.training.Engine\(...\)"),
+        ({"steps": 3, "checkpoints": 100}, r"training.Checkpoints\(...\)"),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(how, message):
     with pytest.raises(errors.ArgumentError, match=message):
         gb.fit(gaussian(), Likelihood(), cloud(), **how)
+
+
+@pytest.mark.parametrize(
+    ("kind", "how"),
+    [
+        (Checkpoints, {"every": 0}),
+        (Checkpoints, {"keep_last": 1.5}),
+        (Logging, {"every": True}),
+        (Logging, {"validate_every": -1}),
+    ],
+)
+def test_groups_of_settings_refuse_what_makes_no_sense(kind, how):
+    with pytest.raises(errors.ArgumentError, match=f"{kind.__name__}: {next(iter(how))}="):
+        kind(**how)
 
 
 def test_what_cannot_be_trained_is_refused():

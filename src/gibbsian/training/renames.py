@@ -134,6 +134,8 @@ def current_recipe(recipe: dict[str, Any]) -> dict[str, Any]:
 
     >>> current_recipe({"initialise": True, "model": {"class_path": "gibbsian.models.rbm.RBM"}, "fit": {"log_every": 5}})
     {'initialize': True, 'model': {'class_path': 'gibbsian.models.rbm.machine.RBM'}, 'fit': {'logging': {'every': 5}}}
+    >>> current_recipe({"data": {"steps": ["flatten", "standardise", {"take": {"rows": 9}}]}})
+    {'data': {'steps': ['flatten', 'standardize', {'take': {'rows': 9}}]}}
     """
     current = _current_values(recipe)
     if "fit" in current:
