@@ -171,13 +171,13 @@ class Energy(Recorded, ABC):
 
     def __mul__(self, factor: float) -> "Energy":
         """Inverse temperature: factor · E."""
-        return Sum([self], [_number(factor, "a factor")])
+        return Sum([self], [_finite_number(factor, "a factor")])
 
     __rmul__ = __mul__
 
     def __truediv__(self, temperature: float) -> "Energy":
         """Temperature: E / T."""
-        t = _number(temperature, "a temperature")
+        t = _finite_number(temperature, "a temperature")
         if not t > 0:
             raise ArgumentError(f"a temperature must be positive, got {temperature}")
         return Sum([self], [1.0 / t])
@@ -199,7 +199,7 @@ def log_z_of(energy: nn.Module, purpose: str) -> Tensor:
 # --- construction and algebra ---------------------------------------------------------------------
 
 
-def _number(value: Any, what: str) -> float:
+def _finite_number(value: Any, what: str) -> float:
     """A plain finite number; energies and trainable tensors are refused, since they would lose their meaning."""
     if isinstance(value, Energy):
         raise ArgumentError("energies are multiplied by numbers; for a product of densities add them: a + b")

@@ -22,8 +22,7 @@ class ConvNet(Recorded):
         shape: (channels, height, width) of an image.
         channels: of every convolution; each halves the image.
         head: width of the dense layer before the outputs.
-        outputs: 1 for an energy, K for logits.
-        activation, spectral_norm, generator: as for `Layers`.
+        outputs, activation, spectral_norm, generator: as for `MLP`.
 
     >>> ConvNet((1, 28, 28), outputs=10)(torch.zeros(2, 1, 28, 28)).shape
     torch.Size([2, 10])

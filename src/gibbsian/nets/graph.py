@@ -22,8 +22,7 @@ class GraphNet(Recorded):
         features: numbers per node.
         width: of the node states.
         rounds: of message passing.
-        outputs: 1 for an energy, K for logits.
-        activation, spectral_norm, generator: as for `Layers`.
+        outputs, activation, spectral_norm, generator: as for `MLP`.
 
     >>> net = GraphNet(3, outputs=2)
     >>> edges, batch = torch.tensor([[0, 1], [1, 0]]), torch.tensor([0, 0, 1])

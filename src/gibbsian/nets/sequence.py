@@ -23,8 +23,7 @@ class RecurrentNet(Recorded):
         features: numbers in one entry of a sequence.
         width: of the hidden state.
         layers: stacked recurrent layers.
-        outputs: 1 for an energy, K for logits.
-        activation, spectral_norm, generator: as for `Layers`; the activation is that of the dense head.
+        outputs, activation, spectral_norm, generator: as for `MLP`; the activation is that of the dense head.
 
     >>> RecurrentNet(3, outputs=5)(torch.zeros(2, 7, 3)).shape
     torch.Size([2, 5])
@@ -90,8 +89,7 @@ class AttentionNet(Recorded):
         features: numbers in one entry.
         length: the longest sequence, for learned positions; None for sets, whose order does not matter.
         width, heads, depth: of the encoder; width is a multiple of heads.
-        outputs: 1 for an energy, K for logits.
-        activation, spectral_norm, generator: as for `Layers`.
+        outputs, activation, spectral_norm, generator: as for `MLP`.
 
     >>> AttentionNet(3, length=7, outputs=5)(torch.zeros(2, 7, 3)).shape
     torch.Size([2, 5])
