@@ -57,18 +57,12 @@ def principles() -> dict[str, tuple[objectives.Objective, dict]]:
             ),
             {"steps": 5000, "lr": 5e-4, "schedule": "cosine"},
         ),
-        "denoising": (
-            objectives.DenoisingScoreMatching(0.25),
-            {"steps": 12000, "lr": 2e-3, "schedule": "cosine"},
-        ),
+        "denoising": (objectives.DenoisingScoreMatching(0.25), {"steps": 12000, "lr": 2e-3, "schedule": "cosine"}),
         "sliced": (
             objectives.SlicedScoreMatching(projections=1),
             {"steps": 12000, "lr": 2e-3, "schedule": "cosine", "transform": Noisy(0.2)},
         ),
-        "NCE": (
-            objectives.NoiseContrastive("mixture", ratio=4),
-            {"steps": 6000, "lr": 2e-3, "schedule": "cosine"},
-        ),
+        "NCE": (objectives.NoiseContrastive("mixture", ratio=4), {"steps": 6000, "lr": 2e-3, "schedule": "cosine"}),
         "adversarial": (
             # the energy learns ten times slower than the sampler, and smoothly, or the sampler loses modes
             objectives.Adversarial(objectives.FlowSampler(transforms=5, hidden=(128, 128)), gradient_penalty=0.1),

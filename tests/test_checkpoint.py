@@ -238,12 +238,7 @@ RUNS: dict[str, tuple[Any, Any, Any, dict[str, Any]]] = {
         {"guard": False},
     ),
     "a transform": (rbm, objectives.ContrastiveDivergence(kernels.Gibbs()), bits(), {"transform": binarize}),
-    "a loader": (
-        mlp,
-        objectives.DenoisingScoreMatching(0.3),
-        DataLoader(TensorDataset(reals()), 9, shuffle=True),
-        {},
-    ),
+    "a loader": (mlp, objectives.DenoisingScoreMatching(0.3), DataLoader(TensorDataset(reals()), 9, shuffle=True), {}),
 }
 
 

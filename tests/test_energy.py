@@ -14,14 +14,7 @@ import gibbsian as gb
 from gibbsian import domains, energies, kernels, random, schedules
 from gibbsian.capabilities import Normalized, Sampleable
 from gibbsian.energy import Sum, Tempered, Unconstrained
-from gibbsian.errors import (
-    ArgumentError,
-    CapabilityError,
-    DomainError,
-    GibbsianError,
-    RandomnessError,
-    ShapeError,
-)
+from gibbsian.errors import ArgumentError, CapabilityError, DomainError, GibbsianError, RandomnessError, ShapeError
 from gibbsian.testing import check_energy, check_invariance
 
 F64 = torch.float64
@@ -54,12 +47,9 @@ def any_domain(draw):
         return domains.Box(shape, low, low + draw(st.floats(1e-2, 1e3)))
     if kind == "categorical":
         return domains.Categorical(shape, classes=draw(st.integers(2, 4)))
-    return {
-        "real": domains.Real,
-        "nonnegative": domains.NonNegative,
-        "binary": domains.Binary,
-        "spin": domains.Spin,
-    }[kind](shape)
+    return {"real": domains.Real, "nonnegative": domains.NonNegative, "binary": domains.Binary, "spin": domains.Spin}[
+        kind
+    ](shape)
 
 
 @settings(deadline=None, max_examples=100)
@@ -285,9 +275,7 @@ def test_streams_are_named_and_reproducible():
 
 @settings(deadline=None, max_examples=50)
 @given(
-    st.integers(1, 70),
-    st.lists(st.integers(1, 9), min_size=1, max_size=5),
-    st.sampled_from(["normals", "uniforms"]),
+    st.integers(1, 70), st.lists(st.integers(1, 9), min_size=1, max_size=5), st.sampled_from(["normals", "uniforms"])
 )
 def test_draws_do_not_depend_on_the_cut(count, cuts, name):
     draw = getattr(random, name)
@@ -461,9 +449,7 @@ def test_box_and_half_line_by_quadrature():
         for cut in (0.2, 0.9):
             u = float(free.unconstrain(tensor([cut])))
             assert math.isclose(
-                integrate.quad(pulled, -45, u, limit=200)[0],
-                integrate.quad(density, low, cut)[0],
-                rel_tol=1e-7,
+                integrate.quad(pulled, -45, u, limit=200)[0], integrate.quad(density, low, cut)[0], rel_tol=1e-7
             )
 
 

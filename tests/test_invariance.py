@@ -56,10 +56,7 @@ class InBox(Energy):
     def sample(self, n, *, generator):
         lowest = -3.0  # at (1, 0); 2x₀x₁ ≥ -2x₁ and x₁² - 2x₁ ≥ -1 at x₀ = -1 give no less than 2
         return rejection_sample(
-            n,
-            lambda m: self.domain.sample(m, generator=generator, dtype=F64),
-            lambda x: lowest - self(x),
-            generator,
+            n, lambda m: self.domain.sample(m, generator=generator, dtype=F64), lambda x: lowest - self(x), generator
         )
 
 
@@ -281,10 +278,7 @@ class MalaWithoutHastings(kernels.MALA):
         e_new, s_new = energy.energy_and_score(new)
         accepted = inputs.threshold < e - e_new
         state = ChainState(
-            where_chain(accepted, new, x),
-            torch.where(accepted, e_new, e),
-            where_chain(accepted, s_new, s),
-            clamp,
+            where_chain(accepted, new, x), torch.where(accepted, e_new, e), where_chain(accepted, s_new, s), clamp
         )
         return state, Info((e - e_new).clamp(max=0).exp(), torch.zeros_like(accepted))
 

@@ -30,11 +30,7 @@ def test_exact_start_stays_exact(name, step_size):
     assert report.moved > 0.5
 
 
-MASSES = {
-    "number": 2.0,
-    "diagonal": torch.tensor([0.5, 3.0]),
-    "dense": torch.tensor([[2.0, 0.7], [0.7, 1.0]]),
-}
+MASSES = {"number": 2.0, "diagonal": torch.tensor([0.5, 3.0]), "dense": torch.tensor([[2.0, 0.7], [0.7, 1.0]])}
 
 
 @pytest.mark.parametrize("mass", MASSES)
@@ -208,11 +204,7 @@ def test_bad_regions_are_reported_and_do_not_spoil_the_neighbors():
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DivergenceWarning)
             trace = gb.sample(
-                gb.as_energy(energy, domains.Real(2)),
-                kernels.NUTS(step_size=0.4),
-                x,
-                steps=200,
-                generator=gen(),
+                gb.as_energy(energy, domains.Real(2)), kernels.NUTS(step_size=0.4), x, steps=200, generator=gen()
             )
         assert bool(torch.isfinite(trace.samples).all())
         assert float(trace.samples[..., 0].max()) <= 1.5
@@ -251,11 +243,7 @@ def test_bad_options_are_refused(bad):
 def test_masses_that_do_not_fit_are_refused():
     with pytest.raises(DomainError, match="dense"):
         gb.sample(
-            ramp(),
-            kernels.NUTS(step_size=0.1, mass=torch.eye(2)),
-            torch.zeros(3, 2, dtype=D),
-            steps=1,
-            generator=gen(),
+            ramp(), kernels.NUTS(step_size=0.1, mass=torch.eye(2)), torch.zeros(3, 2, dtype=D), steps=1, generator=gen()
         )
     with pytest.raises(ShapeError):
         gb.sample(

@@ -24,13 +24,7 @@ from torch.nn.functional import softplus
 
 import gibbsian as gb
 from gibbsian import domains, errors
-from gibbsian.objectives import (
-    ExactLikelihood,
-    MinimumProbabilityFlow,
-    PerturbAndMAP,
-    PseudoLikelihood,
-    RatioMatching,
-)
+from gibbsian.objectives import ExactLikelihood, MinimumProbabilityFlow, PerturbAndMAP, PseudoLikelihood, RatioMatching
 
 DOMAINS = {"binary": BINARY, "spin": SPIN, "categorical": CATEGORICAL}
 

@@ -319,10 +319,7 @@ def test_the_base_is_normalized_and_drawn_exactly(name):
     assert math.isfinite(float(path.log_z0()))
 
 
-@pytest.mark.parametrize(
-    "domain",
-    [domains.Binary((2, 2)), domains.Spin(4), domains.Categorical(2, classes=3)],
-)
+@pytest.mark.parametrize("domain", [domains.Binary((2, 2)), domains.Spin(4), domains.Categorical(2, classes=3)])
 def test_factorized_bases_have_the_means_of_the_data(domain):
     data = domain.sample(200, generator=gen(), dtype=F64)
     base = fitted_base(domain, data, torch.zeros((), dtype=F64))

@@ -177,8 +177,7 @@ CLOSED_FORMS = {
     "two distant modes": (gb.mixture([normal([-50.0], [[0.01]]), normal([50.0], [[4.0]])], [0.3, 0.7]), 0.0),
     "two modes in 2-D": (
         gb.mixture(
-            [normal([-5.0, 0.0], [[0.04, 0.0], [0.0, 0.04]]), normal([5.0, 3.0], [[4.0, 0.0], [0.0, 4.0]])],
-            [0.3, 0.7],
+            [normal([-5.0, 0.0], [[0.04, 0.0], [0.0, 0.04]]), normal([5.0, 3.0], [[4.0, 0.0], [0.0, 4.0]])], [0.3, 0.7]
         ),
         0.0,
     ),
@@ -188,10 +187,7 @@ CLOSED_FORMS = {
         math.log(2 * math.pi * 1e-8),
     ),
     "half line": (gb.as_energy(lambda x: 7 * x.sum(-1), domains.NonNegative(2)), -2 * math.log(7)),
-    "singular at 0": (
-        gb.as_energy(lambda x: (x + 0.5 * x.log()).sum(-1), domains.NonNegative(1)),
-        math.lgamma(0.5),
-    ),
+    "singular at 0": (gb.as_energy(lambda x: (x + 0.5 * x.log()).sum(-1), domains.NonNegative(1)), math.lgamma(0.5)),
     "image-shaped": (
         gb.as_energy(lambda x: x.square().flatten(1).sum(1) / 2, domains.Real((1, 2))),
         math.log(2 * math.pi),

@@ -208,10 +208,7 @@ def test_a_score_field_is_checked_too():
         (GlobalDraws(), "global random state"),
         (DrawsOutside(), "outside Box"),
         (WrongTable(torch.randn(4, 4, generator=gen(), dtype=F64)), "do not follow its density"),
-        (
-            WrongTable(torch.randn(64, generator=gen(), dtype=F64), domains.Spin(6)),
-            "do not follow its density",
-        ),
+        (WrongTable(torch.randn(64, generator=gen(), dtype=F64), domains.Spin(6)), "do not follow its density"),
     ],
     ids=lambda case: type(case).__name__ if isinstance(case, Energy) else None,
 )
@@ -457,10 +454,7 @@ class Contrast(Objective):
 
     def init(self, energy, batch, generator):
         super().init(energy, batch, generator)
-        return (
-            torch.zeros((), dtype=batch.dtype),
-            nn.Linear(1, 1, bias=False, dtype=batch.dtype).requires_grad_(True),
-        )
+        return (torch.zeros((), dtype=batch.dtype), nn.Linear(1, 1, bias=False, dtype=batch.dtype).requires_grad_(True))
 
     def noise(self, batch, generator):
         return torch.randn(batch.shape, generator=generator, dtype=batch.dtype)
@@ -563,12 +557,7 @@ def trainable() -> Energy:
 def test_a_right_objective_passes():
     energy = trainable()
     before = copy.deepcopy(energy.state_dict())
-    assert check_objective(SeededContrast(), energy, DATA, generator=gen()) == [
-        "loss",
-        "gradient",
-        "state",
-        "seed",
-    ]
+    assert check_objective(SeededContrast(), energy, DATA, generator=gen()) == ["loss", "gradient", "state", "seed"]
     assert all(torch.equal(a, b) for a, b in zip(before.values(), energy.state_dict().values(), strict=True))
 
 

@@ -270,11 +270,7 @@ def test_blocks_change_nothing(monkeypatch):
 
 def test_images_and_single_precision():
     x, y = torch.rand(20, 1, 4, 4, generator=gen()), torch.rand(30, 1, 4, 4, generator=gen(1))
-    for value in (
-        metrics.mmd(x, y),
-        metrics.energy_distance(x, y),
-        metrics.sliced_wasserstein(x, y, generator=gen()),
-    ):
+    for value in (metrics.mmd(x, y), metrics.energy_distance(x, y), metrics.sliced_wasserstein(x, y, generator=gen())):
         assert value.dtype == torch.float32
         assert value.shape == ()
     near = x.double(), y.double()  # a far center costs no digits

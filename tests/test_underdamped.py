@@ -102,11 +102,7 @@ def test_unadjusted_form_needs_only_a_score():
     assert abs(float(trace.last.var()) - 1) < 5 * math.sqrt(2 / 20000)
     with pytest.raises(CapabilityError, match="only a score"):
         gb.sample(
-            field,
-            kernels.UnderdampedLangevin(step_size=0.5, adjusted=True),
-            trace.last,
-            steps=1,
-            generator=gen(),
+            field, kernels.UnderdampedLangevin(step_size=0.5, adjusted=True), trace.last, steps=1, generator=gen()
         )
 
 
@@ -173,11 +169,7 @@ def test_bad_chains_are_reported_and_stay_alone():
 
 
 def test_bad_options_are_refused():
-    for options in (
-        {"step_size": 0.0},
-        {"step_size": 0.1, "friction": -1.0},
-        {"step_size": 0.1, "mass": 0.0},
-    ):
+    for options in ({"step_size": 0.0}, {"step_size": 0.1, "friction": -1.0}, {"step_size": 0.1, "mass": 0.0}):
         with pytest.raises(ArgumentError):
             kernels.UnderdampedLangevin(**options)
     x = ramp_draws(3, gen())
@@ -186,9 +178,5 @@ def test_bad_options_are_refused():
     plain = gb.sample(correlated(), kernels.UnderdampedLangevin(step_size=0.1), x, steps=1, generator=gen())
     with pytest.raises(CapabilityError, match="without energies"):
         gb.sample(
-            correlated(),
-            kernels.UnderdampedLangevin(step_size=0.1, adjusted=True),
-            plain,
-            steps=1,
-            generator=gen(),
+            correlated(), kernels.UnderdampedLangevin(step_size=0.1, adjusted=True), plain, steps=1, generator=gen()
         )

@@ -88,13 +88,7 @@ def compute(quick: bool) -> tuple[dict[str, Any], Any]:
 def draw(numbers: dict[str, Any], parts: Any) -> Figure:
     composed, draws = parts
     figure = canvas(13, 3.4)
-    formulas = (
-        "$E_1$, trained",
-        "$E_2$, trained",
-        "$E_1 + E_2$",
-        "$½p_1 + ½p_2$",
-        f"$E_1 - {ALPHA}E_2$",
-    )
+    formulas = ("$E_1$, trained", "$E_2$, trained", "$E_1 + E_2$", "$½p_1 + ½p_2$", f"$E_1 - {ALPHA}E_2$")
     for i, (ax, (name, energy)) in enumerate(zip(figure.subplots(1, 5, sharey=True), composed.items(), strict=True)):
         plots.landscape(energy, ax, EXTENT, show="density", bar=False, points=110)
         ax.scatter(*draws[name][:350].T.numpy(), s=4, color=color(1), alpha=0.7, linewidths=0)

@@ -62,11 +62,7 @@ def draw(numbers: dict[str, Any], parts: Any) -> Figure:
     title(axes[0], "density, and 800 of the draws")
     for ax, energy, name in (
         (axes[1], target, "exact score"),
-        (
-            axes[2],
-            learned,
-            f"learned score: {100 * numbers['unexplained share']:.1f} % of E‖s‖² unexplained",
-        ),
+        (axes[2], learned, f"learned score: {100 * numbers['unexplained share']:.1f} % of E‖s‖² unexplained"),
     ):
         plots.landscape(energy, ax, EXTENT, show="density", bar=False)
         plots.score_field(energy, ax, EXTENT, points=17)

@@ -101,13 +101,7 @@ def check_count(owner: object, name: str, value: Any, least: int = 1) -> None:
 
 
 def check_number(
-    owner: object,
-    name: str,
-    value: Any,
-    low: float = 0.0,
-    high: float = math.inf,
-    *,
-    open_low: bool = False,
+    owner: object, name: str, value: Any, low: float = 0.0, high: float = math.inf, *, open_low: bool = False
 ) -> None:
     """Refuse an option that is not a finite number in [low, high], or (low, high] with `open_low`."""
     fine = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -12,8 +12,6 @@ from typing import Any
 
 from gibbsian.errors import ArgumentError, suggest
 
-__all__ = ["KINDS", "Entry", "classes", "describe", "entries", "find_class", "recipe_names", "recipe_text"]
-
 KINDS = {
     "recipes": "ready-made trainings: gibbsian train NAME",
     "data": "named data sets, toy laws and the steps that prepare them",

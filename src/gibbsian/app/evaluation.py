@@ -14,8 +14,6 @@ from gibbsian.placement import placement
 from gibbsian.random import stream
 from gibbsian.uses.draw import Drawn
 
-__all__ = ["evaluate_on", "held_out_part"]
-
 _ROWS = 1 << 14
 
 

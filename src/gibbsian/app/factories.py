@@ -11,8 +11,6 @@ from typing import Any
 from gibbsian.app import catalog
 from gibbsian.errors import ArgumentError
 
-__all__ = ["takes_a_list"]
-
 
 def _star(cls: type) -> inspect.Parameter | None:
     parameters = inspect.signature(cls.__init__).parameters.values()  # type: ignore[misc]

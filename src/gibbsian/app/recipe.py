@@ -39,17 +39,6 @@ from gibbsian.training.fit import fit
 from gibbsian.training.guard import Guard
 from gibbsian.training.trust import known_module
 
-__all__ = [
-    "DataSpec",
-    "EvaluateSpec",
-    "PretrainSpec",
-    "Recipe",
-    "SampleSpec",
-    "parse_recipe",
-    "recipe_source",
-    "split_comparison",
-]
-
 
 @dataclass(frozen=True)
 class DataSpec:

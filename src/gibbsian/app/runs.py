@@ -36,8 +36,6 @@ from gibbsian.training.run import Run
 from gibbsian.training.settings import Engine
 from gibbsian.uses.draw import draw_with_trace
 
-__all__ = ["free_folder", "open_run", "resume_run", "snapshots_of", "start_of", "train", "trained"]
-
 _SNAPSHOTS = 8
 _AT_HAND = 4 << 30  # bytes of training data that are put on the device as a whole
 

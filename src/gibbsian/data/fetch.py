@@ -14,8 +14,6 @@ from typing import Any
 
 from gibbsian.errors import DataError
 
-__all__ = ["cache_folder", "fetch"]
-
 
 def cache_folder() -> Path:
     """Where fetched files are kept."""

@@ -8,8 +8,6 @@ from torch import Tensor
 from gibbsian.errors import ArgumentError, DataError, ShapeError
 from gibbsian.random import require_generator
 
-__all__ = ["WithLabeled"]
-
 
 @dataclass(frozen=True, eq=False)
 class WithLabeled:

@@ -17,8 +17,6 @@ from gibbsian.data.toy import TOYS, toy
 from gibbsian.errors import ArgumentError, suggest
 from gibbsian.random import stream
 
-__all__ = ["NAMED", "Named", "load"]
-
 Get = Callable[[str], Path]  # the path of a file of a set
 
 

@@ -13,8 +13,6 @@ from gibbsian.data.steps import LOOK, VALUE_STEPS, Fitted, Step
 from gibbsian.errors import ArgumentError, DataError, suggest
 from gibbsian.random import stream
 
-__all__ = ["STEPS", "Prepared", "make_steps", "prepare"]
-
 STEPS: dict[str, type[Step]] = {cls.__name__.lower(): cls for cls in (*ROW_STEPS, *VALUE_STEPS)}
 
 

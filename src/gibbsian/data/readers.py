@@ -18,8 +18,6 @@ from torch import Tensor
 from gibbsian.data.sets import DataSet, Rows
 from gibbsian.errors import CapabilityError, DataError
 
-__all__ = ["read", "read_idx"]
-
 _INPUTS = ("x", "data", "images", "features", "arr_0")
 _LABELS = ("y", "labels", "label", "target", "targets", "class")
 _PARTS = {"train": "train", "test": "test"} | dict.fromkeys(("valid", "validation", "val", "dev"), "validation")

@@ -10,8 +10,6 @@ from gibbsian.data.sets import DataSet, Rows
 from gibbsian.data.steps import Fitted, Step
 from gibbsian.errors import ArgumentError, DataError
 
-__all__ = ["ROW_STEPS"]
-
 
 @dataclass(frozen=True)
 class Split(Step):

@@ -9,8 +9,6 @@ from torch import Tensor
 
 from gibbsian.errors import DataError
 
-__all__ = ["PARTS", "DataSet", "Rows"]
-
 PARTS = ("train", "validation", "test")
 
 

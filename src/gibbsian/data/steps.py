@@ -16,8 +16,6 @@ from gibbsian.data.sets import DataSet, Rows
 from gibbsian.data.transforms import binarize, dequantize
 from gibbsian.errors import ArgumentError, DataError
 
-__all__ = ["LOOK", "VALUE_STEPS", "Fitted", "Step"]
-
 Fitted = dict[str, Tensor]
 LOOK = 65536  # rows of an array on disk from which means and scales are taken
 

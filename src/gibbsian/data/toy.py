@@ -12,8 +12,6 @@ from torch import Tensor
 from gibbsian.errors import ArgumentError, suggest
 from gibbsian.random import require_generator
 
-__all__ = ["TOYS", "toy"]
-
 
 class _Draw:
     """Uniforms, normals and choices for `n` points from one generator."""

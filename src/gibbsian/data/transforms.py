@@ -6,8 +6,6 @@ from torch import Tensor
 from gibbsian.errors import ArgumentError, DataError
 from gibbsian.random import require_generator
 
-__all__ = ["binarize", "dequantize"]
-
 
 def binarize(x: Tensor, how: str, *, generator: torch.Generator | None = None, threshold: float = 0.5) -> Tensor:
     """Gray values in [0, 1] as {0, 1}.

@@ -12,8 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Gradients", "frozen", "gradients_of", "sum_of", "trainable", "with_gradients"]
-
 Gradients = dict[Tensor, Tensor]  # from a parameter to its gradient
 
 

@@ -25,8 +25,6 @@ from torch.nn.utils import parametrize
 
 from gibbsian.capabilities import Jet, TaylorModule
 
-__all__ = ["directional_derivatives", "has_taylor_rules", "propagate"]
-
 
 class Rule(NamedTuple):
     """How a layer maps jets, and for which settings of the layer that is known."""

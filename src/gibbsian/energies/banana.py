@@ -10,8 +10,6 @@ from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError
 from gibbsian.random import normals_like
 
-__all__ = ["Banana"]
-
 
 class Banana(Energy):
     """A Gaussian bent along a parabola: curved ridges, exact draws.

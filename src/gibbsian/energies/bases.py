@@ -11,16 +11,6 @@ from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, DomainError
 from gibbsian.random import require_generator
 
-__all__ = [
-    "Exponential",
-    "Factorized",
-    "IndependentGaussian",
-    "Uniform",
-    "base_bias",
-    "fitted_base",
-    "independent_units",
-]
-
 
 class IndependentGaussian(Energy):
     """Independent normals on any event shape: E(x) = Σ (x - μ)²/2σ²."""

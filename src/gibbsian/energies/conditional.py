@@ -16,8 +16,6 @@ from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DomainError, ShapeError
 from gibbsian.quadrature import log_integrals
 
-__all__ = ["ConditionalEnergy", "GivenEnergy"]
-
 _ROWS = 1 << 15  # pairs evaluated at a time in sums over y
 _MOST_STATES = 1 << 20
 

@@ -18,8 +18,6 @@ from gibbsian.energy import Energy, FunctionEnergy, log_z_of, mixture
 from gibbsian.errors import ArgumentError, DomainError, ShapeError
 from gibbsian.random import isolated, require_generator, stream
 
-__all__ = ["DistributionEnergy", "EnergyDistribution", "as_distribution", "as_energy"]
-
 
 def as_energy(source: Callable[[Tensor], Tensor] | Distribution, domain: Domain | None = None) -> Energy:
     """Use any callable or `nn.Module` that maps `(batch, *event)` to `(batch,)` as an energy over `domain`, or a

@@ -12,8 +12,6 @@ from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError
 from gibbsian.random import normals_like
 
-__all__ = ["DoubleWell"]
-
 
 class DoubleWell(Energy):
     """Two wells at x₀ = ±a with a barrier of height h between them, Gaussian in the other coordinates.

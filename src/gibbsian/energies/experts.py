@@ -17,8 +17,6 @@ from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError
 from gibbsian.random import normals, normals_like, require_generator, stream
 
-__all__ = ["ProductOfExperts", "StudentExperts"]
-
 
 class StudentExperts(Energy):
     """Student-t experts on linear responses z = Wx: subclasses say what W is, and how to solve with WᵀUW + C.

@@ -12,8 +12,6 @@ from gibbsian.errors import ArgumentError, ShapeError
 from gibbsian.random import stream
 from gibbsian.recorded import Recorded
 
-__all__ = ["ExponentialFamily", "Monomials"]
-
 
 def _probe(domain: Domain) -> Tensor:
     """A few events, to see what a feature map makes of them."""

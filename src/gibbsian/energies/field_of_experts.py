@@ -13,8 +13,6 @@ from gibbsian.energies.experts import StudentExperts
 from gibbsian.errors import ArgumentError, DivergenceError, ShapeError
 from gibbsian.random import stream
 
-__all__ = ["FieldOfExperts"]
-
 
 def cosines(size: int) -> Tensor:
     """The orthonormal cosine basis of size × size patches, `(size², size, size)`; the first is constant."""

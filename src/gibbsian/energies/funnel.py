@@ -10,8 +10,6 @@ from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError
 from gibbsian.random import normals_like
 
-__all__ = ["Funnel"]
-
 
 class Funnel(Energy):
     """Neal's funnel: v = x₀ ~ N(0, s²), and xᵢ | v ~ N(0, eᵛ) for the others.

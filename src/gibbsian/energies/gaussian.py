@@ -10,8 +10,6 @@ from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, ShapeError
 from gibbsian.random import normals_like
 
-__all__ = ["Gaussian"]
-
 
 class Gaussian(Energy):
     """N(μ, Σ) on R^d: E(x) = ½ (x - μ)ᵀ Σ⁻¹ (x - μ), log Z = (d/2) log 2π + ½ log det Σ.
@@ -50,11 +48,7 @@ class Gaussian(Energy):
         if int(info) != 0:
             raise ArgumentError("the covariance is not positive definite; add a multiple of the identity")
         factor = torch.linalg.cholesky(torch.cholesky_inverse(root))  # Σ⁻¹ = L Lᵀ
-        parts = {
-            "mean": mean.clone(),
-            "log_diagonal": factor.diagonal().log(),
-            "off_diagonal": factor.tril(-1),
-        }
+        parts = {"mean": mean.clone(), "log_diagonal": factor.diagonal().log(), "off_diagonal": factor.tril(-1)}
         for name, value in parts.items():
             if trainable:
                 self.register_parameter(name, nn.Parameter(value))

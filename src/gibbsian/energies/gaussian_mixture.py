@@ -10,8 +10,6 @@ from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, ShapeError
 from gibbsian.random import normals_like, require_generator
 
-__all__ = ["Bimodal", "GaussianMixture"]
-
 
 def _roots(covariance: Tensor, k: int, d: int) -> Tensor:
     """Cholesky factors `(k, d, d)` of one covariance for all components, or one for each; a number stands for its

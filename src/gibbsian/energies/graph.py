@@ -12,8 +12,6 @@ from gibbsian.errors import ArgumentError, CapabilityError, ShapeError
 from gibbsian.nets.graph import GraphNet
 from gibbsian.nets.layers import LayerOptions
 
-__all__ = ["GraphEnergy", "Graphs"]
-
 
 class Graphs(NamedTuple):
     """Several graphs at once: `edge_index` `(2, edges)` over all their nodes, `batch` `(nodes,)` the graph of

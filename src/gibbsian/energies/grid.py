@@ -8,8 +8,6 @@ from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, DomainError, ShapeError
 from gibbsian.random import require_generator
 
-__all__ = ["Grid"]
-
 
 def _units_of(table: Tensor) -> Categorical:
     """One categorical unit for every axis of a table."""

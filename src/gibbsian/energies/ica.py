@@ -15,8 +15,6 @@ from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, DataError, ShapeError
 from gibbsian.random import require_generator
 
-__all__ = ["ICA"]
-
 _CORNER = 0.1  # the rounding of the Laplace density at 0
 
 

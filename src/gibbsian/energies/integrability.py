@@ -5,8 +5,6 @@ from scipy.optimize import linprog
 
 from gibbsian.errors import ArgumentError
 
-__all__ = ["strength"]
-
 
 def _basis(vectors: np.ndarray, order: np.ndarray, tolerance: float) -> np.ndarray:
     """The greedy basis: vectors in the given order, each taken where it is independent of those before."""

@@ -12,8 +12,6 @@ from gibbsian.energies.tilted import standard_energy, standard_normals
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, ShapeError
 
-__all__ = ["LatentEnergy", "PosteriorEnergy"]
-
 
 class LatentEnergy(Energy):
     """A latent-variable model whose prior is an energy; as an energy it is that prior's.

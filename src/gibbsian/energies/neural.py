@@ -17,9 +17,6 @@ from gibbsian.nets.conv import ConvNet, ResidualNet
 from gibbsian.nets.layers import LayerOptions
 from gibbsian.nets.mlp import MLP
 
-__all__ = ["ConvEnergy", "MLPEnergy", "NeuralEnergy", "ResidualEnergy"]
-
-
 Where = Domain | int | tuple[int, ...]  # a number or shape stands for R^d
 
 

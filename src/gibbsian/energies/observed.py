@@ -9,8 +9,6 @@ from gibbsian.energies.experts import StudentExperts
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, ShapeError
 
-__all__ = ["Observed"]
-
 
 def _checked(observation: Tensor, mask: Tensor | None, event: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Observations `(rows, *event)`, and 1 where something was seen, 0 elsewhere."""

@@ -10,8 +10,6 @@ from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, ShapeError
 from gibbsian.random import normals_like, require_generator
 
-__all__ = ["MarginalParzen", "Parzen"]
-
 _BLOCK = 1 << 18  # numbers of a block of distances: they stay in the cache
 _ROWS = 1500  # rows that choose a bandwidth
 _FEW = 400  # of a column alone

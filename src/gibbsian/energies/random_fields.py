@@ -10,8 +10,6 @@ from gibbsian.energies.conditional import ConditionalEnergy
 from gibbsian.errors import ArgumentError, ShapeError
 from gibbsian.random import require_generator
 
-__all__ = ["ChainField", "LabelField"]
-
 
 class ChainField(ConditionalEnergy):
     """A chain of T labels given x: E(x, y) = -Σ_t u_t(x)[y_t] - Σ_t A[y_t, y_{t+1}] (a linear-chain random field).

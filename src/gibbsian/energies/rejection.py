@@ -7,14 +7,9 @@ from torch import Tensor
 
 from gibbsian.errors import ArgumentError
 
-__all__ = ["rejection_sample"]
-
 
 def rejection_sample(
-    n: int,
-    propose: Callable[[int], Tensor],
-    log_accept: Callable[[Tensor], Tensor],
-    generator: torch.Generator,
+    n: int, propose: Callable[[int], Tensor], log_accept: Callable[[Tensor], Tensor], generator: torch.Generator
 ) -> Tensor:
     """n draws from the density ∝ q(x)·exp(log_accept(x)), log_accept ≤ 0, from candidates `propose(m)` ~ q.
 

@@ -11,8 +11,6 @@ from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError
 from gibbsian.random import normals_like
 
-__all__ = ["Ring"]
-
 
 class Ring(Energy):
     """Mass around a circle (in d dimensions, a sphere) of radius R.

@@ -16,8 +16,6 @@ from gibbsian.errors import ArgumentError, ShapeError
 from gibbsian.nets.layers import LayerOptions
 from gibbsian.nets.sequence import AttentionNet, RecurrentNet
 
-__all__ = ["AttentionEnergy", "RecurrentEnergy"]
-
 
 def mask_of(index: Tensor, length: int) -> Tensor:
     """A mask `(batch, length)`, True for real entries, from lengths `(batch,)` or from a mask."""

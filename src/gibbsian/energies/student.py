@@ -10,8 +10,6 @@ from gibbsian.energies.gaussian import Gaussian
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError
 
-__all__ = ["StudentT"]
-
 
 class StudentT(Energy):
     """Multivariate Student-t with ν degrees of freedom: tails that fall as ‖x‖^-(ν+d).
@@ -36,12 +34,7 @@ class StudentT(Energy):
     df: Tensor
 
     def __init__(
-        self,
-        df: float = 3.0,
-        mean: Tensor | None = None,
-        scale: Tensor | None = None,
-        *,
-        trainable: bool = False,
+        self, df: float = 3.0, mean: Tensor | None = None, scale: Tensor | None = None, *, trainable: bool = False
     ) -> None:
         if not 0 < df < math.inf:
             raise ArgumentError(f"StudentT(df={df}): df must be positive and finite; its limit is energies.Gaussian")

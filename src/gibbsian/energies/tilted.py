@@ -14,8 +14,6 @@ from gibbsian.errors import ArgumentError, CapabilityError, DomainError, ShapeEr
 from gibbsian.placement import placement
 from gibbsian.random import require_generator
 
-__all__ = ["PushedEnergy", "TiltedEnergy"]
-
 _LOG_2PI = math.log(2 * math.pi)
 
 
@@ -65,12 +63,7 @@ class TiltedEnergy(Energy):
     """
 
     def __init__(
-        self,
-        base: Any,
-        tilt: Callable[[Tensor], Tensor],
-        domain: Domain | None = None,
-        *,
-        train_base: bool = False,
+        self, base: Any, tilt: Callable[[Tensor], Tensor], domain: Domain | None = None, *, train_base: bool = False
     ) -> None:
         super().__init__(_base_domain(base, domain))
         if not callable(tilt):

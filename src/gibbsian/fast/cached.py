@@ -5,8 +5,6 @@ from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-__all__ = ["weak_cache"]
-
 T = TypeVar("T")
 
 

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from gibbsian.fast.decompositions import cpu_decompositions
 
-__all__ = ["compiled", "compiled_copy"]
-
 
 def _backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Any:
     from torch._inductor.compile_fx import compile_fx

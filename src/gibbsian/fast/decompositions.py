@@ -6,8 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["cpu_decompositions"]
-
 _THIN = 4  # columns: a BLAS call costs up to ten times the arithmetic of so few
 
 

@@ -13,20 +13,6 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-__all__ = [
-    "CaptureError",
-    "CapturedChunk",
-    "capture",
-    "carry_over",
-    "first_cause",
-    "fixed_copy",
-    "milliseconds",
-    "moves",
-    "on_side_stream",
-    "renewed",
-    "tensors_of",
-]
-
 Result = TypeVar("Result")
 
 

@@ -7,8 +7,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["Logistic", "softplus_gap"]
-
 # product, bias and logistic function in one pass of oneDNN: what torch.compile emits for them on a CPU
 _FUSED = getattr(torch.ops.mkldnn, "_linear_pointwise", None) if torch.backends.mkldnn.is_available() else None
 

@@ -15,8 +15,6 @@ from gibbsian.errors import ArgumentError, CapabilityError, DomainError
 from gibbsian.kernels.base import Info, Kernel, event_view, masked, positive, schedule_values
 from gibbsian.kernels.langevin import Positions, normal_inputs
 
-__all__ = ["AnnealedLangevin"]
-
 
 class AnnealedInputs(NamedTuple):
     """Standard normals, the noise level, and what score and normals are multiplied with."""

@@ -20,8 +20,6 @@ from gibbsian.energy import Energy, ScoreField
 from gibbsian.errors import ArgumentError, CapabilityError, DomainError
 from gibbsian.random import normals
 
-__all__ = ["ChainState", "Info", "Kernel", "MoveInputs", "WalkState", "event_view", "gaussian_inputs", "positive"]
-
 
 class ChainState(NamedTuple):
     """Where the chains are, with the energy and score already computed there.

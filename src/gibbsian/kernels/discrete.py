@@ -30,8 +30,6 @@ from gibbsian.kernels.gibbs import site_count, site_view
 from gibbsian.random import uniforms
 from gibbsian.units import pick
 
-__all__ = ["DiscreteLangevin", "GibbsWithGradients"]
-
 
 def gains(domain: Domain, x: Tensor, score: Tensor) -> Tensor:
     """d: the first-order change of -E for every move, `(chains, sites)` or `(chains, sites, classes)`."""

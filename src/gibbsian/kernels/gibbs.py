@@ -17,8 +17,6 @@ from gibbsian.kernels.langevin import Positions
 from gibbsian.random import uniforms
 from gibbsian.units import pick
 
-__all__ = ["Gibbs", "SiteGibbs"]
-
 
 @dataclass(frozen=True)
 class Gibbs(Kernel):

@@ -24,8 +24,6 @@ from gibbsian.kernels.base import (
 )
 from gibbsian.kernels.integrators import Massive, Metric, Point, leapfrog
 
-__all__ = ["HMC", "MALA"]
-
 DIVERGENCE = 1000.0  # energy error of a trajectory beyond which it is called divergent
 
 

@@ -14,8 +14,6 @@ from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, DomainError, ShapeError
 from gibbsian.kernels.base import Kernel, masked, start_state
 
-__all__ = ["Metric", "Point", "bounce", "leapfrog", "reflect"]
-
 
 class Metric(NamedTuple):
     """A mass matrix M: identity, diagonal (event shape) or dense (numel × numel).

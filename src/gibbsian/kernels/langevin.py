@@ -15,8 +15,6 @@ from gibbsian.kernels.base import Info, Kernel, MoveInputs, event_view, masked, 
 from gibbsian.kernels.integrators import bounce, reflect, stop
 from gibbsian.random import normals
 
-__all__ = ["Langevin", "ShortRunLangevin"]
-
 
 class Positions(NamedTuple):
     """Positions alone: an unadjusted kernel needs nothing else."""

@@ -28,8 +28,6 @@ from gibbsian.kernels.base import (
 )
 from gibbsian.kernels.integrators import reflect
 
-__all__ = ["Independence", "Metropolis", "RandomWalk"]
-
 
 @dataclass(frozen=True)
 class RandomWalk(Kernel):

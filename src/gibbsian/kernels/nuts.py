@@ -15,19 +15,10 @@ from torch import Tensor
 
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError
-from gibbsian.kernels.base import (
-    ChainState,
-    Kernel,
-    event_view,
-    masked,
-    positive,
-    schedule_values,
-)
+from gibbsian.kernels.base import ChainState, Kernel, event_view, masked, positive, schedule_values
 from gibbsian.kernels.hmc import DIVERGENCE, MALA
 from gibbsian.kernels.integrators import Massive, Metric, Point, leapfrog
 from gibbsian.random import normals
-
-__all__ = ["NUTS", "NutsInfo"]
 
 BLOCK = 16  # leaves between two looks at whether any chain still grows, which on CUDA waits for the device
 

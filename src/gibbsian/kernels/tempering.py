@@ -15,8 +15,6 @@ from gibbsian.kernels.base import Info, Kernel, metropolis_test, where_chain
 from gibbsian.random import uniforms
 from gibbsian.trees import like_tuple
 
-__all__ = ["ParallelTempering"]
-
 
 class TemperingState(NamedTuple):
     """The inner kernel's state of all replicas (rows replica by replica), whose turn it is to swap, even or

@@ -27,8 +27,6 @@ from gibbsian.kernels.hmc import DIVERGENCE, MALA
 from gibbsian.kernels.integrators import Massive, Metric, Point, leapfrog, reflect
 from gibbsian.kernels.langevin import normal_inputs
 
-__all__ = ["UnderdampedLangevin"]
-
 
 class KineticState(NamedTuple):
     """Positions and momenta, with the score there and, for the adjusted form, the energy.

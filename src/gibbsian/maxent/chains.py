@@ -16,8 +16,6 @@ from gibbsian.partition.annealed import ais
 from gibbsian.random import require_generator
 from gibbsian.sampling.sample import sample
 
-__all__ = ["solve_by_chains"]
-
 
 def solve_by_chains(
     family: ExponentialFamily,

@@ -13,18 +13,6 @@ from torch import Tensor
 
 from gibbsian.errors import InfeasibleError
 
-__all__ = [
-    "Points",
-    "Problem",
-    "Solution",
-    "check_feasible",
-    "least_violation",
-    "log_law",
-    "minimize_dual",
-    "newton_direction",
-    "solve",
-]
-
 _LP_POINTS = 1 << 14  # points of the linear programmes
 _INSIDE = 1e-7  # the least share of the uniform law in a law with the moments that counts as inside
 _AT_THE_EDGE = (

@@ -16,8 +16,6 @@ from gibbsian.errors import ArgumentError, DomainError, EstimateWarning, Infeasi
 from gibbsian.maxent.dual import Points, Problem, Solution, least_violation, log_law, minimize_dual
 from gibbsian.quadrature import exponential, legendre, product_grid, quantiles, sinh
 
-__all__ = ["MOST_NUMBERS", "enumerated", "solve_by_quadrature"]
-
 MOST_NUMBERS = 1 << 26  # features of all points together: half a gigabyte
 _STEP = {1: 0.04, 2: 0.12, 3: 0.3}  # spacing in t
 _COARSE = {1: 0.1, 2: 0.35, 3: 0.8}  # while the scale is looked for

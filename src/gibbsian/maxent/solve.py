@@ -18,8 +18,6 @@ from gibbsian.maxent.chains import solve_by_chains
 from gibbsian.maxent.dual import Problem, Solution, solve
 from gibbsian.maxent.nodes import MOST_NUMBERS, enumerated, solve_by_quadrature
 
-__all__ = ["MaximumEntropy", "maximum_entropy"]
-
 METHODS = ("exact", "quadrature", "monte carlo")
 
 

@@ -4,8 +4,6 @@ from torch import Tensor
 
 from gibbsian.errors import ShapeError
 
-__all__ = ["amari_distance"]
-
 
 def amari_distance(unmixing: Tensor, mixing: Tensor) -> Tensor:
     """Amari distance between an unmixing W and the true mixing A, in [0, 1]: 0 iff P = WA has one entry a row and column.

@@ -7,8 +7,6 @@ from torch import Tensor
 
 from gibbsian.errors import ArgumentError, DataError, ShapeError
 
-__all__ = ["Reliability", "expected_calibration_error", "reliability_curve"]
-
 
 class Reliability(NamedTuple):
     """Mean confidence, accuracy and number of rows of each bin of confidence; NaN where a bin is empty."""

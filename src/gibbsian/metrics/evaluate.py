@@ -25,8 +25,6 @@ from gibbsian.partition.probability_flow import flow_log_likelihood
 from gibbsian.partition.quadrature import quadrature
 from gibbsian.random import stream
 
-__all__ = ["costly", "detection", "energies_of", "evaluate"]
-
 LIKELIHOODS = ("auto", "exact", "quadrature", "ais", "none")
 _EXACT = 1 << 22  # states that an exact sum may visit here: seconds
 _ROWS = 1 << 14  # that the base of annealing is fitted to

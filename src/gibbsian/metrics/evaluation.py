@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 from gibbsian.partition.base import LogZ
 from gibbsian.partition.likelihood import LogLikelihood
 
-__all__ = ["Baseline", "Classes", "Comparison", "Detection", "Evaluation", "summary"]
-
 
 class Baseline(NamedTuple):
     """The mean log-likelihood of the simplest model: what is to be beaten."""

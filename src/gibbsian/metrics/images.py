@@ -14,8 +14,6 @@ from torch import Tensor, nn
 from gibbsian.errors import ArgumentError, DataError, ShapeError
 from gibbsian.random import require_generator
 
-__all__ = ["FeatureDistance", "FeatureMoments", "feature_moments", "fid", "frechet_distance", "kid"]
-
 Images = Tensor | Iterable[Any]  # a tensor (n, *event), or an iterable of batches
 Extractor = Callable[[Tensor], Tensor]
 

@@ -12,8 +12,6 @@ from torch import Tensor
 
 from gibbsian.errors import ArgumentError, DataError, ShapeError
 
-__all__ = ["RocCurve", "aupr", "auroc", "fpr95", "roc_curve"]
-
 
 class RocCurve(NamedTuple):
     """False and true positive rates as the threshold falls, from (0, 0) to (1, 1), outside being positive."""

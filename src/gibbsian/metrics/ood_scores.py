@@ -10,8 +10,6 @@ from gibbsian.capabilities import Classifier, NoiseLevels
 from gibbsian.energy import Energy, ScoreField
 from gibbsian.errors import ArgumentError, CapabilityError
 
-__all__ = ["ood_scores"]
-
 
 def _energy(model: Any, x: Tensor) -> Tensor:
     with torch.no_grad():

@@ -12,8 +12,6 @@ from gibbsian.energy import Energy, ScoreField
 from gibbsian.errors import ArgumentError, DataError, DomainError, ShapeError
 from gibbsian.metrics.two_sample import as_rows, median_distance, squared_distances, tiles
 
-__all__ = ["kernel_stein_discrepancy"]
-
 
 def _imq(q: Tensor, c: float, beta: float) -> tuple[Tensor, Tensor, Tensor]:
     """φ(q) = (1 + q/c²)^β and its two derivatives."""

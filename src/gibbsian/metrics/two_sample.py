@@ -14,15 +14,6 @@ from torch import Tensor
 from gibbsian.errors import ArgumentError, DataError, ShapeError
 from gibbsian.random import require_generator
 
-__all__ = [
-    "TwoSampleTest",
-    "energy_distance",
-    "median_distance",
-    "mmd",
-    "sliced_wasserstein",
-    "two_sample_test",
-]
-
 _TILE = 512  # rows and columns of a block of the kernel matrix: its temporaries stay in the cache
 _MEDIAN_ROWS = 2000
 

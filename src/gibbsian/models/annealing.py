@@ -12,8 +12,6 @@ from gibbsian.energies.bases import Factorized
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError
 
-__all__ = ["AnnealedMachine", "PairwisePath", "VisiblePath"]
-
 
 class Machine(Protocol):
     """A model whose free energy and sweeps take an inverse temperature of its joint energy."""

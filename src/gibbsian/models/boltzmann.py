@@ -20,8 +20,6 @@ from gibbsian.models.pairwise import from_dense
 from gibbsian.random import require_generator, stream, uniforms
 from gibbsian.units import pick
 
-__all__ = ["BoltzmannMachine"]
-
 _MOST_HIDDEN = 16  # hidden states are enumerated: 65536 of them
 
 

@@ -15,8 +15,6 @@ from gibbsian.models.annealing import AnnealedMachine, VisiblePath
 from gibbsian.random import stream
 from gibbsian.units import Count, Natural, Softmax, Unit, as_unit, layer_noise
 
-__all__ = ["ClassificationRBM"]
-
 
 class ClassificationRBM(Energy):
     """An RBM over inputs x and labels y; as an energy it is that of x with label and hidden units summed out.
@@ -47,12 +45,7 @@ class ClassificationRBM(Energy):
     """
 
     def __init__(
-        self,
-        visible: int | Unit,
-        classes: int,
-        hidden: int | Unit,
-        *,
-        generator: torch.Generator | None = None,
+        self, visible: int | Unit, classes: int, hidden: int | Unit, *, generator: torch.Generator | None = None
     ) -> None:
         visible, hidden = copy.deepcopy(as_unit(visible, "visible")), copy.deepcopy(as_unit(hidden, "hidden"))
         if isinstance(classes, bool) or not isinstance(classes, int) or classes < 2:

@@ -9,8 +9,6 @@ from gibbsian.models.conditional.machine import ConditionalMachine
 from gibbsian.random import stream
 from gibbsian.units import Unit
 
-__all__ = ["GatedRBM"]
-
 
 class GatedRBM(ConditionalMachine):
     """Factored third-order machine over y given x: hidden units encode the transformation between the two.

@@ -11,8 +11,6 @@ from gibbsian.models.boltzmann import BoltzmannMachine
 from gibbsian.placement import check_together
 from gibbsian.random import require_generator
 
-__all__ = ["Hopfield", "Recall"]
-
 
 class Recall(NamedTuple):
     """What a recall returns.
@@ -71,12 +69,7 @@ class Hopfield(BoltzmannMachine):
         self.set_parameters(weight=upper + upper.T)
 
     def recall(
-        self,
-        cue: Tensor,
-        *,
-        update: str = "asynchronous",
-        steps: int = 100,
-        generator: torch.Generator | None = None,
+        self, cue: Tensor, *, update: str = "asynchronous", steps: int = 100, generator: torch.Generator | None = None
     ) -> Recall:
         """Descend from a cue until nothing changes, or `steps` sweeps are spent.
 

@@ -18,8 +18,6 @@ from gibbsian.models.boltzmann import BoltzmannMachine
 from gibbsian.models.pairwise import from_edges
 from gibbsian.random import require_generator, uniforms
 
-__all__ = ["Ising"]
-
 
 class Ising(Energy):
     """Ising lattice: neighbors along each axis are coupled, and sites of one color are resampled together.

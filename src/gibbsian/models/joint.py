@@ -9,8 +9,6 @@ from gibbsian.domains import Domain
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, ShapeError
 
-__all__ = ["JointEnergy"]
-
 
 class JointEnergy(Energy):
     """Any classifier with K logits f as an energy: E(x, y) = -f(x)[y], E(x) = -log Σ_y exp f(x)[y].

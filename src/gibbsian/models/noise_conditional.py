@@ -9,8 +9,6 @@ from gibbsian.domains import Domain, Real
 from gibbsian.energy import Energy, ScoreField
 from gibbsian.errors import ArgumentError, DomainError, ShapeError
 
-__all__ = ["EnergyAtLevel", "NoiseConditionalEnergy", "NoiseConditionalScore", "ScoreAtLevel"]
-
 
 def check_ladder(net: Any, domain: Any, sigmas: Any) -> Tensor:
     """Refuse what is no network, whole space and noise ladder; the ladder as a tensor of its own."""

@@ -12,8 +12,6 @@ from torch import Tensor
 from gibbsian.capabilities import Pairwise
 from gibbsian.errors import DivergenceError
 
-__all__ = ["from_dense", "from_edges"]
-
 
 def from_dense(weight: Tensor, bias: Tensor, low: Tensor) -> Pairwise:
     """The form of E = -½ xᵀWx - b·x with W symmetric."""

@@ -19,8 +19,6 @@ from gibbsian.models.rbm.hidden import HiddenMarginal
 from gibbsian.random import normals, quick_uniforms, require_generator, stream, uniforms
 from gibbsian.units.binary import below
 
-__all__ = ["SpikeSlabPath", "SpikeSlabRBM"]
-
 _LOG_2PI = math.log(2 * math.pi)
 
 

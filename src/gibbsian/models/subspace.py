@@ -15,8 +15,6 @@ from gibbsian.errors import check_count
 from gibbsian.models.annealing import AnnealedMachine, VisiblePath
 from gibbsian.random import require_generator, stream, uniforms
 
-__all__ = ["SubspaceRBM"]
-
 _LARGEST = 10  # subspace units whose patterns are enumerated behind a gate
 
 

@@ -11,8 +11,6 @@ from gibbsian.models.conditional.machine import ConditionalMachine
 from gibbsian.random import require_generator, stream
 from gibbsian.units import Gaussian, Unit, layer_noise
 
-__all__ = ["TemporalRBM"]
-
 
 class TemporalRBM(ConditionalMachine):
     """Conditional RBM over a frame v given the `order` frames u before it.
@@ -48,12 +46,7 @@ class TemporalRBM(ConditionalMachine):
     """
 
     def __init__(
-        self,
-        visible: int | Unit,
-        hidden: int | Unit,
-        order: int,
-        *,
-        generator: torch.Generator | None = None,
+        self, visible: int | Unit, hidden: int | Unit, order: int, *, generator: torch.Generator | None = None
     ) -> None:
         if isinstance(order, bool) or not isinstance(order, int) or order < 0:
             raise ArgumentError(f"TemporalRBM(order={order!r}): expected a number of past frames, 0 or more")

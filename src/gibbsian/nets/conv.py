@@ -12,8 +12,6 @@ from gibbsian.errors import ArgumentError
 from gibbsian.nets.layers import LayerOptions, Layers, sizes_of
 from gibbsian.recorded import Recorded
 
-__all__ = ["ConvNet", "ResidualNet", "WideResidualNet"]
-
 
 class ConvNet(Recorded):
     """Convolutions of stride two and a dense head: `(batch, channels, height, width)` → `(batch, outputs)`.

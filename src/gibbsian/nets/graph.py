@@ -10,8 +10,6 @@ from gibbsian.nets.layers import LayerOptions, Layers, sizes_of
 from gibbsian.nets.mlp import MLP
 from gibbsian.recorded import Recorded
 
-__all__ = ["GraphNet"]
-
 
 class GraphNet(Recorded):
     """Message passing with sums, so that the order of nodes and edges does not matter.

@@ -15,8 +15,6 @@ from torch.nn.utils.parametrizations import spectral_norm
 from gibbsian.errors import ArgumentError
 from gibbsian.random import isolated, stream
 
-__all__ = ["ACTIVATIONS", "LayerNorm", "LayerOptions", "Layers", "sizes_of"]
-
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "silu": nn.SiLU,
     "softplus": nn.Softplus,

@@ -11,8 +11,6 @@ from gibbsian.capabilities import Jet
 from gibbsian.nets.layers import LayerOptions, Layers, sizes_of
 from gibbsian.recorded import Recorded
 
-__all__ = ["MLP", "PairMLP"]
-
 
 class MLP(Recorded):
     """A multi-layer perceptron over flattened events: `(batch, *event)` → `(batch, outputs)`.

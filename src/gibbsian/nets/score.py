@@ -20,8 +20,6 @@ from gibbsian.nets.layers import Layers, sizes_of
 from gibbsian.nets.mlp import MLP
 from gibbsian.recorded import Recorded
 
-__all__ = ["LevelEnergy", "ScoreMLP", "ScoreUNet"]
-
 
 def level_features(sigma: Tensor, count: int) -> Tensor:
     """sin and cos of log σ at frequencies from ¼ to 4, `(batch, count)`."""

@@ -11,8 +11,6 @@ from gibbsian.nets.layers import LayerNorm, LayerOptions, Layers, sizes_of
 from gibbsian.nets.mlp import MLP
 from gibbsian.recorded import Recorded
 
-__all__ = ["AttentionNet", "RecurrentNet"]
-
 
 class RecurrentNet(Recorded):
     """Gated recurrent units, read at the last real entry: `(batch, length, features)` → `(batch, outputs)`.

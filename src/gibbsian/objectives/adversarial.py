@@ -14,8 +14,6 @@ from gibbsian.objectives.common import WHOLE_SPACE, finish, need_domain, need_en
 from gibbsian.objectives.samplers import FlowSampler, ImplicitSampler, SamplerKind
 from gibbsian.random import require_generator
 
-__all__ = ["Adversarial"]
-
 NAMED: dict[str, SamplerKind] = {"flow": FlowSampler(), "implicit": ImplicitSampler()}
 
 

@@ -25,18 +25,6 @@ from gibbsian.energy import Energy, ScoreField
 from gibbsian.errors import CapabilityError, DataError, DivergenceError, ShapeError
 from gibbsian.kernels.base import Kernel
 
-__all__ = [
-    "Batch",
-    "Loss",
-    "Objective",
-    "Step",
-    "SteppedObjective",
-    "check_finite",
-    "labels",
-    "observed",
-    "state_modules",
-]
-
 Batch = Tensor | Sequence[Tensor]
 
 

@@ -14,8 +14,6 @@ from gibbsian.objectives.common import finish
 from gibbsian.objectives.joint import check_classes
 from gibbsian.random import require_generator
 
-__all__ = ["ClassificationLikelihood"]
-
 
 @dataclass(frozen=True)
 class ClassificationLikelihood(Objective):

@@ -17,8 +17,6 @@ from gibbsian.objectives.persistent import PersistentContrastiveDivergence
 from gibbsian.objectives.starts import start_points
 from gibbsian.random import require_generator
 
-__all__ = ["Conditional"]
-
 
 @runtime_checkable
 class Splitting(Protocol):

@@ -25,8 +25,6 @@ from gibbsian.objectives.entropy import nearest_neighbor_entropy
 from gibbsian.random import require_generator
 from gibbsian.sampling.chunks import run_steps
 
-__all__ = ["ContrastiveDivergence"]
-
 
 class ReparametrizedScore(ScoreField):
     """The score of an energy with its graph, so that a sample is a function of the parameters."""

@@ -14,8 +14,6 @@ from gibbsian.objectives.base import Batch, Loss, Objective, observed
 from gibbsian.objectives.common import WHOLE_SPACE, finish, need_domain
 from gibbsian.random import require_generator
 
-__all__ = ["DenoisingScoreMatching", "MultiScaleDenoising"]
-
 ADVICE = "added noise leaves any smaller set: declare the energy over domains.Real"
 
 

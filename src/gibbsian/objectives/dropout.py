@@ -12,8 +12,6 @@ from gibbsian.objectives.base import Batch, Loss
 from gibbsian.objectives.joint import CrossEntropy
 from gibbsian.random import require_generator
 
-__all__ = ["DropoutCrossEntropy"]
-
 
 @dataclass(frozen=True)
 class DropoutCrossEntropy(CrossEntropy):

@@ -13,8 +13,6 @@ from gibbsian.objectives.common import finish, need_energy
 from gibbsian.objectives.noise import FittedNoise, given_noise
 from gibbsian.random import require_generator
 
-__all__ = ["EnergyMargin"]
-
 
 class MarginState(NamedTuple):
     """The noise that was fitted to the data, where outsiders are drawn from one."""

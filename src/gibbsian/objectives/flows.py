@@ -8,8 +8,6 @@ from torch import Tensor, nn
 from gibbsian.errors import CapabilityError
 from gibbsian.random import isolated, require_generator
 
-__all__ = ["Flow"]
-
 
 class Flow(nn.Module):
     """A neural spline flow in standardized coordinates: x = loc + scale·f(z), z ~ N(0, I).

@@ -13,8 +13,6 @@ from gibbsian.errors import CapabilityError, DataError, check_number
 from gibbsian.objectives.base import Batch, Loss, Objective, labels, observed
 from gibbsian.objectives.common import finish
 
-__all__ = ["CrossEntropy"]
-
 
 def check_classes(energy: Any, y: Tensor) -> None:
     """Refuse labels outside those of a classifier; -1 marks a row without one."""

@@ -13,8 +13,6 @@ from gibbsian.objectives.chains import check_kernel, walk
 from gibbsian.objectives.common import finish
 from gibbsian.random import require_generator
 
-__all__ = ["LatentLikelihood"]
-
 
 @dataclass(frozen=True)
 class LatentLikelihood(SteppedObjective):

@@ -12,19 +12,10 @@ from torch import Tensor
 from gibbsian.errors import check_count, check_number
 from gibbsian.kernels.base import Kernel
 from gibbsian.objectives.base import Batch, Loss, Objective, Step, SteppedObjective, observed
-from gibbsian.objectives.chains import (
-    check_chains,
-    check_kernel,
-    energy_gap,
-    exact_samples,
-    more_steps,
-    walk,
-)
+from gibbsian.objectives.chains import check_chains, check_kernel, energy_gap, exact_samples, more_steps, walk
 from gibbsian.objectives.common import finish, need_energy
 from gibbsian.partition.exact import exact_log_z
 from gibbsian.random import require_generator
-
-__all__ = ["ExactLikelihood", "MonteCarloLikelihood"]
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,6 @@ from gibbsian.errors import ArgumentError, CapabilityError, DomainError
 from gibbsian.objectives.flows import Flow, spread
 from gibbsian.random import isolated
 
-__all__ = ["FlowNoise", "GaussianNoise", "MarginalNoise", "MixtureNoise", "UniformNoise"]
-
 
 @dataclass(frozen=True)
 class FittedNoise(ABC):

@@ -17,8 +17,6 @@ from gibbsian.objectives.common import finish, need_energy
 from gibbsian.objectives.noise import NAMED, FittedNoise, FlowNoise, easy_noise, given_noise
 from gibbsian.random import require_generator
 
-__all__ = ["NoiseContrastive"]
-
 
 class LearnedLogZ(nn.Module):
     """c, the log partition function as a parameter."""

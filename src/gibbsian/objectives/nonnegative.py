@@ -21,8 +21,6 @@ from gibbsian.objectives.common import accumulated, finish, need_domain, need_th
 from gibbsian.objectives.score import TracedObjective
 from gibbsian.random import require_generator
 
-__all__ = ["NonNegativeScoreMatching"]
-
 
 @dataclass(frozen=True)
 class NonNegativeScoreMatching(TracedObjective):

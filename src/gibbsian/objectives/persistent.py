@@ -29,8 +29,6 @@ from gibbsian.objectives.common import finish, need_energy
 from gibbsian.objectives.starts import Start, check_start_option, check_starts, start_points
 from gibbsian.random import require_generator
 
-__all__ = ["PersistentContrastiveDivergence"]
-
 
 class Chains(NamedTuple):
     """The persistent chains `(slots, *event)`, and where there are any: the fast weights as one vector, the

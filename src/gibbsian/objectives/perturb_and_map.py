@@ -17,8 +17,6 @@ from gibbsian.partition.maximize import attractive_flips, max_flow
 from gibbsian.partition.perturb import gumbels
 from gibbsian.random import require_generator
 
-__all__ = ["PerturbAndMAP"]
-
 LARGEST = 1 << 20  # states that are enumerated
 
 

@@ -6,8 +6,6 @@ from torch import Tensor
 
 from gibbsian.objectives.neighbors import NeighborObjective
 
-__all__ = ["MinimumProbabilityFlow"]
-
 
 @dataclass(frozen=True)
 class MinimumProbabilityFlow(NeighborObjective):

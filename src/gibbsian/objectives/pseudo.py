@@ -7,8 +7,6 @@ from torch import Tensor
 
 from gibbsian.objectives.neighbors import NeighborObjective
 
-__all__ = ["PseudoLikelihood"]
-
 
 @dataclass(frozen=True)
 class PseudoLikelihood(NeighborObjective):

@@ -16,8 +16,6 @@ from gibbsian.objectives.common import finish, need_energy
 from gibbsian.objectives.noise import NAMED, FittedNoise, FlowNoise, easy_noise
 from gibbsian.random import require_generator
 
-__all__ = ["Around", "Flips", "RankingContrastive"]
-
 
 @dataclass(frozen=True)
 class Proposal(ABC):

@@ -11,8 +11,6 @@ from gibbsian.errors import DomainError
 from gibbsian.objectives.base import Batch
 from gibbsian.objectives.neighbors import NeighborObjective
 
-__all__ = ["RatioMatching"]
-
 
 @dataclass(frozen=True)
 class RatioMatching(NeighborObjective):

@@ -13,8 +13,6 @@ from gibbsian.errors import ArgumentError, CapabilityError, check_number
 from gibbsian.objectives.base import Batch, Loss, Objective, Step, SteppedObjective, observed
 from gibbsian.random import quick_uniforms, require_generator
 
-__all__ = ["Binarized", "Blurred", "Redrawn"]
-
 
 @dataclass(frozen=True)
 class Redrawn(SteppedObjective):

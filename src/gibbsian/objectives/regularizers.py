@@ -19,8 +19,6 @@ from gibbsian.fast.compiled import compiled_copy
 from gibbsian.objectives.base import Batch, Loss, Objective, Step, SteppedObjective, observed
 from gibbsian.objectives.common import finish
 
-__all__ = ["Centered", "Sparsity", "WeightDecay"]
-
 
 @dataclass(frozen=True)
 class WeightDecay(Objective):

@@ -23,8 +23,6 @@ from gibbsian.objectives.chains import walk
 from gibbsian.objectives.flows import Flow, spread
 from gibbsian.random import isolated, require_generator
 
-__all__ = ["FlowSampler", "ImplicitSampler"]
-
 
 @dataclass(frozen=True)
 class SamplerKind(ABC):

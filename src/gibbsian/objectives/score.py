@@ -25,8 +25,6 @@ from gibbsian.objectives.base import Batch, Loss, Objective, observed
 from gibbsian.objectives.common import ADVICE, WHOLE_SPACE, accumulated, finish, need_domain, need_third_derivative
 from gibbsian.random import require_generator
 
-__all__ = ["ExplicitScoreMatching", "ImplicitScoreMatching"]
-
 
 @dataclass(frozen=True)
 class ExplicitScoreMatching(Objective):

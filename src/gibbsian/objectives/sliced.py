@@ -11,8 +11,6 @@ from gibbsian.objectives.base import Batch, Loss, Objective, observed
 from gibbsian.objectives.common import ADVICE, WHOLE_SPACE, finish, need_domain, need_third_derivative
 from gibbsian.random import require_generator
 
-__all__ = ["SlicedScoreMatching"]
-
 
 @dataclass(frozen=True)
 class SlicedScoreMatching(Objective):

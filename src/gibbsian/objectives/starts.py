@@ -11,8 +11,6 @@ from gibbsian.errors import ArgumentError, CapabilityError, check_choice
 from gibbsian.kernels.base import where_chain
 from gibbsian.random import require_generator
 
-__all__ = ["like_classes", "start_points"]
-
 STARTS = ("reference", "data", "gaussian", "smooth")
 Start = str | Mapping[str, float]
 

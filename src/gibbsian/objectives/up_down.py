@@ -13,8 +13,6 @@ from gibbsian.objectives.chains import more_steps
 from gibbsian.objectives.common import finish
 from gibbsian.random import require_generator
 
-__all__ = ["UpDown"]
-
 
 @dataclass(frozen=True)
 class UpDown(SteppedObjective):

@@ -16,8 +16,6 @@ from gibbsian.objectives.regularizers import center
 from gibbsian.objectives.starts import start_points
 from gibbsian.random import require_generator
 
-__all__ = ["VariationalLikelihood"]
-
 
 class LayerChains(NamedTuple):
     """The persistent chains layer by layer, visible units first; with centering the offsets μ of every layer."""

@@ -12,8 +12,6 @@ from gibbsian.errors import ArgumentError, check_number
 from gibbsian.objectives.base import Batch, Loss, Objective, Step, SteppedObjective, state_modules
 from gibbsian.objectives.common import finish
 
-__all__ = ["Weighted"]
-
 
 @dataclass(frozen=True)
 class Weighted(SteppedObjective):

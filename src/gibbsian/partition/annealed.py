@@ -21,8 +21,6 @@ from gibbsian.placement import placement
 from gibbsian.progress import progress_bar
 from gibbsian.random import require_generator
 
-__all__ = ["ais"]
-
 
 def ais(
     energy: Energy,

@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DivergenceError
 
-__all__ = ["LogZ", "Parameters", "exactly", "require_energy"]
-
 
 class Parameters:
     """The parameters that a model had, and whether they are still the same; copies remember nothing.

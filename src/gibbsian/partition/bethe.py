@@ -14,8 +14,6 @@ from gibbsian.partition.base import LogZ
 from gibbsian.partition.messages import propagate
 from gibbsian.partition.pairwise import pairwise
 
-__all__ = ["bethe"]
-
 
 def bethe(energy: Energy, *, damping: float = 0.5, steps: int = 1000, tolerance: float = 1e-10) -> LogZ:
     """The Bethe approximation of log Z of a machine with two-valued units.

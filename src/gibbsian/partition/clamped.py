@@ -16,8 +16,6 @@ from gibbsian.partition.base import require_energy
 from gibbsian.progress import progress_bar
 from gibbsian.random import require_generator
 
-__all__ = ["Clamped", "clamped_ais"]
-
 
 class Clamped(NamedTuple):
     """log Σ_h exp(-E(v, h)) of every row, with the standard error of each by the delta method."""

@@ -17,8 +17,6 @@ from gibbsian.partition.likelihood import LogLikelihood, likelihood_of
 from gibbsian.progress import progress_bar
 from gibbsian.random import require_generator
 
-__all__ = ["ais_each", "conditional_log_likelihood"]
-
 
 def ais_each(
     machine: ConditionedModel,

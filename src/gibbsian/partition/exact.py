@@ -20,19 +20,12 @@ from gibbsian.partition.base import LogZ, exactly, refuse_nan, require_energy
 from gibbsian.placement import placement
 from gibbsian.progress import progress_bar
 
-__all__ = ["LogZEach", "exact", "exact_each", "exact_log_z", "smallest_marginal"]
-
 LIMIT = 1 << 30  # states; minutes to an hour on one core
 LIMIT_EACH = 1 << 20  # states for every input
 
 
 def exact(
-    energy: Energy,
-    *,
-    rows: int = 1 << 14,
-    limit: int = LIMIT,
-    total: int | None = None,
-    progress: bool | None = None,
+    energy: Energy, *, rows: int = 1 << 14, limit: int = LIMIT, total: int | None = None, progress: bool | None = None
 ) -> LogZ:
     """log Z by summing over every state, in blocks: 2^25 states never mean 2^25 rows in memory.
 

@@ -20,8 +20,6 @@ from gibbsian.partition.clamped import clamped_ais
 from gibbsian.partition.exact import exact, exact_each
 from gibbsian.partition.quadrature import quadrature
 
-__all__ = ["LogLikelihood", "clamped_log_likelihood", "likelihood_of", "log_likelihood", "log_z_for"]
-
 _BLOCK = 1 << 14  # rows evaluated at a time
 _REACH = 1 << 25  # states of an exact sum that nobody asked for by name: seconds to a minute
 _DIMENSIONS = 3  # of quadrature

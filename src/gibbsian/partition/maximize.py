@@ -13,8 +13,6 @@ from torch import Tensor
 
 from gibbsian.capabilities import Pairwise
 
-__all__ = ["Maxima", "attractive_flips", "max_flow"]
-
 _CAPACITY = 1 << 29  # scipy's flows are 32-bit integers; residual capacities may double
 
 

@@ -15,8 +15,6 @@ from gibbsian.partition.base import LogZ
 from gibbsian.partition.pairwise import pairwise
 from gibbsian.random import stream
 
-__all__ = ["mean_field"]
-
 
 def mean_field(
     energy: Energy,

@@ -17,8 +17,6 @@ from torch.nn.functional import softplus
 from gibbsian.capabilities import Pairwise
 from gibbsian.errors import ArgumentError
 
-__all__ = ["Beliefs", "propagate"]
-
 
 class Beliefs(NamedTuple):
     """Where message passing ended.

@@ -3,8 +3,6 @@
 from gibbsian.capabilities import Pairwise, PairwiseModel, require
 from gibbsian.energy import Energy
 
-__all__ = ["pairwise"]
-
 
 def pairwise(energy: Energy) -> Pairwise:
     """All units of a machine, hidden ones too, as {0, 1} units with the same log Z.

@@ -24,8 +24,6 @@ from gibbsian.partition.base import require_energy
 from gibbsian.placement import placement
 from gibbsian.trees import like_tuple
 
-__all__ = ["GeometricPath", "path_of", "single"]
-
 
 def single(noise: Any) -> Any:
     """The random numbers of the first of some steps."""
@@ -166,12 +164,7 @@ class GeometricPath(Path):
 
 
 def path_of(
-    energy: Energy,
-    data: Tensor | None,
-    base: "Energy | Tensor | None",
-    kernel: Kernel | None,
-    *,
-    stacklevel: int = 3,
+    energy: Energy, data: Tensor | None, base: "Energy | Tensor | None", kernel: Kernel | None, *, stacklevel: int = 3
 ) -> Path:
     """The path that suits an energy: its own, or the geometric one."""
     require_energy(energy)

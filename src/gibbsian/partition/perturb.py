@@ -18,8 +18,6 @@ from gibbsian.partition.pairwise import pairwise
 from gibbsian.placement import placement
 from gibbsian.random import require_generator
 
-__all__ = ["gumbels", "perturb_and_map"]
-
 _SMALL = 20 * math.log(2)  # log of the most states that are enumerated
 
 

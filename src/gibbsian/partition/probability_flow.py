@@ -27,8 +27,6 @@ from gibbsian.errors import ArgumentError, DataError, EstimateWarning
 from gibbsian.partition.likelihood import LogLikelihood, likelihood_of
 from gibbsian.random import require_generator
 
-__all__ = ["FlowLikelihood", "flow_log_likelihood"]
-
 _EXACT = 64  # dimensions up to which the divergence is taken exactly unless something else is asked for
 _BLOCK = 1 << 20  # numbers of one batch of exact divergences
 

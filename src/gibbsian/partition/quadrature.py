@@ -21,8 +21,6 @@ from gibbsian.partition.base import LogZ, refuse_nan, require_energy
 from gibbsian.placement import placement
 from gibbsian.quadrature import sinh, uniform_grid
 
-__all__ = ["quadrature"]
-
 _COARSE = {1: 401, 2: 81, 3: 33}  # nodes on an axis while the mass is looked for
 _FIRST = {1: 129, 2: 65, 3: 33}  # nodes on an axis of the first refinement
 _EDGE = -39.0  # log of the density at the ends of the range, relative to its maximum
@@ -258,14 +256,7 @@ def _first_nodes(d: int, enough: int, limit: int) -> int:
 
 
 def _refined(
-    density: _LogDensity,
-    center: Tensor,
-    scale: Tensor,
-    low: Tensor,
-    high: Tensor,
-    n: int,
-    tolerance: float,
-    limit: int,
+    density: _LogDensity, center: Tensor, scale: Tensor, low: Tensor, high: Tensor, n: int, tolerance: float, limit: int
 ) -> tuple[Tensor, Tensor, int]:
     """The log of the integral with n nodes on each axis, doubled until it is good enough; its error; and n."""
     while True:

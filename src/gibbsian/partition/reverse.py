@@ -20,8 +20,6 @@ from gibbsian.placement import placement
 from gibbsian.progress import progress_bar
 from gibbsian.random import require_generator
 
-__all__ = ["bounds", "raise_bound", "reverse_ais"]
-
 
 def reverse_ais(
     energy: Energy,

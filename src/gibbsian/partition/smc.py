@@ -19,8 +19,6 @@ from gibbsian.placement import placement
 from gibbsian.progress import progress_bar
 from gibbsian.random import require_generator
 
-__all__ = ["smc"]
-
 _THREE_SIGMA = 0.99865  # the normal law below three standard deviations
 
 
@@ -108,20 +106,9 @@ class _Population:
     """Islands of chains that are resampled by their weights, each on its own."""
 
     def __init__(
-        self,
-        islands: int,
-        chains: int,
-        threshold: float,
-        every: int | None,
-        generator: torch.Generator,
-        x: Tensor,
+        self, islands: int, chains: int, threshold: float, every: int | None, generator: torch.Generator, x: Tensor
     ) -> None:
-        self.shape, self.threshold, self.every, self.generator = (
-            (islands, chains),
-            threshold,
-            every,
-            generator,
-        )
+        self.shape, self.threshold, self.every, self.generator = ((islands, chains), threshold, every, generator)
         self.log_z = torch.zeros(islands, dtype=torch.float64, device=x.device)
         self.count = torch.zeros(islands, dtype=torch.long, device=x.device)
         self.steps = 0

@@ -27,8 +27,6 @@ from gibbsian.partition.base import LogZ
 from gibbsian.partition.messages import Beliefs, propagate
 from gibbsian.partition.pairwise import pairwise
 
-__all__ = ["tree_reweighted"]
-
 
 def tree_reweighted(
     energy: Energy,

@@ -17,16 +17,6 @@ from gibbsian.plots.style import INK, color, tidy
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = [
-    "ais_weights",
-    "energy_histogram",
-    "free_energies",
-    "free_energy_gap",
-    "hidden_activity",
-    "reliability",
-    "roc",
-]
-
 
 def energy_histogram(
     sets: Mapping[str, Tensor], ax: "Axes", *, bins: int = 50, clip: float = 0.0, label: str = "energy"

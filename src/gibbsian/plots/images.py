@@ -12,8 +12,6 @@ from gibbsian.errors import ArgumentError, ShapeError
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["filters", "image_grid", "reconstructions", "samples", "tile"]
-
 
 def tile(images: Tensor, columns: int | None = None, pad: float = math.nan) -> Tensor:
     """Images `(count, height, width)` or `(count, height, width, 3)` as one of `rows·(height+1) - 1` lines and

@@ -15,8 +15,6 @@ from gibbsian.sampling.trace import Trace
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["chains", "landscape", "score_field"]
-
 Extent = tuple[float, float] | tuple[float, float, float, float]
 
 

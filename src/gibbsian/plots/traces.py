@@ -13,8 +13,6 @@ from gibbsian.sampling.trace import Trace
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["ranks", "traces"]
-
 
 def _one(draws: Tensor | Trace, entry: int) -> Tensor:
     """One number of every draw, `(draws, chains)`."""

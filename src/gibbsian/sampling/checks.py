@@ -14,17 +14,6 @@ from gibbsian.kernels.base import ChainState, Kernel
 from gibbsian.placement import check_placement, check_together
 from gibbsian.sampling.trace import Trace
 
-__all__ = [
-    "check_counts",
-    "check_energies",
-    "check_kernel",
-    "check_resumable",
-    "check_start",
-    "clamp_mask",
-    "explained",
-    "report_divergence",
-]
-
 
 def check_kernel(kernel: Any, energy: Any) -> None:
     """Refuse what is no kernel, or none for this energy."""

@@ -13,8 +13,6 @@ from torch import Tensor
 from gibbsian.kernels.base import Info, Kernel, MetropolisInfo, judge
 from gibbsian.trees import is_named
 
-__all__ = ["Steps", "advance", "chunk_size", "one_step", "run_chunk", "run_steps", "stacked"]
-
 Steps = tuple[Any, list[Tensor], list[Info]]  # the state after some steps, and positions and info of each
 
 

@@ -22,8 +22,6 @@ from gibbsian.kernels.base import Kernel
 from gibbsian.sampling.chunks import one_step, run_chunk, run_steps
 from gibbsian.sampling.record import Record
 
-__all__ = ["CompiledSteps", "EagerSteps"]
-
 
 class EagerSteps:
     """Steps of a kernel on an energy, as PyTorch runs them."""

@@ -9,8 +9,6 @@ from torch import Tensor
 
 from gibbsian.errors import ArgumentError
 
-__all__ = ["StreamingMoments", "summarize"]
-
 
 def summarize(samples: Tensor) -> dict[str, Tensor]:
     """Mean, standard deviation, R-hat (rank-normalized, split), bulk and tail ESS and Monte-Carlo error.

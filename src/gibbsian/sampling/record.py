@@ -9,8 +9,6 @@ from gibbsian.kernels.base import Info
 from gibbsian.sampling.chunks import stacked
 from gibbsian.sampling.diagnostics import StreamingMoments
 
-__all__ = ["Record"]
-
 
 class _Cut(NamedTuple):
     """Where burn-in and thinning cut some steps: how many are burnt, which are kept, and their places in the record."""

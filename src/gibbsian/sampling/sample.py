@@ -28,8 +28,6 @@ from gibbsian.sampling.compiled import CompiledSteps, EagerSteps
 from gibbsian.sampling.record import Record
 from gibbsian.sampling.trace import Trace
 
-__all__ = ["sample"]
-
 
 def sample(
     energy: Any,

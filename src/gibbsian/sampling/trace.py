@@ -9,8 +9,6 @@ from gibbsian.errors import CapabilityError
 from gibbsian.kernels.base import Kernel
 from gibbsian.sampling.diagnostics import StreamingMoments, summarize
 
-__all__ = ["Trace"]
-
 
 @dataclass(frozen=True)
 class Trace:

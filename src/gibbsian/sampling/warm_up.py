@@ -19,8 +19,6 @@ from gibbsian.random import require_generator
 from gibbsian.sampling.checks import check_energies, check_start, clamp_mask
 from gibbsian.sampling.trace import Trace
 
-__all__ = ["WarmUp", "warm_up"]
-
 
 class WarmUp(NamedTuple):
     """The adapted kernel, and the trace to go on from: `sample(energy, warmed.kernel, warmed.trace, ...)`."""

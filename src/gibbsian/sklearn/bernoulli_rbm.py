@@ -24,8 +24,6 @@ from gibbsian.partition.likelihood import LogLikelihood, log_likelihood
 from gibbsian.random import stream
 from gibbsian.sklearn.common import FLOATS, constraints, gibbs_chains, is_fitted, seed_of, tensor
 
-__all__ = ["BernoulliRBM"]
-
 
 class _Best:
     """Scores of held-out rows, the parameters at the highest, and how many passes ago that was."""

@@ -26,8 +26,6 @@ from gibbsian.sklearn.common import FLOATS, EnergyEstimator, constraints, table,
 from gibbsian.training.pretrain import pretrain
 from gibbsian.units import Bernoulli, Gaussian
 
-__all__ = ["DBNClassifier", "JointEnergyClassifier"]
-
 
 class _EnergyClassifier(ClassifierMixin, EnergyEstimator):
     """Labels in, probabilities out; `energy_` is a `JointEnergy`."""

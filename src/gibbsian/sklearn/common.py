@@ -17,9 +17,6 @@ from gibbsian.models.rbm.machine import RBM
 from gibbsian.objectives.base import Objective
 from gibbsian.training.fit import fit
 
-__all__ = ["FLOATS", "Columns", "EnergyEstimator", "blockwise", "constraints"]
-__all__ += ["gibbs_chains", "is_fitted", "seed_of", "table", "tensor"]
-
 FLOATS = (np.float64, np.float32)  # precisions that are kept; other numbers become the first
 _BLOCK = 4096  # rows evaluated at a time
 

@@ -19,8 +19,6 @@ from gibbsian.random import stream
 from gibbsian.sampling.sample import sample
 from gibbsian.sklearn.common import FLOATS, EnergyEstimator, constraints, table, tensor
 
-__all__ = ["EnergyDensity"]
-
 
 @dataclass(eq=False, repr=False)
 class EnergyDensity(DensityMixin, EnergyEstimator):

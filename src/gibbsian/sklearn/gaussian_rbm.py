@@ -21,8 +21,6 @@ from gibbsian.random import stream
 from gibbsian.sklearn.common import FLOATS, EnergyEstimator, constraints, gibbs_chains, is_fitted, table, tensor
 from gibbsian.units import Gaussian
 
-__all__ = ["GaussianRBM"]
-
 _FIRST_SIGMA = 0.5
 _SUMMED = 10  # hidden units whose states are all summed in every update
 _LEAST_SIGMA = 0.05  # of a standardized column: a constant column would pull its σ to 0

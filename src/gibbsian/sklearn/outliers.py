@@ -18,8 +18,6 @@ from gibbsian.errors import ArgumentError
 from gibbsian.random import stream
 from gibbsian.sklearn.common import FLOATS, EnergyEstimator, blockwise, constraints, tensor
 
-__all__ = ["EnergyOutlierDetector"]
-
 _MARGINAL_ROWS = 500  # a column's law needs no more
 
 

@@ -10,8 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-__all__ = ["leaves", "replay", "require", "same", "untouched"]
-
 
 def require(condition: object, message: str) -> None:
     """Fail the check with a reason."""

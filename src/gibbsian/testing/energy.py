@@ -20,8 +20,6 @@ from gibbsian.random import require_generator
 from gibbsian.testing.common import replay, require, same, untouched
 from gibbsian.testing.invariance import check_invariance
 
-__all__ = ["check_energy"]
-
 _ENUMERABLE = 1 << 16
 
 

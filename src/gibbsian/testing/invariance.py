@@ -17,8 +17,6 @@ from gibbsian.kernels.base import Kernel
 from gibbsian.random import require_generator
 from gibbsian.sampling.sample import sample
 
-__all__ = ["InvarianceReport", "check_invariance", "paired_test"]
-
 _QUANTILES = (0.002, 0.01, 0.05, 0.15, 0.35, 0.5, 0.65, 0.85, 0.95, 0.99, 0.998)
 _COORDINATES = 64  # longer events are looked at along this many random directions
 _PRODUCTS = 100

@@ -16,8 +16,6 @@ from gibbsian.sampling.sample import sample
 from gibbsian.sampling.trace import Trace
 from gibbsian.testing.common import leaves, replay, require, same, untouched
 
-__all__ = ["check_kernel"]
-
 _STEPS = 23  # more than one chunk of most kernels, and not a multiple of it
 
 
@@ -112,14 +110,10 @@ def _check_seed(kernel: Kernel, energy: Any, x: Tensor, generator: torch.Generat
         first = _run(kernel, energy, x, _STEPS, generator)
         second = _run(kernel, energy, x, _STEPS, twin)
     require(same(_draws(first), _draws(second)), f"{name} gives another chain from the same generator state")
-    require(
-        bool((_draws(first) != x).any()),
-        f"{name} never moved in {_STEPS} steps; check it at a smaller step size",
-    )
+    require(bool((_draws(first) != x).any()), f"{name} never moved in {_STEPS} steps; check it at a smaller step size")
     third = _run(kernel, energy, x, _STEPS, generator)
     require(
-        not same(_draws(first), _draws(third)),
-        f"{name} gives the same chain whatever the generator; it must use it",
+        not same(_draws(first), _draws(third)), f"{name} gives the same chain whatever the generator; it must use it"
     )
     return first
 
@@ -133,10 +127,7 @@ def _check_shapes(kernel: Kernel, energy: Any, x: Tensor, trace: Trace, generato
     require(draws.dtype == x.dtype and draws.device == x.device, f"{name} changed dtype or device of the chains")
     for leaf in leaves(trace.state):
         known = leaf is None or isinstance(leaf, Tensor | int | float | bool)
-        require(
-            known,
-            f"{name}: the state holds a {type(leaf).__name__}; only tensors, numbers and None are saved",
-        )
+        require(known, f"{name}: the state holds a {type(leaf).__name__}; only tensors, numbers and None are saved")
         detached = not isinstance(leaf, Tensor) or not leaf.requires_grad
         require(detached, f"{name}: a tensor of the state requires a gradient, so memory grows with the chain")
     with torch.no_grad():
@@ -144,10 +135,7 @@ def _check_shapes(kernel: Kernel, energy: Any, x: Tensor, trace: Trace, generato
         state = kernel.init(target, x.detach().clone())
         inputs = kernel.draw(target, x, 1, replay(generator))
         after, _, acceptance, diverged = run_chunk(target, kernel, state, inputs)
-    require(
-        type(after) is type(state),
-        f"{name}.step returns a {type(after).__name__}, init a {type(state).__name__}",
-    )
+    require(type(after) is type(state), f"{name}.step returns a {type(after).__name__}, init a {type(state).__name__}")
     for field, value in (("acceptance", acceptance), ("diverged", diverged)):
         got = tuple(value.shape[1:])
         require(got == (len(x),), f"{name}: info.{field} has shape {got}, expected ({len(x)},)")

@@ -12,8 +12,6 @@ from gibbsian.objectives.base import Batch, Loss, Objective, observed, state_mod
 from gibbsian.random import require_generator
 from gibbsian.testing.common import leaves, replay, require, same, untouched
 
-__all__ = ["check_objective"]
-
 
 def check_objective(objective: Objective, energy: Any, batch: Batch, *, generator: torch.Generator) -> list[str]:
     """What `gibbsian.fit` relies on in an objective, apart from its gradient being the right one.
@@ -75,17 +73,11 @@ def _two_steps(objective: Objective, energy: Any, batch: Batch, generator: torch
 
 
 def _check_loss(name: str, loss: Any) -> None:
-    require(
-        isinstance(loss, Loss),
-        f"{name} returned a {type(loss).__name__}, expected a Loss(value, state, metrics)",
-    )
+    require(isinstance(loss, Loss), f"{name} returned a {type(loss).__name__}, expected a Loss(value, state, metrics)")
     for what, value in (("value", loss.value), ("other", loss.other)):
         if what == "other" and value is None:
             continue
-        require(
-            isinstance(value, Tensor) and value.dim() == 0,
-            f"{name}: loss.{what} must be a tensor of shape ()",
-        )
+        require(isinstance(value, Tensor) and value.dim() == 0, f"{name}: loss.{what} must be a tensor of shape ()")
         require(bool(torch.isfinite(value)), f"{name}: loss.{what} is {float(value.detach())}")
         require(value.requires_grad, f"{name}: loss.{what} cannot be differentiated")
     for key, value in loss.metrics.items():
@@ -98,8 +90,7 @@ def _check_state(name: str, state: Any) -> None:
     for leaf in leaves(state):
         known = leaf is None or isinstance(leaf, Tensor | nn.Module | int | float | bool | str)
         require(
-            known,
-            f"{name}: the state holds a {type(leaf).__name__}, which cannot be saved; use tensors or modules",
+            known, f"{name}: the state holds a {type(leaf).__name__}, which cannot be saved; use tensors or modules"
         )
         detached = not isinstance(leaf, Tensor) or not leaf.requires_grad
         require(detached, f"{name}: a tensor of the state carries a graph; detach it")

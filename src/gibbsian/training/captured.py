@@ -31,8 +31,6 @@ from gibbsian.training.job import Job
 from gibbsian.training.rows import TensorRows
 from gibbsian.training.steps import Outcome, Steps
 
-__all__ = ["CapturedSteps", "steps_of"]
-
 _WARM = 3  # eager steps first: they allocate the optimizer's state and what libraries set up lazily
 _BLOCK = 50  # steps in one graph, at most
 _LONG = 10.0  # milliseconds that a block may take: longer ones gain nothing, and their graphs grow

@@ -27,17 +27,6 @@ from gibbsian.training.renames import current_parts
 from gibbsian.training.serialize import describe, load_module, rebuild
 from gibbsian.trees import like_tuple
 
-__all__ = [
-    "freeze",
-    "prune",
-    "read_latest",
-    "read_tree",
-    "save_checkpoint",
-    "steps_saved",
-    "thaw",
-    "write_tree",
-]
-
 FORMAT = 1
 
 

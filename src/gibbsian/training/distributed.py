@@ -18,8 +18,6 @@ from torch import Tensor, nn
 
 from gibbsian.errors import ProcessError
 
-__all__ = ["World", "join"]
-
 
 @dataclass(frozen=True)
 class World:

@@ -10,8 +10,6 @@ from torch import Tensor, nn
 
 from gibbsian.errors import ArgumentError
 
-__all__ = ["Ema"]
-
 
 class Ema:
     """A copy of an energy whose parameters follow the trained ones slowly.

@@ -16,8 +16,6 @@ from gibbsian.errors import DataError, DomainError, PrecisionError, ShapeError
 from gibbsian.random import stream
 from gibbsian.trees import is_named
 
-__all__ = ["Feed", "place", "rows_of"]
-
 Check = Callable[[Any], None]
 
 

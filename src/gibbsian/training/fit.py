@@ -22,8 +22,6 @@ from gibbsian.training.run import Run
 from gibbsian.training.settings import Checkpoints, Engine, Logging, Settings
 from gibbsian.training.trust import trust as trust_modules
 
-__all__ = ["Guard", "Run", "fit", "load", "resume"]
-
 
 def fit(
     energy: Any,

@@ -20,8 +20,6 @@ import gibbsian
 from gibbsian.errors import CheckpointError
 from gibbsian.training import checkpoint
 
-__all__ = ["create", "read_config", "where"]
-
 
 def create(folder: Path, config: dict[str, Any], tree: dict[str, Any], device: torch.device) -> None:
     """Write configuration, environment and the first checkpoint; the folder appears whole or not at all."""

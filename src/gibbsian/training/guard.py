@@ -15,8 +15,6 @@ from typing import Any
 from gibbsian.errors import ArgumentError
 from gibbsian.objectives.base import Objective
 
-__all__ = ["Guard", "Monitor"]
-
 _MEASURED = ("loss", "gradient_norm", "energy_data", "energy_samples", "gap")
 _SUSTAINED = 3  # looks in a row at a tenth of an explosion that count as one
 _APART = 4.0  # standard deviations between the energies of data and samples: chains that keep up overlap with data

@@ -24,8 +24,6 @@ from gibbsian.training.optimize import Updates
 from gibbsian.training.run import Run
 from gibbsian.training.settings import Settings
 
-__all__ = ["Job"]
-
 
 class Job:
     """A run in progress: energy, objective, data, optimizer, average, guard and log."""

@@ -9,8 +9,6 @@ from gibbsian.random import stream
 from gibbsian.training import checkpoint, folder
 from gibbsian.training.job import Job
 
-__all__ = ["collect", "create_folder", "restore", "resume", "roll_back", "save", "snapshot"]
-
 logger = logging.getLogger("gibbsian")
 
 
@@ -28,11 +26,7 @@ def collect(job: Job) -> dict[str, Any]:
         "monitor": job.monitor.state() if job.monitor else None,
         "best": job.best,
         "lines": len(run.history),
-        "own": {
-            "state": run.state,
-            "chains": job.generator.get_state(),
-            "transform": feed.noise.get_state(),
-        },
+        "own": {"state": run.state, "chains": job.generator.get_state(), "transform": feed.noise.get_state()},
     }
 
 

@@ -13,8 +13,6 @@ from gibbsian.random import isolated, stream
 from gibbsian.training.feed import Check, Feed
 from gibbsian.training.rows import ArrayRows, DatasetRows, TensorRows
 
-__all__ = ["Loader", "make_feed"]
-
 
 @runtime_checkable
 class _Sampling(Protocol):

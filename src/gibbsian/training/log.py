@@ -8,8 +8,6 @@ from typing import Any
 
 from gibbsian.errors import ArgumentError, CapabilityError
 
-__all__ = ["Log", "read_log"]
-
 
 def _plain(value: Any) -> Any:
     """JSON has no NaN: numbers that are not finite are written as words."""

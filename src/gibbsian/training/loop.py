@@ -23,8 +23,6 @@ from gibbsian.training.run import Run
 from gibbsian.training.steps import Steps
 from gibbsian.training.validation import Validation
 
-__all__ = ["Hook", "train"]
-
 Hook = Callable[[Run], Any] | tuple[int, Callable[[Run], Any]]
 
 

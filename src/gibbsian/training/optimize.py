@@ -10,8 +10,6 @@ from torch import Tensor, nn
 from gibbsian.errors import ArgumentError, CheckpointError
 from gibbsian.training.settings import Settings
 
-__all__ = ["Updates", "build_optimizer", "rate_at"]
-
 _OFFERED = ("Adadelta", "Adagrad", "Adam", "Adamax", "AdamW", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD")
 _NAMES = {name.lower(): getattr(torch.optim, name) for name in _OFFERED}
 _FUSED = {"adam", "adamw", "sgd", "adagrad"}  # one kernel over all parameters: several times faster, CPU and CUDA

@@ -32,8 +32,6 @@ from gibbsian.training.fit import fit
 from gibbsian.training.loader import make_feed
 from gibbsian.training.run import Run
 
-__all__ = ["Encoded", "Layered", "pretrain"]
-
 
 @runtime_checkable
 class Layered(Protocol):
@@ -197,12 +195,7 @@ def _first_rows(
         objective.check(None, batch)  # of the data, not of the machine, which is still to be made
 
     feed = make_feed(
-        data,
-        options.get("batch_size", 128),
-        seed=seed,
-        device=device,
-        check=check,
-        transform=options.get("transform"),
+        data, options.get("batch_size", 128), seed=seed, device=device, check=check, transform=options.get("transform")
     )
     generator, batch = stream(seed, "first", device), feed.first()
     if isinstance(objective, Binarized):

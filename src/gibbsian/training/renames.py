@@ -6,8 +6,6 @@ A folder names modules, classes, arguments and weights; whoever moves or renames
 import re
 from typing import Any
 
-__all__ = ["current_fields", "current_name", "current_parts", "current_recipe", "current_spelling", "renamed_keys"]
-
 _MOVED = {  # modules that were moved, the longest match first
     "gibbsian.models.dbm_": "gibbsian.models.dbm.",
     "gibbsian.models.dbn_": "gibbsian.models.dbn.",

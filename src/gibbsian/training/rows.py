@@ -13,8 +13,6 @@ from gibbsian.errors import ArgumentError, DataError
 from gibbsian.random import isolated, stream
 from gibbsian.training.feed import Feed, place
 
-__all__ = ["ArrayRows", "DatasetRows", "Rows", "TensorRows"]
-
 _AT_HAND = 16384  # rows that an objective is shown before the first step
 
 

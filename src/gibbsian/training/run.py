@@ -9,8 +9,6 @@ from torch import Tensor
 from gibbsian.errors import CapabilityError
 from gibbsian.objectives.base import Objective
 
-__all__ = ["Run"]
-
 
 @dataclass
 class Run:

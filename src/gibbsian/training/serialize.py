@@ -27,8 +27,6 @@ from gibbsian.training.renames import current_fields, current_name, renamed_keys
 from gibbsian.training.trust import known_module
 from gibbsian.trees import is_named
 
-__all__ = ["describe", "load_module", "rebuild"]
-
 
 def _dotted(thing: Any) -> str:
     """`module:qualified.name` of a class or function that can be imported again."""
@@ -279,10 +277,7 @@ _KINDS = (  # of what JSON does not have; the first that holds a value describes
         lambda r, name, plain: getattr(torch, name),
     ),
     _Kind(
-        "$device",
-        _is(torch.device),
-        lambda w, v, path: {"$device": str(v)},
-        lambda r, name, plain: torch.device(name),
+        "$device", _is(torch.device), lambda w, v, path: {"$device": str(v)}, lambda r, name, plain: torch.device(name)
     ),
     _Kind(
         "$named",
@@ -291,10 +286,7 @@ _KINDS = (  # of what JSON does not have; the first that holds a value describes
         lambda r, name, plain: _import_class(name)(*r(plain["items"])),
     ),
     _Kind(
-        "$tuple",
-        _is(tuple),
-        lambda w, v, path: {"$tuple": w.each(v, path)},
-        lambda r, items, plain: tuple(r(items)),
+        "$tuple", _is(tuple), lambda w, v, path: {"$tuple": w.each(v, path)}, lambda r, items, plain: tuple(r(items))
     ),
     _Kind(
         "$dict",

@@ -7,8 +7,6 @@ from typing import Any
 from gibbsian.errors import ArgumentError
 from gibbsian.training.guard import Guard
 
-__all__ = ["Checkpoints", "Engine", "Logging", "Settings"]
-
 PRECISIONS = (None, "bf16", "tf32")
 
 

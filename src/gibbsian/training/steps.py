@@ -11,8 +11,6 @@ from gibbsian.objectives.base import Loss, Step
 from gibbsian.training.feed import rows_of
 from gibbsian.training.job import Job
 
-__all__ = ["Outcome", "Steps"]
-
 
 class Outcome(NamedTuple):
     """A loss whose gradients are in place, the rows that it is a mean over, and what diverged on the way."""

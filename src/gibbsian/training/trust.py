@@ -13,8 +13,6 @@ from types import ModuleType
 
 from gibbsian.errors import ArgumentError
 
-__all__ = ["known_module", "trust"]
-
 _OWN = {"gibbsian", "torch", "zuko"}
 
 

@@ -12,8 +12,6 @@ from gibbsian.training.checkpoint import freeze
 from gibbsian.training.feed import rows_of
 from gibbsian.training.job import Job
 
-__all__ = ["Validation"]
-
 
 class Validation:
     """A given function of the energy, or the objective's loss on held-out data, logged; and which was best.

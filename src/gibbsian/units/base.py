@@ -12,8 +12,6 @@ from gibbsian.errors import ArgumentError
 from gibbsian.random import normals, quick_uniforms, require_generator, uniforms
 from gibbsian.recorded import Recorded
 
-__all__ = ["Natural", "Unit", "layer_noise", "pick"]
-
 
 class Natural(NamedTuple):
     """Natural parameters of a layer: `linear` η and, for real-valued units, `precision` λ. They broadcast to

@@ -9,8 +9,6 @@ from gibbsian.domains import Domain
 from gibbsian.errors import ArgumentError
 from gibbsian.units.base import Natural, Unit
 
-__all__ = ["Bernoulli", "Spin", "as_unit"]
-
 
 def below(u: Tensor, p: Tensor, *, out: Tensor | None = None) -> Tensor:
     """1 where u < p, as floating numbers; written in place, seven times cheaper than (u < p).float()."""

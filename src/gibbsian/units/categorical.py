@@ -9,8 +9,6 @@ from gibbsian.domains import Domain
 from gibbsian.errors import ArgumentError
 from gibbsian.units.base import Natural, Unit, pick
 
-__all__ = ["Count", "Softmax"]
-
 
 class Softmax(Unit):
     """Categorical units, one-hot: p(vᵢ = k) = softmax_k(ηᵢₖ). Events are `(n, classes)`; η has n·classes entries.

@@ -9,8 +9,6 @@ from gibbsian.errors import ArgumentError
 from gibbsian.units.base import Natural, Unit
 from gibbsian.units.categorical import Count
 
-__all__ = ["Joined"]
-
 
 class Joined(Unit):
     """Layers side by side as one: an event is the flat vector of their events, in order.

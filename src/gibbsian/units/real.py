@@ -11,8 +11,6 @@ from gibbsian.domains import Domain
 from gibbsian.errors import ArgumentError, ShapeError
 from gibbsian.units.base import Natural, Unit
 
-__all__ = ["Gaussian", "Rectified"]
-
 _LOG_2PI = math.log(2 * math.pi)
 
 

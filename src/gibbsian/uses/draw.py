@@ -23,8 +23,6 @@ from gibbsian.sampling.sample import sample
 from gibbsian.sampling.trace import Trace
 from gibbsian.sampling.warm_up import warm_up
 
-__all__ = ["Drawn", "draw", "draw_with_trace", "suitable_kernel"]
-
 
 class Drawn(NamedTuple):
     """Draws, the chains they come from (None where there are none to look at), and how they were made."""

@@ -25,13 +25,7 @@ def _joint(model: Any) -> Any:
 
 
 def generate(
-    model: Any,
-    labels: Tensor,
-    kernel: Kernel,
-    steps: int,
-    *,
-    pool: Tensor | None = None,
-    generator: torch.Generator,
+    model: Any, labels: Tensor, kernel: Kernel, steps: int, *, pool: Tensor | None = None, generator: torch.Generator
 ) -> Tensor:
     """Draws of given classes `(len(labels), *event)`: `steps` steps of a kernel on E(·, y).
 

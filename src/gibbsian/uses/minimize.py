@@ -15,8 +15,6 @@ from gibbsian.errors import ArgumentError, CapabilityError, DivergenceError, Dom
 from gibbsian.kernels.base import masked
 from gibbsian.sampling.checks import check_start, clamp_mask
 
-__all__ = ["Minimum", "minimize"]
-
 CONTINUOUS, DISCRETE = ("lbfgs", "gradient"), ("icm", "beam", "enumerate")
 
 

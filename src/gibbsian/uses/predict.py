@@ -14,8 +14,6 @@ from gibbsian.random import require_generator
 from gibbsian.sampling.sample import sample
 from gibbsian.uses.minimize import Minimum, minimize
 
-__all__ = ["Interval", "predict", "predict_interval"]
-
 
 @runtime_checkable
 class ExactMode(Protocol):

@@ -15,8 +15,6 @@ from gibbsian.sampling.sample import sample
 from gibbsian.sampling.trace import Trace
 from gibbsian.uses.minimize import minimize
 
-__all__ = ["Restored", "denoise", "inpaint"]
-
 
 class Restored(NamedTuple):
     """The estimate `(batch, *event)`, and for posterior means the posterior's standard deviation (None for modes)."""

@@ -20,8 +20,6 @@ from gibbsian.errors import GibbsianError
 from gibbsian.random import stream
 from gibbsian.sampling.sample import sample
 
-__all__ = ["run"]
-
 _PACKAGES = (
     "torch",
     "numpy",
@@ -35,12 +33,7 @@ _PACKAGES = (
     "jinja2",
     "pooch",
 )
-_EXTRAS = {
-    "zuko": "flows",
-    "arviz-base": "arviz",
-    "tensorboard": "tensorboard",
-    "pyarrow": "parquet",
-}
+_EXTRAS = {"zuko": "flows", "arviz-base": "arviz", "tensorboard": "tensorboard", "pyarrow": "parquet"}
 
 
 def run(options: argparse.Namespace, rest: list[str]) -> int:

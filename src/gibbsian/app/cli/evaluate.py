@@ -6,8 +6,6 @@ from pathlib import Path
 
 from gibbsian.app.cli.show import Output
 
-__all__ = ["run"]
-
 
 def run(options: argparse.Namespace, rest: list[str]) -> int:
     """Judge, print, and keep what was found in the run folder."""

@@ -5,8 +5,6 @@ import argparse
 from gibbsian.app import catalog
 from gibbsian.app.cli.show import Output
 
-__all__ = ["run"]
-
 
 def run(options: argparse.Namespace, rest: list[str]) -> int:
     """Kinds as tables, single names in full."""

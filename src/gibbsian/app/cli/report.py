@@ -6,8 +6,6 @@ from pathlib import Path
 from gibbsian.app.cli.show import Output
 from gibbsian.app.cli.train import judge
 
-__all__ = ["run"]
-
 
 def run(options: argparse.Namespace, rest: list[str]) -> int:
     """Write the report; judge the model first where that has not been done."""

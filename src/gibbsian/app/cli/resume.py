@@ -8,8 +8,6 @@ from gibbsian.app.cli.show import Output
 from gibbsian.app.cli.train import compare, finish
 from gibbsian.errors import ArgumentError
 
-__all__ = ["run"]
-
 
 def run(options: argparse.Namespace, rest: list[str]) -> int:
     """Train on, judge, report."""

@@ -16,8 +16,6 @@ from gibbsian.placement import placement
 from gibbsian.random import stream
 from gibbsian.uses.draw import draw_with_trace
 
-__all__ = ["run"]
-
 
 def run(options: argparse.Namespace, rest: list[str]) -> int:
     """Draw, bring back to the data's units, write."""

@@ -13,8 +13,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["Output"]
-
 
 class Output:
     """Prints according to --json and --quiet; warnings become single lines on stderr."""

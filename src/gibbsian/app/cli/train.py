@@ -8,8 +8,6 @@ from pathlib import Path
 from gibbsian.app.cli.show import Output
 from gibbsian.errors import GibbsianError
 
-__all__ = ["compare", "finish", "judge", "run"]
-
 
 def run(options: argparse.Namespace, rest: list[str]) -> int:
     """Train, judge, report."""

@@ -20,8 +20,6 @@ from gibbsian.training import checkpoint
 from gibbsian.training.log import read_log
 from gibbsian.uses.draw import Drawn, draw_with_trace
 
-__all__ = ["evaluate_run", "final_samples", "write_report"]
-
 
 def write_report(folder: Path, *, fresh: bool = False, progress: bool | None = None) -> tuple[Path, dict[str, Any]]:
     """Write `report.html` into a run folder; returns its path and the evaluation it shows.

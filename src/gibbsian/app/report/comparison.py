@@ -13,8 +13,6 @@ from gibbsian.app.runs import open_run, snapshots_of, trained
 from gibbsian.energy import Energy
 from gibbsian.plots import landscape
 
-__all__ = ["write_comparison"]
-
 
 def write_comparison(folder: Path, about: str, names: list[str], arguments: list[str]) -> tuple[Path, dict[str, Any]]:
     """Write `report.html` over runs in subfolders that have been judged; returns its path and what was found."""

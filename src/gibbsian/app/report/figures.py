@@ -18,10 +18,6 @@ from gibbsian.plots.style import COLOURS, INK, color, tidy
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = [
-    "agreement", "curve", "intervals", "marginals", "picture", "pixel_grid", "plane", "svg",
-]  # fmt: skip
-
 # gray inks of the plots, in the page's own variables: dark mode and print follow by themselves
 _INKS = {shade: f"var(--c{i})" for i, shade in enumerate(COLOURS)} | {
     "#404040": "var(--ink)",

@@ -16,8 +16,6 @@ from gibbsian.placement import placement
 from gibbsian.plots.style import color
 from gibbsian.uses.draw import Drawn
 
-__all__ = ["filter_pictures", "image_shape", "sample_pictures", "some_rows"]
-
 
 def image_shape(recipe: Recipe, prepared: Prepared) -> tuple[int, ...] | None:
     """The shape of pictures: what the recipe says, or that of the raw data where it looks like one."""

@@ -24,8 +24,6 @@ from gibbsian.random import stream
 from gibbsian.sampling.diagnostics import summarize
 from gibbsian.uses.draw import Drawn
 
-__all__ = ["cards", "chains", "classes", "command_of", "curves", "facts", "histogram", "likelihood", "outside", "speed"]
-
 _UNMIXED = "above 1.01: the chains have not forgotten where they began"
 _CURVES = {
     "loss": "the objective, averaged between two records",

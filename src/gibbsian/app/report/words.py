@@ -3,8 +3,6 @@
 import dataclasses
 from typing import Any
 
-__all__ = ["brief", "count", "duration", "render"]
-
 
 def render(template: str, context: dict[str, Any]) -> str:
     """A template of the package, filled in; a name that it needs and is not there is an error."""

@@ -18,8 +18,6 @@ from gibbsian.derivatives.known import with_gradients
 from gibbsian.fast.logistic import softplus_gap
 from gibbsian.units import Bernoulli, Gaussian, Natural, Unit, layer_noise
 
-__all__ = ["Phase", "Terms", "closed_contrast", "difference", "has_closed_contrast"]
-
 Terms = tuple[Tensor, ...]  # b(x), c(x), and where W depends on x what it is made of: (size,) or (rows, size)
 
 

@@ -27,8 +27,6 @@ from gibbsian.placement import check_together
 from gibbsian.random import require_generator
 from gibbsian.units import Count, Natural, Unit, as_unit, layer_noise
 
-__all__ = ["ConditionalMachine", "ConditionedMachine"]
-
 _MOST_STATES = 1 << 12  # of the hidden layer, where laws are summed for every input
 
 

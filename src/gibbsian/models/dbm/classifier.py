@@ -16,8 +16,6 @@ from gibbsian.random import stream
 from gibbsian.recorded import Recorded
 from gibbsian.units import Bernoulli
 
-__all__ = ["DBMClassifier", "DBMNetwork"]
-
 Drop = Callable[[Tensor, bool], Tensor]  # of values, and whether they are inputs
 
 

@@ -14,8 +14,6 @@ from gibbsian.models.rbm.path import RBMPath
 from gibbsian.random import require_generator
 from gibbsian.units import Natural, Unit
 
-__all__ = ["DoubledRBM"]
-
 
 class DoubledRBM(RBM):
     """An RBM that counts the input of its hidden layer `up` times and that of its visible layer `down` times.

@@ -14,8 +14,6 @@ from gibbsian.models.dbm.layers import LayeredMachine
 from gibbsian.random import require_generator
 from gibbsian.units import Bernoulli, layer_noise, pick
 
-__all__ = ["exact_hidden", "exact_mass", "exact_noise", "few_states"]
-
 _MOST_STATES = 16 * math.log(2)  # hidden states that are enumerated: 65536
 _MOST_NUMBERS = 1 << 22  # held at a time while they are
 

@@ -13,8 +13,6 @@ from torch.nn.functional import softplus
 
 from gibbsian.capabilities import LayerContrast
 
-__all__ = ["fused_phases"]
-
 
 def fused_phases(
     weights: Sequence[Tensor],

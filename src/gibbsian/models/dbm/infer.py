@@ -13,8 +13,6 @@ from gibbsian.models.dbm.exact import exact_hidden, exact_noise, few_states
 from gibbsian.models.dbm.layers import LayeredMachine
 from gibbsian.units import Natural, Unit
 
-__all__ = ["Posterior", "draw_hidden", "infer", "log_mass_bound"]
-
 
 class Posterior(NamedTuple):
     """What mean-field inference found, hidden layers from the bottom up.

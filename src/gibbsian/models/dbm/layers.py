@@ -14,8 +14,6 @@ from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError
 from gibbsian.units import Natural, Unit, layer_noise
 
-__all__ = ["LayeredMachine"]
-
 
 class LayeredMachine(Energy):
     """Conditionals, partial sums and half-sweeps of layers in a row.

@@ -26,8 +26,6 @@ from gibbsian.models.dbm.phases import phases, positive_phase
 from gibbsian.random import quick_uniforms, require_generator, stream
 from gibbsian.units import Bernoulli, Count, Unit, as_unit, layer_noise
 
-__all__ = ["DBM"]
-
 
 class DBM(LayeredMachine):
     """Deep Boltzmann machine of any depth; `forward(v)` is its free energy, its domain that of the visible units.

@@ -18,8 +18,6 @@ from gibbsian.random import require_generator
 from gibbsian.units import Bernoulli, Joined, Softmax, Unit, layer_noise
 from gibbsian.units import Spin as SpinUnit
 
-__all__ = ["LayerMarginal"]
-
 
 def stacked(units: Sequence[Unit]) -> Domain:
     """The domain of several layers in one event."""

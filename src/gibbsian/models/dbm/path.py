@@ -18,8 +18,6 @@ from gibbsian.models.rbm.path import visible_base
 from gibbsian.random import require_generator
 from gibbsian.units import Bernoulli, Natural, layer_noise
 
-__all__ = ["DBMPath"]
-
 
 def _mixed(natural: Natural, base: Natural, beta: Tensor) -> Natural:
     """β natural + (1-β) base."""

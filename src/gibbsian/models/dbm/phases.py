@@ -19,8 +19,6 @@ from gibbsian.models.dbm.infer import odd_term, start, statistic, update
 from gibbsian.models.dbm.layers import LayeredMachine
 from gibbsian.units import Bernoulli, Natural, layer_noise
 
-__all__ = ["Phase", "negative_phase", "phase_contrast", "phases", "positive_phase"]
-
 
 class Phase(NamedTuple):
     """Statistics φ of every layer, the visible one first, and what -log of their mass is on average.

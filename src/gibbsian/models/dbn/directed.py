@@ -13,8 +13,6 @@ from gibbsian.recorded import Recorded
 from gibbsian.units import Bernoulli, Natural, Unit, layer_noise
 from gibbsian.units.binary import below
 
-__all__ = ["Directed", "Upward", "draw", "layer_log_prob"]
-
 
 def layer_log_prob(unit: Unit, x: Tensor, bias: Tensor, input: Tensor) -> Tensor:
     """log p(x) of a layer with a bias (one for counts) and an input from its neighbor, `(batch,)`."""

@@ -21,8 +21,6 @@ from gibbsian.models.dbn.directed import Directed
 from gibbsian.units import Unit, layer_noise
 from gibbsian.units.binary import below
 
-__all__ = ["fused_sleep", "fused_wake"]
-
 
 def fused_wake(
     layers: Sequence[Directed], x: Tensor, generator: torch.Generator, *, compiled: bool = False

@@ -26,8 +26,6 @@ from gibbsian.models.rbm.path import RBMPath
 from gibbsian.random import require_generator, stream
 from gibbsian.units import Gaussian, Joined, Softmax, Unit, as_unit
 
-__all__ = ["DBN"]
-
 _PAIRS = 1 << 22  # pairs of states of two layers that the exact energy may enumerate
 _BLOCK = 1 << 12  # rows at a time where a row means many numbers
 
@@ -191,12 +189,7 @@ class DBN(Energy):
         return max(a + b for a, b in zip([0.0, *sizes[:-1]], sizes, strict=True)) <= math.log(_PAIRS)
 
     def log_mass_bound(
-        self,
-        x: Tensor,
-        *,
-        samples: int = 10,
-        generator: torch.Generator | None = None,
-        importance: bool = False,
+        self, x: Tensor, *, samples: int = 10, generator: torch.Generator | None = None, importance: bool = False
     ) -> Tensor:
         """A lower bound on log p(x) + log Z for every row, from stochastic up-passes: `(batch,)`.
 

@@ -12,8 +12,6 @@ from gibbsian.models.rbm.machine import RBM
 from gibbsian.random import stream
 from gibbsian.units import Bernoulli, Unit
 
-__all__ = ["can_tie", "classifier_of", "machine_of", "tie"]
-
 
 def machine_of(layers: Sequence[Directed], top: RBM, stage: int) -> RBM:
     """The RBM of two neighboring layers, with the network's own parameters: G, g and r of a directed layer."""
@@ -49,12 +47,7 @@ def tie(machine: RBM, below: Directed) -> None:
 
 
 def classifier_of(
-    layers: Sequence[Directed],
-    top: RBM,
-    labels: int,
-    classes: int,
-    domain: Domain,
-    generator: torch.Generator | None,
+    layers: Sequence[Directed], top: RBM, labels: int, classes: int, domain: Domain, generator: torch.Generator | None
 ) -> JointEnergy:
     """A feed-forward network of the means of every hidden layer and one linear layer of logits; the first `labels`
     visible units of the top machine, where there are any, are those of the label."""

@@ -19,8 +19,6 @@ from gibbsian.models.dbn.directed import Directed
 from gibbsian.models.dbn.fused import fused_sleep, fused_wake
 from gibbsian.units import Bernoulli
 
-__all__ = ["sleep_phase", "wake_phase"]
-
 
 def _plain_coins(layers: Sequence[Directed]) -> bool:
     return all(type(unit) is Bernoulli for layer in layers for unit in (layer.lower, layer.upper))

@@ -22,8 +22,6 @@ from torch.nn import functional as F
 
 from gibbsian.fast.logistic import Logistic
 
-__all__ = ["bernoulli_contrast", "one_of"]
-
 
 def one_of(logits: Tensor, u: Tensor) -> Tensor:
     """Rows with one 1, drawn from their softmax by inversion of uniforms u `(rows, 1)`."""

@@ -12,8 +12,6 @@ from torch.nn import functional as F
 from gibbsian.fast.logistic import Logistic
 from gibbsian.models.rbm.contrast import one_of
 
-__all__ = ["fused_contrast"]
-
 
 def fused_contrast(
     weight: Tensor,

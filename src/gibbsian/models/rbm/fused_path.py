@@ -9,8 +9,6 @@ from torch import Tensor
 from gibbsian.models.rbm.path import RBMPath, TwoLayers
 from gibbsian.units import Natural
 
-__all__ = ["BernoulliPath"]
-
 
 class BernoulliPath(RBMPath):
     """The same law, weights and random numbers as `RBMPath`, with buffers that are kept between calls.

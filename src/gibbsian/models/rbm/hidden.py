@@ -11,8 +11,6 @@ from torch import Tensor
 from gibbsian.domains import Domain
 from gibbsian.energy import Energy
 
-__all__ = ["HiddenMarginal"]
-
 
 class HiddenMarginal(Energy):
     """The hidden layer of a machine that has `hidden_energy`; `total` is the length of documents for counts."""

@@ -25,8 +25,6 @@ from gibbsian.models.rbm.path import RBMPath, visible_base
 from gibbsian.random import quick_uniforms, require_generator, stream
 from gibbsian.units import Bernoulli, Count, Gaussian, Joined, Natural, Softmax, Spin, Unit, as_unit, layer_noise
 
-__all__ = ["RBM"]
-
 
 class RBM(Energy):
     """Restricted Boltzmann machine; `forward(v)` is its free energy, its domain that of the visible units.

@@ -18,8 +18,6 @@ from gibbsian.models.annealing import AnnealedMachine
 from gibbsian.random import normals, require_generator, uniforms
 from gibbsian.units import Natural, Unit
 
-__all__ = ["Bridge", "RBMPath", "visible_base"]
-
 
 class TwoLayers(Protocol):
     """What is annealed: an RBM, or a machine that is one given its input."""
@@ -105,12 +103,7 @@ class Bridge(nn.Module):
         return self.rbm.gibbs_noise(x, steps, generator)
 
     def gibbs_sweep(
-        self,
-        x: Tensor,
-        noise: tuple[Tensor, ...],
-        clamp: Tensor | None,
-        beta: Tensor,
-        hidden: Natural | None = None,
+        self, x: Tensor, noise: tuple[Tensor, ...], clamp: Tensor | None, beta: Tensor, hidden: Natural | None = None
     ) -> Tensor:
         """h ~ p_β(h | v), then v ~ p_β(v | h) where not `clamp`."""
         with torch.no_grad():
