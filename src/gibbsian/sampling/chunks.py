@@ -4,7 +4,7 @@ They come from the caller's generator and enter as tensors, so eager and compile
 the CPU a run does not depend on how it is cut in chunks.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,17 +24,17 @@ def chunk_size(kernel: Kernel, x: Tensor) -> int:
     return max(1, min(100, (1 << 25) // x.numel())) if x.is_cuda else kernel.unroll
 
 
-def _per_step(inputs: Any) -> Iterator[Any]:
+def _per_step(inputs: Any) -> list[Any]:
     """Cut inputs with a leading step axis into the inputs of single steps."""
     parts = [_split(part) for part in inputs]
     make = type(inputs)._make if is_named(type(inputs)) else tuple
-    yield from map(make, zip(*parts, strict=True))
+    return [make(one) for one in zip(*parts, strict=True)]  # no generator: the compiler of Python 3.13 trips over it
 
 
 def _split(part: Any) -> Any:
     if isinstance(part, Tensor):
         return part.unbind(0)
-    return list(_per_step(part)) if isinstance(part, tuple) else part
+    return _per_step(part) if isinstance(part, tuple) else part
 
 
 def one_step(energy: Any, kernel: Kernel, state: Any, inputs: Any) -> tuple[Any, Any]:
