@@ -1,7 +1,8 @@
 """What a model may know about itself, besides its energy: one small protocol for each thing.
 
 Whoever needs one asks for it (`isinstance(model, Sampleable)`, or `require`), and never for a class by name. A model
-has a capability by having its methods; nothing has to be registered or inherited.
+has a capability by having its methods; nothing has to be registered or inherited. What is no method is a plain value:
+from Python 3.12 on `isinstance` does not see the tensors and modules of a module.
 """
 
 import inspect
@@ -189,7 +190,8 @@ class ConditionedModel(Protocol):
     """A law under several inputs at once, row i of x under input i and further rows through the inputs again: one log Z
     for every input."""
 
-    condition: Tensor  # (inputs, ...)
+    def inputs(self) -> Tensor:
+        """All of them, `(inputs, ...)`."""
 
     def repeated(self, times: int) -> Self:
         """The law for `times` rows of every input: rows 0, n, 2n, ... belong to the first of n inputs."""

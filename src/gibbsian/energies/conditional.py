@@ -162,6 +162,10 @@ class GivenEnergy(Energy):
         value = self.model.log_partition(self.condition)
         return value[0] if len(value) == 1 else value
 
+    def inputs(self) -> Tensor:
+        """Those it is under, `(inputs, ...)`."""
+        return self.condition
+
     def repeated(self, times: int) -> Self:
         """The energy for `times` rows of every input: rows 0, n, 2n, ... belong to the first of n inputs."""
         return type(self)(self.model, self.condition.repeat(times, *[1] * (self.condition.dim() - 1)))

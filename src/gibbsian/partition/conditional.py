@@ -39,10 +39,10 @@ def ais_each(
         progress: show a progress bar; by default on a terminal.
     """
     machine = require_inputs(machine)
-    generator = require_generator(generator, machine.condition.device)
+    generator = require_generator(generator, machine.inputs().device)
     if chains < 2:
         raise ArgumentError(f"chains={chains}: at least two runs for every input are needed for an error bar")
-    n, ladder = len(machine.condition), ladder_of(betas)
+    n, ladder = len(machine.inputs()), ladder_of(betas)
     path = require(machine.repeated(chains), Annealable, "ais_each", "use partition.exact_each").path()
     if path is None:
         raise CapabilityError(f"{type(machine).__name__} has no path for its units; use partition.exact_each")
@@ -76,7 +76,7 @@ def conditional_log_likelihood(
     >>> round(float(conditional_log_likelihood(model.given(past), v).value), 1)  # nearly uniform: -4 log 2
     -2.8
     """
-    energy, inputs = require_energy(machine), len(require_inputs(machine).condition)
+    energy, inputs = require_energy(machine), len(require_inputs(machine).inputs())
     energy.domain.check(v, "v")
     if len(v) != inputs:
         raise ShapeError(f"{inputs} inputs met {len(v)} rows; give one input for each row")

@@ -87,7 +87,7 @@ def exact_log_z(energy: Energy, *, rows: int = 1 << 14, limit: int = LIMIT) -> T
     if isinstance(energy, Normalized):
         return energy.log_z()
     dtype, device = placement(energy)
-    if isinstance(energy, ConditionedModel) and len(energy.condition) > 1:
+    if isinstance(energy, ConditionedModel) and len(energy.inputs()) > 1:
         return exact_each(energy, rows=rows, limit=limit).value.to(dtype)
     summed, domain = smallest_marginal(energy)
     _check(summed, domain, rows, limit)
@@ -125,7 +125,8 @@ def exact_each(machine: ConditionedModel, *, rows: int = 1 << 14, limit: int = L
     if isinstance(machine, Normalized):
         value = machine.log_z().reshape(-1).double()
         return LogZEach(value, torch.zeros_like(value.detach()), "exact sum")
-    like, n = machine.condition, len(machine.condition)
+    like = machine.inputs()
+    n = len(like)
     summed, domain = _smallest(machine)  # type: ignore[arg-type]
     if domain.log_size > math.log(limit) + 1e-9:
         raise DomainError(
@@ -153,9 +154,9 @@ def require_inputs(machine: object) -> ConditionedModel:
 
 def smallest_marginal(energy: Energy) -> tuple[Energy, Discrete]:
     """The energy whose enumeration gives log Z, and the domain to enumerate: the smallest of a model's marginals."""
-    if isinstance(energy, ConditionedModel) and len(energy.condition) > 1:
+    if isinstance(energy, ConditionedModel) and len(energy.inputs()) > 1:
         raise CapabilityError(
-            f"there are {len(energy.condition)} inputs and one log Z for each: use partition.exact_each or ais_each, "
+            f"there are {len(energy.inputs())} inputs and one log Z for each: use partition.exact_each or ais_each, "
             "or given() with one input"
         )
     return _smallest(energy)

@@ -162,7 +162,7 @@ def log_z_for(
 
 def _log_z_each(energy: Energy, x: Tensor, log_z: "LogZ | float | Tensor | None") -> tuple[Tensor, str] | None:
     """log Z of every row, where rows have different ones and none is given: under inputs, for documents of any length."""
-    if log_z is None and isinstance(energy, ConditionedModel) and len(energy.condition) > 1:
+    if log_z is None and isinstance(energy, ConditionedModel) and len(energy.inputs()) > 1:
         return exact_each(energy).value, "exact sum for every input"
     if not isinstance(energy.domain, Counts) or not _has_lengths(energy, x):
         return None

@@ -148,6 +148,10 @@ class ConditionedMachine(Energy):
         """b(x), `(size,)` or one a row."""
         return self.terms(len(self.condition))[0]
 
+    def inputs(self) -> Tensor:
+        """Those it is under, `(inputs, ...)`."""
+        return self.condition
+
     def repeated(self, times: int) -> Self:
         """The machine for `times` rows of every input: rows 0, n, 2n, ... belong to the first of n inputs."""
         return type(self)(self.machine, self.condition.repeat(times, *[1] * (self.condition.dim() - 1)))
