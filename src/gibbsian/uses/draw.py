@@ -118,7 +118,7 @@ def draw_with_trace(
         with torch.no_grad(), suppress(CapabilityError):  # only some members of its class can
             return Drawn(model.sample(n, generator=generator), None, "exact draws")
     chosen, tune = (kernel, False) if kernel is not None else _chosen(model, objective)
-    start = _anywhere(model, chosen, n, generator) if start is None else start
+    start = _starts(model, chosen, n, start, generator)
     return _by_chains(model, chosen, start, steps, clamp, generator, tune=tune, keep=keep, progress=progress)
 
 
@@ -138,8 +138,11 @@ def _kernels(objective: Objective | None) -> tuple[Kernel, ...]:
     return () if objective is None else objective.kernels()
 
 
-def _anywhere(model: Any, kernel: Kernel, n: int, generator: torch.Generator) -> Tensor:
-    """Reference draws of the domain, as wide as the widest noise where a kernel walks down its levels."""
+def _starts(model: Any, kernel: Kernel, n: int, start: Tensor | None, generator: torch.Generator) -> Tensor:
+    """Where chains begin: as said, else at reference draws of the domain, as wide as the widest noise where a kernel walks
+    down its levels."""
+    if start is not None:
+        return start
     x = model.domain.sample(n, generator=generator, dtype=placement(model)[0])
     return x * float(model.noise_levels()[0]) if isinstance(kernel, AnnealedLangevin) else x
 
