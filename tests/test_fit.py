@@ -584,7 +584,7 @@ def test_arguments_that_make_no_sense_are_refused(how, message):
     ],
 )
 def test_groups_of_settings_refuse_what_makes_no_sense(kind, how):
-    with pytest.raises(errors.ArgumentError, match=f"{kind.__name__}: {next(iter(how))}="):
+    with pytest.raises(errors.ArgumentError, match=rf"{kind.__name__}\({next(iter(how))}="):
         kind(**how)
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from gibbsian.errors import ArgumentError
+from gibbsian.errors import ArgumentError, check_count, check_number
 from gibbsian.objectives.base import Objective
 
 _MEASURED = ("loss", "gradient_norm", "energy_data", "energy_samples", "gap")
@@ -63,8 +63,7 @@ class Guard:
 
     def __post_init__(self) -> None:
         for name in ("every", "snapshot_every", "snapshots", "tries", "patience"):
-            if getattr(self, name) < 1:
-                raise ArgumentError(f"Guard({name}={getattr(self, name)}): {name} is a whole number from 1 on")
+            check_count(self, name, getattr(self, name))
         if not self.explosion > 1:
             raise ArgumentError(f"Guard(explosion={self.explosion}): must be above 1, such as 1000")
         if not (0 < self.min_lr_factor <= self.lr_factor <= 1 <= self.steps_factor <= self.max_steps_factor):
@@ -72,8 +71,7 @@ class Guard:
                 "Guard: needs 0 < min_lr_factor <= lr_factor <= 1 <= steps_factor <= max_steps_factor; got "
                 f"{self.min_lr_factor}, {self.lr_factor}, {self.steps_factor}, {self.max_steps_factor}"
             )
-        if not self.penalty >= 0:
-            raise ArgumentError(f"Guard(penalty={self.penalty}): must be zero or more")
+        check_number(self, "penalty", self.penalty)
 
     def factors(self, tries: int) -> tuple[float, float]:
         """What learning rate and sampler steps are multiplied by after so many rollbacks."""

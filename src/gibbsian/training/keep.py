@@ -111,6 +111,14 @@ def roll_back(job: Job, reason: str | None) -> None:
             checkpoint.prune(run.folder, [s for s in checkpoint.steps_saved(run.folder) if s <= run.step])
 
 
+def _gathered(job: Job) -> dict[str, Any]:
+    """What is saved: with what every process has to itself."""
+    tree = collect(job)
+    tree["ranks"] = job.world.gather(checkpoint.freeze(tree.pop("own")))
+    job.saved_at = job.run.step
+    return tree
+
+
 def save(job: Job) -> None:
     """Write a checkpoint with the states of all processes, and remove old ones.
 
@@ -119,9 +127,7 @@ def save(job: Job) -> None:
     run = job.run
     if run.folder is None or job.saved_at == run.step or not job.finite():
         return
-    tree = collect(job)
-    tree["ranks"] = job.world.gather(checkpoint.freeze(tree.pop("own")))
-    job.saved_at = run.step
+    tree = _gathered(job)
     if job.world.first:
         checkpoint.save_checkpoint(run.folder, run.step, tree)
         past = [step for step in checkpoint.steps_saved(run.folder) if step <= run.step]
@@ -135,9 +141,7 @@ def create_folder(job: Job) -> None:
     run = job.run
     if run.folder is None:
         return
-    tree = collect(job)
-    tree["ranks"] = job.world.gather(checkpoint.freeze(tree.pop("own")))
-    job.saved_at = run.step
+    tree = _gathered(job)
     if job.world.first:
         rows = job.feed.rows
         config = {"energy": run.energy, "objective": job.original_objective, "settings": job.settings, "rows": rows}

@@ -67,7 +67,7 @@ def build_optimizer(
     if name in _FUSED and _can_be_fused(parameters, options):
         options["fused"] = True
     kind, rates = _NAMES[name], lr if isinstance(lr, tuple) else (lr,)
-    if capturable and not schedules and _can_be_captured(name, options):
+    if capturable and _can_be_captured(name, options, schedules):
         kind, own = (CapturableSGD, {"fused": False}) if name == "sgd" else (kind, {"capturable": True})
         options |= own
         rates = tuple(torch.tensor(rate, device=parameters[0].device) for rate in rates)  # changed in place
@@ -106,9 +106,9 @@ def _can_be_fused(parameters: list[nn.Parameter], options: dict[str, Any]) -> bo
     return plain and not {"fused", "foreach", "capturable", "differentiable"} & set(options)
 
 
-def _can_be_captured(name: str, options: dict[str, Any]) -> bool:
+def _can_be_captured(name: str, options: dict[str, Any], schedules: dict[str, Any]) -> bool:
     plain = not {"nesterov", "dampening", "maximize", "foreach", "differentiable"} & set(options)
-    return name in _CAPTURED and (name != "sgd" or plain)
+    return name in _CAPTURED and not schedules and (name != "sgd" or plain)
 
 
 def value_at(schedule: Any, step: int) -> float:

@@ -1,17 +1,8 @@
 """Layer-wise training: `pretrain` trains a deep model one machine at a time, each on what those below make of the data.
 
-A model takes part by five methods (the protocol `Layered`); `pretrain` itself knows no model:
-
-    stages()                        how many machines are trained, one after the other
-    check_stage(stage, batch)       refuse a batch of data (x, or (x, y)) that this stage cannot use
-    encode(stage, batch, generator) what the machine of this stage sees of a batch of data: drawn through the stages
-                                    below from the generator, or their means where that is None; without a graph
-    begin_stage(stage, batch)       the machine of this stage, an `Energy` such as an RBM, set to where it starts; `batch`
-                                    are encoded rows, for biases. Its parameters may be the model's own or new ones
-    end_stage(stage, machine)       take over what the machine has learned
-
-Stages are counted from 0. Batches are encoded on the fly, inside the step of the optimizer: the data set is held once,
-and every epoch sees new draws of the layers below, which is what the variational bound asks for.
+A model takes part by the five methods of `Layered`; `pretrain` itself knows no model. Stages are counted from 0. Batches are
+encoded on the fly, inside the step of the optimizer: the data set is held once, and every epoch sees new draws of the layers
+below, which is what the variational bound asks for.
 """
 
 from collections.abc import Sequence
@@ -35,7 +26,7 @@ from gibbsian.training.run import Run
 
 @runtime_checkable
 class Layered(Protocol):
-    """A model that is trained one machine at a time; see the head of this module."""
+    """A model that is trained one machine at a time."""
 
     domain: Domain
 
@@ -43,13 +34,15 @@ class Layered(Protocol):
         """How many machines there are to train."""
 
     def check_stage(self, stage: int, batch: Batch) -> None:
-        """Refuse data that this stage cannot use."""
+        """Refuse a batch of data (x, or (x, y)) that this stage cannot use."""
 
     def encode(self, stage: int, batch: Batch, generator: torch.Generator | None) -> Batch:
-        """What the machine of this stage sees of a batch: draws, or means without a generator."""
+        """What the machine of this stage sees of a batch of data: drawn through the stages below from the generator, or
+        their means where that is None; without a graph."""
 
     def begin_stage(self, stage: int, batch: Batch) -> Energy:
-        """The machine of this stage where its training starts; `batch` are encoded rows."""
+        """The machine of this stage, an `Energy` such as an RBM, set to where it starts; `batch` are encoded rows, for
+        biases. Its parameters may be the model's own or new ones."""
 
     def end_stage(self, stage: int, machine: Any) -> None:
         """Take over what the machine has learned."""

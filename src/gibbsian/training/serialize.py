@@ -115,10 +115,9 @@ class _Writer:
         self.modules: dict[int, int] = {}  # one that is used twice is rebuilt once
 
     def __call__(self, value: Any, path: str) -> Any:
-        if value is None or isinstance(value, bool | int | str):
+        value = _unwrapped(value)
+        if _is_plain(value):
             return value
-        if isinstance(value, np.integer | np.bool_):
-            return value.item()
         if isinstance(value, list):
             return self.each(value, path)
         if isinstance(value, dict) and all(map(_plain_key, value)):
@@ -141,6 +140,20 @@ class _Writer:
 
     def named(self, values: dict[str, Any], path: str) -> dict[str, Any]:
         return {name: self(value, f"{path}.{name}") for name, value in values.items()}
+
+    def pairs(self, values: dict[Any, Any], path: str) -> list[Any]:
+        return [[self(key, path), self(value, f"{path}.{key}")] for key, value in values.items()]
+
+
+def _unwrapped(value: Any) -> Any:
+    """A number of numpy as one of Python."""
+    if isinstance(value, np.floating):
+        return float(value)
+    return value.item() if isinstance(value, np.integer | np.bool_) else value
+
+
+def _is_plain(value: Any) -> bool:
+    return value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value))
 
 
 def _plain_key(key: Any) -> bool:
@@ -239,7 +252,7 @@ def _rebuild_dataclass(reader: _Reader, name: str, plain: dict[str, Any]) -> Any
 
 
 class _Kind(NamedTuple):
-    """A kind of value: how it is described, and how it is rebuilt from what follows its tag."""
+    """A kind of value that JSON does not have: how it is described, and how it is rebuilt from what follows its tag."""
 
     tag: str
     holds: Callable[[Any], bool]
@@ -247,69 +260,46 @@ class _Kind(NamedTuple):
     rebuild: Callable[[_Reader, Any, dict[str, Any]], Any]
 
 
-def _is(*types: type) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, types)
+def _kind(tag: str, types: Any, body: Callable[..., Any], rebuild: Callable[..., Any]) -> _Kind:
+    """A kind that is described by one thing after its tag."""
+    return _Kind(
+        tag,
+        lambda v: isinstance(v, types),
+        lambda w, v, path: {tag: body(w, v, path)},
+        lambda r, found, plain: rebuild(r, found),
+    )
 
 
-_KINDS = (  # of what JSON does not have; the first that holds a value describes it
-    _Kind(
-        "$float",
-        _is(float, np.floating),
-        lambda w, v, path: float(v) if math.isfinite(v) else {"$float": str(float(v))},
-        lambda r, text, plain: float(text),
-    ),
-    _Kind(
-        "$tensor",
-        _is(Tensor),
-        lambda w, v, path: {"$tensor": w.put(v.detach(), path)},
-        lambda r, path, plain: r.tensors[path],
-    ),
-    _Kind(
+_FUNCTIONS = (type, FunctionType, BuiltinFunctionType)
+_KINDS = (  # the first that holds a value describes it
+    _kind("$float", float, lambda w, v, path: str(float(v)), lambda r, text: float(text)),
+    _kind("$tensor", Tensor, lambda w, v, path: w.put(v.detach(), path), lambda r, path: r.tensors[path]),
+    _kind(
         "$array",
-        _is(np.ndarray),
-        lambda w, v, path: {"$array": w.put(torch.from_numpy(np.array(v)), path)},
-        lambda r, path, plain: r.tensors[path].numpy(),
+        np.ndarray,
+        lambda w, v, path: w.put(torch.from_numpy(np.array(v)), path),
+        lambda r, path: r.tensors[path].numpy(),
     ),
-    _Kind(
-        "$dtype",
-        _is(torch.dtype),
-        lambda w, v, path: {"$dtype": str(v).removeprefix("torch.")},
-        lambda r, name, plain: getattr(torch, name),
-    ),
-    _Kind(
-        "$device", _is(torch.device), lambda w, v, path: {"$device": str(v)}, lambda r, name, plain: torch.device(name)
-    ),
+    _kind("$dtype", torch.dtype, lambda w, v, path: str(v)[len("torch.") :], lambda r, name: getattr(torch, name)),
+    _kind("$device", torch.device, lambda w, v, path: str(v), lambda r, name: torch.device(name)),
     _Kind(
         "$named",
         lambda v: is_named(type(v)),
         lambda w, v, path: {"$named": _dotted(type(v)), "items": w.each(v, path)},
         lambda r, name, plain: _import_class(name)(*r(plain["items"])),
     ),
-    _Kind(
-        "$tuple", _is(tuple), lambda w, v, path: {"$tuple": w.each(v, path)}, lambda r, items, plain: tuple(r(items))
-    ),
-    _Kind(
-        "$dict",
-        _is(dict),
-        lambda w, v, path: {"$dict": [[w(key, path), w(item, f"{path}.{key}")] for key, item in v.items()]},
-        lambda r, pairs, plain: {r(key): r(item) for key, item in pairs},
-    ),
-    _Kind("$module", _is(nn.Module), _describe_module, _rebuild_module),
-    _Kind("$again", lambda v: False, _describe_module, lambda r, index, plain: r.modules[index]),
+    _kind("$tuple", tuple, lambda w, v, path: w.each(v, path), lambda r, items: tuple(r(items))),
+    _kind("$dict", dict, lambda w, v, path: w.pairs(v, path), lambda r, pairs: {r(key): r(v) for key, v in pairs}),
+    _Kind("$module", lambda v: isinstance(v, nn.Module), _describe_module, _rebuild_module),
     _Kind(
         "$dataclass",
         lambda v: is_dataclass(v) and not isinstance(v, type),
         lambda w, v, path: {"$dataclass": _dotted(type(v)), "fields": w.named(vars(v), path)},
         _rebuild_dataclass,
     ),
-    _Kind(
-        "$name",
-        _is(type, FunctionType, BuiltinFunctionType),
-        lambda w, v, path: {"$name": _dotted(v)},
-        lambda r, name, plain: _import_function(name),
-    ),
+    _kind("$name", _FUNCTIONS, lambda w, v, path: _dotted(v), lambda r, name: _import_function(name)),
 )
-_BY_TAG = {kind.tag: kind.rebuild for kind in _KINDS}
+_BY_TAG = {kind.tag: kind.rebuild for kind in _KINDS} | {"$again": lambda r, index, plain: r.modules[index]}
 
 
 def load_module(module: nn.Module, state: dict[str, Tensor], frozen: Collection[str] | None = None) -> None:

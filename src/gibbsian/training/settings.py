@@ -4,16 +4,10 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from gibbsian.errors import ArgumentError
+from gibbsian.errors import ArgumentError, check_count
 from gibbsian.training.guard import Guard
 
 PRECISIONS = (None, "bf16", "tf32")
-
-
-def _whole(owner: str, **values: Any) -> None:
-    for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ArgumentError(f"{owner}{name}={value!r}: must be a whole number from 1 on")
 
 
 def _check_rates(lr: Any) -> None:
@@ -40,7 +34,8 @@ class Checkpoints:
     keep_best: bool = False
 
     def __post_init__(self) -> None:
-        _whole("Checkpoints: ", every=self.every, keep_last=self.keep_last)
+        check_count(self, "every", self.every)
+        check_count(self, "keep_last", self.keep_last)
 
 
 @dataclass(frozen=True)
@@ -58,7 +53,8 @@ class Logging:
     tensorboard: bool = False
 
     def __post_init__(self) -> None:
-        _whole("Logging: ", every=self.every, validate_every=self.validate_every)
+        check_count(self, "every", self.every)
+        check_count(self, "validate_every", self.validate_every)
 
 
 @dataclass(frozen=True)
@@ -78,7 +74,7 @@ class Engine:
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
             raise ArgumentError(
-                f"Engine: precision={self.precision!r}: expected None, 'bf16' (half-precision products) or 'tf32' "
+                f"Engine(precision={self.precision!r}): expected None, 'bf16' (half-precision products) or 'tf32' "
                 "(CUDA); 'fp16' is not offered, its range is too small for energies"
             )
 
@@ -104,7 +100,8 @@ class Settings:
     engine: Engine = field(default_factory=Engine)
 
     def __post_init__(self) -> None:
-        _whole("", steps=self.steps, batch_size=self.batch_size)
+        check_count(self, "steps", self.steps)
+        check_count(self, "batch_size", self.batch_size)
         for name, kind in _GROUPS.items():
             value = getattr(self, name)
             if not isinstance(value, kind):
