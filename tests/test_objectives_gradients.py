@@ -1,10 +1,13 @@
 """Losses that carry their gradients: the same as those of autograd through the plain formula, whoever combines them."""
 
+import inspect
+
 import pytest
 import torch
 from objective_oracles import bits, gen, random_rbm
 
 import gibbsian as gb
+from gibbsian import capabilities
 from gibbsian.app.recipe import parse_recipe, recipe_source
 from gibbsian.derivatives.known import with_gradients
 from gibbsian.objectives.base import Objective, Step, SteppedObjective
@@ -145,3 +148,12 @@ def test_objectives_with_a_plain_call_and_those_that_are_told_the_step():
         class Wrong(SteppedObjective):
             def __call__(self, energy, batch, state, generator):
                 return None
+
+
+def test_capabilities_are_seen_by_every_python():
+    """From 3.12 on runtime protocols look at attributes statically, and modules hide tensors and parts from that."""
+    plain = {"classes", "observed", "value"}  # numbers, domains, and the field of a result that is no module
+    for name in capabilities.__all__:
+        kind = getattr(capabilities, name)
+        if getattr(kind, "_is_protocol", False):
+            assert set(inspect.get_annotations(kind)) <= plain, name

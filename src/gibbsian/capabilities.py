@@ -52,6 +52,7 @@ __all__ = [
     "Sampleable",
     "Scaled",
     "SiteModel",
+    "SplittingModel",
     "SummableModel",
     "TaylorModule",
     "VariationalModel",
@@ -392,6 +393,14 @@ class LatentModel(Family, Protocol):
 
     def log_prob_given(self, z: Tensor, x: Tensor) -> Tensor:
         """log p(x | z), `(batch,)`."""
+
+
+@runtime_checkable
+class SplittingModel(Protocol):
+    """Knows which part of a batch is the input and which is observed."""
+
+    def split(self, batch: Any) -> tuple[Tensor, Tensor]:
+        """(input, observed)."""
 
 
 @runtime_checkable

@@ -69,22 +69,22 @@ class ClassificationLikelihood(Objective):
     def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
         x, y = observed(batch), labels(batch, "ClassificationLikelihood")
         require_generator(generator, x.device)
-        known = y >= 0
+        labeled = y >= 0
         value, metrics = x.new_zeros(()), {}
-        if bool(known.any()):
-            seen, label = x[known], y[known]
-            log_p = energy.class_log_prob(seen)
+        if bool(labeled.any()):
+            inputs, label = x[labeled], y[labeled]
+            log_p = energy.class_log_prob(inputs)
             cross_entropy = torch.nn.functional.nll_loss(log_p, label)
             metrics["cross_entropy"] = cross_entropy
             metrics["accuracy"] = (log_p.detach().argmax(1) == label).to(x.dtype).mean()
             if self.discriminative:
                 value = value + self.discriminative * cross_entropy
             if self.generative:
-                gap = self._pair_gap(energy, seen, label, generator)
+                gap = self._pair_gap(energy, inputs, label, generator)
                 metrics["gap"] = gap
                 value = value + self.generative * gap
-        if self.unsupervised and not bool(known.all()):
-            gap = self._gap(energy, x[~known], generator)
+        if self.unsupervised and not bool(labeled.all()):
+            gap = self._gap(energy, x[~labeled], generator)
             metrics["unsupervised_gap"] = gap
             value = value + self.unsupervised * gap
         return finish(self, value, state, metrics)

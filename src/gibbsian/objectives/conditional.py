@@ -1,12 +1,12 @@
 """Learning of conditional models: any objective, with the input of every row held."""
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol, Self, runtime_checkable
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-from gibbsian.capabilities import Family
+from gibbsian.capabilities import Family, SplittingModel
 from gibbsian.errors import ArgumentError, CapabilityError, DataError
 from gibbsian.kernels.base import where_chain
 from gibbsian.kernels.tempering import ParallelTempering
@@ -16,14 +16,6 @@ from gibbsian.objectives.common import finish
 from gibbsian.objectives.persistent import PersistentContrastiveDivergence
 from gibbsian.objectives.starts import start_points
 from gibbsian.random import require_generator
-
-
-@runtime_checkable
-class Splitting(Protocol):
-    """Knows which part of a batch is the input and which is observed."""
-
-    def split(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """(input, observed)."""
 
 
 class BoundChains(NamedTuple):
@@ -88,7 +80,7 @@ class Conditional(SteppedObjective):
     @staticmethod
     def split(energy: Any, batch: Batch) -> tuple[Tensor, Tensor]:
         """(input, observed)."""
-        if isinstance(energy, Splitting):
+        if isinstance(energy, SplittingModel):
             return energy.split(batch)
         if isinstance(batch, Tensor) or len(batch) != 2:
             raise DataError("Conditional needs pairs (x, y), for example torch.utils.data.TensorDataset(x, y)")

@@ -63,11 +63,11 @@ class LatentLikelihood(SteppedObjective):
         start = energy.start(2 * len(x), generator=generator)
         look, at_x = step.watched, energy.given(x)
         high, chain = walk(energy, self.prior, start[: len(x)], self.prior_steps, generator, watched=look)
-        low, seen = walk(at_x, self.posterior, start[len(x) :], self.posterior_steps, generator, watched=look)
+        low, posterior = walk(at_x, self.posterior, start[len(x) :], self.posterior_steps, generator, watched=look)
         gap = energy(low).mean() - energy(high).mean()
         fit = energy.log_prob_given(low, x).mean()
-        metrics = {"gap": gap, "log_p_given": fit, "divergent": chain["divergent"] + seen["divergent"]}
-        for name, found in (("movement", chain), ("posterior_movement", seen)):
+        metrics = {"gap": gap, "log_p_given": fit, "divergent": chain["divergent"] + posterior["divergent"]}
+        for name, found in (("movement", chain), ("posterior_movement", posterior)):
             if "movement" in found:  # somebody looks at this step
                 metrics[name] = found["movement"]
         return finish(self, gap - fit, state, metrics)

@@ -255,7 +255,8 @@ class DBM(LayeredMachine):
             noise = [quick_uniforms(count, generator, dtype=batch.dtype, device=batch.device) for _ in range(steps)]
             weights, biases = ([p.detach() for p in part] for part in self.layer_parameters())
             twin = compiled_copy(fused_phases, len(batch), rows, mean_field_steps, steps, *sizes)
-            return twin(weights, biases, batch, list(chains), noise, mean_field_steps)
+            with torch.no_grad():
+                return twin(weights, biases, batch, list(chains), noise, mean_field_steps)
         return phases(self, batch, chains, mean_field_steps, steps, generator)
 
     def stages(self) -> int:
