@@ -1,6 +1,8 @@
 """Compiled chains: the same numbers as eager ones, no recompilation, and reasons where compiling is not possible."""
 
+import gc
 import warnings
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -120,6 +122,17 @@ def test_a_compilation_that_did_not_pay_is_told_once():
     with warnings.catch_warnings():
         warnings.simplefilter("error", CompileWarning)
         run()
+
+
+def test_compiled_chunks_are_forgotten_with_their_energy(monkeypatch):
+    monkeypatch.setattr(kernels.MALA, "unroll", 2)
+    energy = gb.as_energy(Bowl(), domains.Real(3))
+    trace = gb.sample(energy, kernels.MALA(0.9), torch.zeros(4, 3), steps=4, generator=gen(), compile=True)
+    assert trace.compiled
+    alive = weakref.ref(energy)
+    del energy
+    gc.collect()
+    assert alive() is None
 
 
 def test_compiled_runs_resume_bit_for_bit(monkeypatch):
