@@ -55,7 +55,8 @@ class _Snapshots:
 
     def __call__(self, run: Run) -> None:
         now = time.perf_counter()
-        if run.step not in self.marks or self.spent > 5 + 0.1 * (now - self.began):  # pictures must not cost much
+        late = self.spent > 5 + 0.1 * (now - self.began)  # pictures must not cost much; the last one tells most
+        if run.step not in self.marks or (late and run.step < self.marks[-1]):
             return
         self.draw(run)
         self.spent += time.perf_counter() - now
