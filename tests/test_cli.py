@@ -192,6 +192,18 @@ def test_clamped_entries_stay_and_the_rest_is_drawn(run, tmp_path, capsys):
     assert "leave those to be drawn as NaN" in capsys.readouterr().err
 
 
+def test_a_machine_whose_hidden_units_cannot_be_summed_goes_all_the_way(tmp_path, capsys):
+    text = TINY.replace("RBM: {visible: 64, hidden: 6}", "BoltzmannMachine: {n: 64, hidden: 17}")
+    text = text.replace("initialize: true\n", "").replace("steps: 30,", "steps: 3,").replace("test: 100", "test: 5")
+    (tmp_path / "deep.yaml").write_text(text)
+    assert main(["train", str(tmp_path / "deep.yaml"), "--run", str(tmp_path / "run"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["likelihood"]["method"].startswith("clamped AIS")
+    assert found["likelihood"]["lower"] < found["likelihood"]["value"]
+    assert len(list((tmp_path / "run" / "snapshots").iterdir())) == 3
+    assert "its own way" in (tmp_path / "run" / "report.html").read_text()
+
+
 def test_resume_gives_what_one_go_gives(run, tmp_path):
     (tmp_path / "tiny.yaml").write_text(TINY)
     half = tmp_path / "half"

@@ -149,7 +149,7 @@ def test_pixels_are_kept(tmp_path):
 
 
 def test_ids_of_pictures_do_not_meet_and_inks_follow_the_page():
-    one, two = (figures.curve({"a": [(0, 1.0), (1, 2.0)]}, [(1, "rollback")], label="a", name=n) for n in ("x", "y"))
+    one, two = (figures.curve([(0, 1.0), (1, 2.0)], [(1, "rollback")], label="a", name=n) for n in ("x", "y"))
     ids = [set(re.findall(r'id="([^"]+)"', text)) for text in (one, two)]
     assert not ids[0] & ids[1]
     assert "var(--ink)" in one

@@ -22,10 +22,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from gibbsian.app.recipe import Recipe, parse_recipe
-from gibbsian.capabilities import BoundedModel, Classifier, InitializableModel, require
+from gibbsian.capabilities import Classifier, InitializableModel, require
 from gibbsian.data import Prepared
 from gibbsian.energy import ScoreField
 from gibbsian.errors import ArgumentError, CheckpointError, GibbsianError
+from gibbsian.metrics.evaluate import costly
 from gibbsian.objectives.starts import check_starts, start_points
 from gibbsian.placement import placement
 from gibbsian.random import stream
@@ -72,7 +73,7 @@ class _Snapshots:
         try:
             made = draw_with_trace(
                 energy,
-                500 if math.prod(energy.domain.shape) <= 3 else min(spec.show, 64),
+                500 if energy.domain.numel <= 3 else min(spec.show, 64),
                 generator=generator,
                 kernel=spec.kernel,
                 objective=run.objective,
@@ -132,14 +133,8 @@ class _Keeper:
         self.done = True
         (self.folder / "recipe.yaml").write_text(self.recipe.text, encoding="utf-8")
         checkpoint.write_tree(self.folder, "data", {"fitted": self.prepared.fitted})
-        _note(
-            self.folder,
-            name=self.recipe.name,
-            about=self.recipe.about,
-            arguments=self.arguments,
-            began=time.time(),
-            seconds=0.0,
-        )
+        named = {"name": self.recipe.name, "about": self.recipe.about, "arguments": self.arguments}
+        _note(self.folder, **named, began=time.time(), seconds=0.0)
 
 
 def _note(folder: Path, **more: Any) -> None:
@@ -190,7 +185,7 @@ def _held_out(recipe: Recipe, prepared: Prepared) -> Any:
         return None
     if isinstance(recipe.model, ScoreField):
         return _batches(recipe, prepared, "validation")
-    if isinstance(recipe.model, BoundedModel):  # their energies cost too much to be looked at now and then
+    if costly(recipe.model):  # too much so to be looked at now and then
         return None
     return _HeldOut(prepared)
 

@@ -2,7 +2,6 @@
 
 import base64
 import io
-import math
 import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -81,43 +80,29 @@ def pixel_grid(images: Tensor, *, columns: int | None = None, symmetric: bool = 
     x = images.detach().float().cpu()
     if x.dim() == 4 and x.shape[1] == 1:
         x = x[:, 0]
-    count = len(x)
-    columns = columns or math.ceil(math.sqrt(count))
-    rows = math.ceil(count / columns)
-    height, width = x.shape[-2:]
     if symmetric:
         from matplotlib import colormaps
 
         unit = x / x.abs().amax((1, 2), keepdim=True).clamp(min=1e-12)
-        colors = torch.from_numpy(colormaps["RdBu_r"](unit.add(1).div(2).numpy())[..., :3]).float().permute(0, 3, 1, 2)
+        colors = torch.from_numpy(colormaps["RdBu_r"](unit.add(1).div(2).numpy())).float()
     else:
         low, high = torch.quantile(x.flatten()[:1_000_000], torch.tensor([0.001, 0.999]))
         unit = ((x - low) / (high - low).clamp(min=1e-12)).clamp(0, 1)
-        colors = unit[:, None].expand(-1, 3, -1, -1) if unit.dim() == 3 else unit
-    canvas = torch.zeros(4, rows * (height + 1) - 1, columns * (width + 1) - 1)
-    for i, image in enumerate(colors):
-        top, left = i // columns * (height + 1), i % columns * (width + 1)
-        canvas[:3, top : top + height, left : left + width] = image
-        canvas[3, top : top + height, left : left + width] = 1
-    pixels = (canvas * 255).round().byte().permute(1, 2, 0).numpy()
+        gray = unit[..., None].expand(-1, -1, -1, 3) if unit.dim() == 3 else unit.permute(0, 2, 3, 1)
+        colors = torch.cat([gray, torch.ones_like(gray[..., :1])], -1)
+    pixels = (plots.tile(colors, columns, pad=0.0) * 255).round().byte().numpy()
     factor = max(1, round(720 / max(pixels.shape[:2])))  # whole pixels, so that no row comes out wider than another
     return _uri(np.ascontiguousarray(pixels.repeat(factor, 0).repeat(factor, 1)))
 
 
-def curve(
-    series: dict[str, list[tuple[float, float]]], events: Iterable[tuple[float, str]], *, label: str, name: str
-) -> str:
-    """Numbers along a run, with vertical lines where something happened."""
+def curve(points: list[tuple[float, float]], events: Iterable[tuple[float, str]], *, label: str, name: str) -> str:
+    """A number along a run, with vertical lines where something happened."""
 
     def draw(ax: "Axes") -> None:
-        for i, (which, points) in enumerate(series.items()):
-            steps, values = zip(*points, strict=True)
-            few = len(points) < 30
-            ax.plot(steps, values, color=color(i), linewidth=1.8, marker="o" if few else "", markersize=3, label=which)
+        steps, values = zip(*points, strict=True)
+        ax.plot(steps, values, color=color(0), linewidth=1.8, marker="o" if len(points) < 30 else "", markersize=3)
         for step, kind in events:
             ax.axvline(step, color=color(1 if kind == "rollback" else 4), linewidth=1.2, linestyle="--")
-        if len(series) > 1:
-            ax.legend(frameon=False, labelcolor=INK, fontsize=9)
         ax.set(xlabel="step", ylabel=label)
         ax.margins(x=0.02)
         tidy(ax)
@@ -132,12 +117,8 @@ def intervals(rows: list[tuple[str, float, float | None, float | None]], *, name
         for i, (_, value, lower, upper) in enumerate(reversed(rows)):
             if lower is not None:
                 if upper is None:
-                    ax.annotate(
-                        "",
-                        (value + 0.6 * abs(value - lower) + 1e-9, i),
-                        (value, i),
-                        arrowprops={"arrowstyle": "->", "color": color(0)},
-                    )
+                    ahead = value + 0.6 * abs(value - lower) + 1e-9
+                    ax.annotate("", (ahead, i), (value, i), arrowprops={"arrowstyle": "->", "color": color(0)})
                 ax.hlines(i, lower, value if upper is None else upper, color=color(0), linewidth=7, alpha=0.28)
             ax.plot([value], [i], "o", color=color(0) if lower is not None else color(6), markersize=7)
         ax.set_yticks(range(len(rows)), [row[0] for row in reversed(rows)])
@@ -194,15 +175,9 @@ def marginals(data: Tensor, samples: Tensor, columns: tuple[str, ...], *, most: 
             ).tolist()
             edges = np.linspace(low, max(high, low + 1e-9), 36)
             for k, (which, x) in enumerate((("data", data), ("samples", samples))):
+                look: dict[str, Any] = {"histtype": "step"} if k else {"histtype": "stepfilled", "alpha": 0.35}
                 ax.hist(
-                    x[:, i].numpy(),
-                    bins=edges.tolist(),
-                    density=True,
-                    histtype="stepfilled" if k == 0 else "step",
-                    color=color(k),
-                    alpha=0.35 if k == 0 else 1.0,
-                    linewidth=1.6,
-                    label=which,
+                    x[:, i].numpy(), edges.tolist(), density=True, color=color(k), linewidth=1.6, label=which, **look
                 )
             ax.set(xlabel=columns[i] if i < len(columns) else f"column {i + 1}", yticks=[])
             if i == 0:

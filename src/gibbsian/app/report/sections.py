@@ -15,10 +15,10 @@ from gibbsian.app.recipe import Recipe
 from gibbsian.app.report import figures
 from gibbsian.app.report.pictures import some_rows
 from gibbsian.app.report.words import brief, count, duration
-from gibbsian.capabilities import BoundedModel
 from gibbsian.data import Prepared
 from gibbsian.energy import Energy
 from gibbsian.errors import GibbsianError
+from gibbsian.metrics.evaluate import costly
 from gibbsian.placement import placement
 from gibbsian.random import stream
 from gibbsian.sampling.diagnostics import summarize
@@ -130,7 +130,7 @@ def curves(history: list[dict[str, Any]], events: list[dict[str, Any]]) -> list[
         if len(points) < 2 or (flat and name in {"lr", "acceptance"}):
             continue
         label = name.removeprefix("validation_").replace("_", " ")
-        picture = figures.curve({label: points}, marks, label=label, name=f"curve-{name}")
+        picture = figures.curve(points, marks, label=label, name=f"curve-{name}")
         out.append({"picture": picture, "caption": caption})
     return out
 
@@ -142,7 +142,7 @@ def _points(history: list[dict[str, Any]], name: str) -> list[tuple[float, float
 
 
 def histogram(energy: Any, prepared: Prepared, drawn: Drawn | None) -> str | None:
-    if not isinstance(energy, Energy) or isinstance(energy, BoundedModel):
+    if not isinstance(energy, Energy) or costly(energy):
         return None
     dtype, device = placement(energy)
     part = held_out_part(prepared)
