@@ -68,10 +68,11 @@ def bare():
 
 
 def ours(centering: float | None = None):
-    """Objective, backward pass and update."""
+    """Objective, its gradients as `gibbsian.fit` takes them, and update."""
     dbm = gb.models.DBM(*SIZES)
+    parameters = list(dbm.parameters())
     objective = gb.objectives.VariationalLikelihood(ITERATIONS, SWEEPS, chains=BATCH, centering=centering)
-    optimizer = torch.optim.SGD(dbm.parameters(), lr=1e-4, fused=True)
+    optimizer = torch.optim.SGD(parameters, lr=1e-4, fused=True)
     g = generator()
     state = objective.init(dbm, DATA[:BATCH], g)
 
@@ -79,7 +80,8 @@ def ours(centering: float | None = None):
         nonlocal state
         for x in batches(steps):
             loss = objective(dbm, x, state, g)
-            loss.value.backward()
+            for p in parameters:
+                p.grad = loss.gradients[p]
             optimizer.step()
             optimizer.zero_grad()
             state = loss.state
