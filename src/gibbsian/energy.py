@@ -103,7 +103,7 @@ class Energy(Recorded, ABC):
         """E(x) and s(x) = -∇E(x), both detached: one forward and one backward pass."""
         if torch.compiler.is_compiling():  # functorch traces everywhere; in eager mode it is slower
 
-            def total(y: Tensor) -> tuple[Tensor, Tensor]:
+            def total(y: Tensor) -> "tuple[Tensor, Tensor]":  # quoted: torch 2.6 cannot trace the type itself
                 energy = self(y)
                 return energy.sum(), energy
 

@@ -27,8 +27,9 @@ def chunk_size(kernel: Kernel, x: Tensor) -> int:
 def _per_step(inputs: Any) -> list[Any]:
     """Cut inputs with a leading step axis into the inputs of single steps."""
     parts = [_split(part) for part in inputs]
-    make = type(inputs)._make if is_named(type(inputs)) else tuple
-    return [make(one) for one in zip(*parts, strict=True)]  # no generator: the compiler of Python 3.13 trips over it
+    # neither a generator nor `_make`: the compilers of Python 3.13 and of torch 2.6 trip over them
+    kind = type(inputs)
+    return [kind(*one) if is_named(kind) else one for one in zip(*parts, strict=True)]
 
 
 def _split(part: Any) -> Any:
