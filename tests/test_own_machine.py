@@ -182,7 +182,7 @@ def test_what_it_does_not_know_is_refused_by_the_name_of_the_method():
         partition.mean_field(machine())
     with pytest.raises(CapabilityError, match=r"hidden_path\(x\)"):
         partition.clamped_ais(machine(), exact_draws(machine(), 2), generator=gen())
-    with pytest.raises(CapabilityError, match=r"condition.*repeated\(times\)"):
+    with pytest.raises(CapabilityError, match=r"inputs\(\).*repeated\(times\)"):
         partition.exact_each(machine())
 
 
