@@ -64,6 +64,7 @@ class AnnealedLangevin(Kernel):
     step_size: float | Tensor
     denoise: bool = False
     domains: ClassVar[tuple[type[Domain], ...]] = (Real,)
+    tuned: ClassVar[str] = "step_size"
     needs_energy: ClassVar[bool] = False
     adjusted: ClassVar[bool] = False
 
@@ -90,9 +91,6 @@ class AnnealedLangevin(Kernel):
 
     def init(self, energy: Any, x: Tensor, clamp: Tensor | None = None) -> Positions:
         return Positions(x, clamp)
-
-    def schedules(self) -> tuple[Any, ...]:
-        return (self.step_size,)
 
     def draw(self, energy: Any, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> AnnealedInputs:
         ladder = energy.sigmas.to(x)

@@ -171,25 +171,15 @@ class Kernel(ABC):
     `energies` and `relocate` where the state is not a `ChainState` or `WalkState`; `target`, `total_steps`, `check`
     for kernels that change the energy or refuse some; the last four methods for `gibbsian.warm_up`.
 
-    >>> from gibbsian.random import normals
-    >>> class Drift(NamedTuple):
-    ...     x: Tensor
-    ...     clamp: Tensor | None = None
-    >>> class Noise(NamedTuple):
-    ...     z: Tensor
     >>> @dataclass(frozen=True)
     ... class Brown(Kernel):  # Brownian motion: it forgets the energy
     ...     adjusted: ClassVar[bool] = False
-    ...     needs_energy: ClassVar[bool] = False
-    ...
     ...     def init(self, energy, x, clamp=None):
-    ...         return Drift(x, clamp)
-    ...
+    ...         return WalkState(x, energy(x), clamp)
     ...     def draw(self, energy, x, steps, generator, start=0):
-    ...         return Noise(normals(steps, x.numel(), generator, dtype=x.dtype, device=x.device).reshape(steps, *x.shape))
-    ...
+    ...         return (normals(steps, x.numel(), generator, dtype=x.dtype, device=x.device).reshape(steps, *x.shape),)
     ...     def step(self, energy, state, inputs):
-    ...         return Drift(state.x + masked(inputs.z, state.clamp), state.clamp), Info()
+    ...         return self.init(energy, state.x + masked(inputs[0], state.clamp), state.clamp), Info()
     >>> import gibbsian as gb
     >>> g = torch.Generator().manual_seed(0)
     >>> gb.sample(gb.energies.Banana(), Brown(), torch.zeros(8, 2), steps=10, generator=g).samples.shape
@@ -201,8 +191,9 @@ class Kernel(ABC):
     adjusted: ClassVar[bool] = True  # leaves exp(-E) exactly invariant
     unroll: ClassVar[int] = 10  # steps compiled into one graph
     draws_in_steps: ClassVar[str] = ""  # why `step` must draw from a generator in its inputs: run eagerly, one by one
-    tuned: ClassVar[str] = ""  # the field with the step size that a warm-up adapts
-    has_mass: ClassVar[bool] = False  # and whether there is a mass for it
+    tuned: ClassVar[str] = ""  # the field with the step size: a warm-up adapts it, or it is a schedule
+    goal: ClassVar[float | None] = None  # the mean acceptance that a warm-up should reach; None where nobody knows
+    has_mass: ClassVar[bool] = False  # whether a warm-up finds a mass too
 
     @abstractmethod
     def init(self, energy: Any, x: Tensor, clamp: Tensor | None = None) -> Any:
@@ -242,7 +233,7 @@ class Kernel(ABC):
 
     def schedules(self) -> tuple[Any, ...]:
         """The hyper-parameters that may be given as one value a step."""
-        return ()
+        return (getattr(self, self.tuned),) if self.tuned else ()
 
     @property
     def scheduled(self) -> bool:
@@ -262,8 +253,8 @@ class Kernel(ABC):
         return self
 
     def best_acceptance(self, moving: int) -> float | None:
-        """The mean acceptance that a warm-up should reach with so many moving entries; None where nobody knows."""
-        return None
+        """The goal of a warm-up with so many moving entries."""
+        return self.goal
 
     def probe(self) -> "Kernel":
         """The kernel whose single moves tell the order of the step size: trajectories are judged by their first step."""

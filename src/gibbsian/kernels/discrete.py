@@ -166,6 +166,7 @@ class DiscreteLangevin(Kernel):
     adjusted: bool = field(default=True, kw_only=True)  # type: ignore[misc]
     domains: ClassVar[tuple[type[Domain], ...]] = (Binary, Spin, Categorical)
     tuned: ClassVar[str] = "step_size"
+    goal: ClassVar[float | None] = 0.5
 
     def __post_init__(self) -> None:
         positive("step_size", self.step_size, "DiscreteLangevin")
@@ -204,12 +205,6 @@ class DiscreteLangevin(Kernel):
 
     def init(self, energy: Energy, x: Tensor, clamp: Tensor | None = None) -> ChainState:
         return start_state(energy, x, clamp)
-
-    def schedules(self) -> tuple[Any, ...]:
-        return (self.step_size,)
-
-    def best_acceptance(self, moving: int) -> float:
-        return 0.5
 
     def draw(self, energy: Any, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> FlipInputs:
         sites = site_count(energy.domain)

@@ -3,8 +3,8 @@
 H(x, v) = E(x) + ½ vᵀM⁻¹v;   L leapfrog steps;   accept with probability min(1, exp(H - H'))
 """
 
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -21,10 +21,38 @@ from gibbsian.kernels.base import (
     masked,
     metropolis_test,
     positive,
+    start_state,
 )
-from gibbsian.kernels.integrators import Massive, Metric, Point, leapfrog
+from gibbsian.kernels.integrators import Metric, Point, leapfrog
 
 DIVERGENCE = 1000.0  # energy error of a trajectory beyond which it is called divergent
+
+
+class Massive(Kernel):
+    """What kernels with momenta share: a metric, checked against walls and positions, and restricted to entries that move."""
+
+    tuned: ClassVar[str] = "step_size"
+    goal: ClassVar[float | None] = 0.8
+    has_mass: ClassVar[bool] = True
+    step_size: float | Tensor
+    mass: float | Tensor | None
+    metric: Metric
+
+    def check(self, energy: Any) -> None:
+        super().check(energy)
+        self.metric.check_walls(energy.domain)
+
+    def clamped(self, clamp: Tensor) -> Self:
+        kernel = replace(self)
+        object.__setattr__(kernel, "metric", self.metric.restrict(clamp))
+        return kernel
+
+    def init(self, energy: Any, x: Tensor, clamp: Tensor | None = None) -> Any:
+        self.metric.check(x)
+        return start_state(energy, x, clamp)
+
+    def probe(self) -> Kernel:
+        return MALA(self.step_size, mass=self.mass)
 
 
 @dataclass(frozen=True)
@@ -57,7 +85,6 @@ class HMC(Massive):
     mass: float | Tensor | None = None
     jitter: float = 0.0
     metric: Metric = field(init=False, repr=False, compare=False)
-    tuned: ClassVar[str] = "step_size"
 
     def __post_init__(self) -> None:
         name = type(self).__name__
@@ -74,15 +101,6 @@ class HMC(Massive):
     def unroll(self) -> int:  # type: ignore[override]
         """Steps compiled into one graph: as many as keep the graph small."""
         return max(1, 50 // self.leapfrog_steps)
-
-    def schedules(self) -> tuple[Any, ...]:
-        return (self.step_size,)
-
-    def best_acceptance(self, moving: int) -> float:
-        return 0.8
-
-    def probe(self) -> Kernel:
-        return MALA(self.step_size, mass=self.mass)
 
     def draw(self, energy: Any, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> MoveInputs:
         return gaussian_inputs(x, steps, generator, self.step_size, start, jitter=self.jitter)
@@ -125,6 +143,4 @@ class MALA(HMC):
 
     leapfrog_steps: int = field(default=1, init=False)
     unroll: ClassVar[int] = 10
-
-    def best_acceptance(self, moving: int) -> float:
-        return 0.574
+    goal: ClassVar[float | None] = 0.574

@@ -3,8 +3,7 @@
 H(x, v) = E(x) + ½ vᵀM⁻¹v,   v the momentum,   ẋ = M⁻¹v,   v̇ = -∇E = s(x)
 """
 
-from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,7 +11,7 @@ from torch import Tensor
 from gibbsian.domains import Bounded, Box, Domain
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, DomainError, ShapeError
-from gibbsian.kernels.base import Kernel, masked, start_state
+from gibbsian.kernels.base import masked
 
 
 class Metric(NamedTuple):
@@ -126,26 +125,6 @@ def _matvec(matrix: Tensor, v: Tensor) -> Tensor:
         return (flat @ matrix.T).reshape(v.shape)
     rows = flat.reshape(-1, len(matrix), flat.shape[1])  # several replicas of the chains may share their matrices
     return torch.einsum("cij,rcj->rci", matrix, rows).reshape(v.shape)
-
-
-class Massive(Kernel):
-    """What kernels with momenta share: a metric, checked against walls and positions, and restricted to entries that move."""
-
-    has_mass: ClassVar[bool] = True
-    metric: Metric
-
-    def check(self, energy: Any) -> None:
-        super().check(energy)
-        self.metric.check_walls(energy.domain)
-
-    def clamped(self, clamp: Tensor) -> Self:
-        kernel = replace(self)
-        object.__setattr__(kernel, "metric", self.metric.restrict(clamp))
-        return kernel
-
-    def init(self, energy: Any, x: Tensor, clamp: Tensor | None = None) -> Any:
-        self.metric.check(x)
-        return start_state(energy, x, clamp)
 
 
 class Point(NamedTuple):

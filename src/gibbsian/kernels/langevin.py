@@ -47,6 +47,7 @@ class Langevin(Kernel):
     """
 
     step_size: float | Tensor
+    tuned: ClassVar[str] = "step_size"
     needs_energy: ClassVar[bool] = False
     adjusted: ClassVar[bool] = False
 
@@ -55,9 +56,6 @@ class Langevin(Kernel):
 
     def init(self, energy: Any, x: Tensor, clamp: Tensor | None = None) -> Positions:
         return Positions(x, clamp)
-
-    def schedules(self) -> tuple[Any, ...]:
-        return (self.step_size,)
 
     def draw(self, energy: Any, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> MoveInputs:
         z = normal_inputs(x, steps, generator)

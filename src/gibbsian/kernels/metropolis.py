@@ -59,9 +59,6 @@ class RandomWalk(Kernel):
         with torch.no_grad():
             return WalkState(x, energy(x), clamp)
 
-    def schedules(self) -> tuple[Any, ...]:
-        return (self.scale,)
-
     def best_acceptance(self, moving: int) -> float:
         return 0.44 if moving == 1 else 0.234
 

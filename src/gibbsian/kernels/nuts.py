@@ -15,9 +15,9 @@ from torch import Tensor
 
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError
-from gibbsian.kernels.base import ChainState, Kernel, event_view, masked, positive, schedule_values
-from gibbsian.kernels.hmc import DIVERGENCE, MALA
-from gibbsian.kernels.integrators import Massive, Metric, Point, leapfrog
+from gibbsian.kernels.base import ChainState, event_view, masked, positive, schedule_values
+from gibbsian.kernels.hmc import DIVERGENCE, Massive
+from gibbsian.kernels.integrators import Metric, Point, leapfrog
 from gibbsian.random import normals
 
 BLOCK = 16  # leaves between two looks at whether any chain still grows, which on CUDA waits for the device
@@ -234,7 +234,6 @@ class NUTS(Massive):
     mass: float | Tensor | None = None
     metric: Metric = field(init=False, repr=False, compare=False)
     draws_in_steps: ClassVar[str] = "NUTS grows trajectories whose length depends on the chains; HMC compiles"
-    tuned: ClassVar[str] = "step_size"
 
     def __post_init__(self) -> None:
         positive("step_size", self.step_size, "NUTS")
@@ -244,15 +243,6 @@ class NUTS(Massive):
                 "a trajectory has up to 2^max_depth leapfrog steps"
             )
         object.__setattr__(self, "metric", Metric.of(self.mass))
-
-    def schedules(self) -> tuple[Any, ...]:
-        return (self.step_size,)
-
-    def best_acceptance(self, moving: int) -> float:
-        return 0.8
-
-    def probe(self) -> Kernel:
-        return MALA(self.step_size, mass=self.mass)
 
     def draw(self, energy: Any, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> NutsInputs:
         z = normals(steps, x.numel(), generator, dtype=x.dtype, device=x.device).reshape(steps, *x.shape)

@@ -13,7 +13,6 @@ from gibbsian.domains import Bounded
 from gibbsian.errors import CapabilityError
 from gibbsian.kernels.base import (
     Info,
-    Kernel,
     MetropolisInfo,
     event_view,
     gaussian_inputs,
@@ -23,8 +22,8 @@ from gibbsian.kernels.base import (
     schedule_values,
     where_chain,
 )
-from gibbsian.kernels.hmc import DIVERGENCE, MALA
-from gibbsian.kernels.integrators import Massive, Metric, Point, leapfrog, reflect
+from gibbsian.kernels.hmc import DIVERGENCE, Massive
+from gibbsian.kernels.integrators import Metric, Point, leapfrog, reflect
 from gibbsian.kernels.langevin import normal_inputs
 
 
@@ -86,7 +85,7 @@ class UnderdampedLangevin(Massive):
     mass: float | Tensor | None = None
     adjusted: bool = field(default=False, kw_only=True)  # type: ignore[misc]  # here every instance decides
     metric: Metric = field(init=False, repr=False, compare=False)
-    tuned: ClassVar[str] = "step_size"
+    goal: ClassVar[float | None] = 0.9  # it turns round at every refusal, so it wants few of them
 
     def __post_init__(self) -> None:
         positive("step_size", self.step_size, "UnderdampedLangevin")
@@ -102,12 +101,6 @@ class UnderdampedLangevin(Massive):
         self.metric.check(x)
         e, s = energy.energy_and_score(x) if self.adjusted else (None, energy.score(x))
         return KineticState(x, torch.zeros_like(x), e, masked(s, clamp), x.new_zeros(()), clamp)
-
-    def best_acceptance(self, moving: int) -> float:
-        return 0.9  # it turns round at every refusal, so it wants few of them
-
-    def probe(self) -> Kernel:
-        return MALA(self.step_size, mass=self.mass)
 
     def energies(self, state: KineticState) -> Tensor | None:
         return state.energy

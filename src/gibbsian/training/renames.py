@@ -23,6 +23,7 @@ _MOVED = {  # modules that were moved, the longest match first
     "gibbsian.energies.neural_sequence:": "gibbsian.energies.sequence:",
     "gibbsian.objectives.regularisers:": "gibbsian.objectives.regularizers:",
     "gibbsian.kernels.metropolis:WalkState": "gibbsian.kernels.base:WalkState",
+    "gibbsian.kernels.integrators:Massive": "gibbsian.kernels.hmc:Massive",
     "gibbsian.factories:": "gibbsian.app.factories:",
     "gibbsian.partition.bases:": "gibbsian.energies.bases:",
 }
