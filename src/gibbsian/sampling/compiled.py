@@ -97,7 +97,8 @@ class CompiledSteps(EagerSteps):
         """What a captured graph holds besides: the tensors of kernel and energy, wherever they live."""
         if not self.captured:
             return ()
-        own = tensors_of(list(vars(self.kernel).values()))
+        inputs = {id(value) for value in self.kernel.schedules()}  # these go in with every chunk
+        own = tensors_of([value for value in vars(self.kernel).values() if id(value) not in inputs])
         return tuple(t.data_ptr() for t in (*own, *self.energy.parameters(), *self.energy.buffers()))
 
     @property
