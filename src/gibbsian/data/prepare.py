@@ -69,6 +69,12 @@ class Prepared:
     late: int
     seed: int
 
+    @property
+    def batch_steps(self) -> list[tuple[Step, Fitted]]:
+        """The late steps, and what they learned."""
+        first = len(self.steps) - self.late
+        return list(zip(self.steps[first:], self.fitted[first:], strict=True))
+
     def transform(self, batch: Any, generator: torch.Generator) -> Any:
         """The late steps on a batch, as `gibbsian.fit(transform=...)` wants it."""
         x, *rest = batch if isinstance(batch, tuple) else (batch,)
@@ -76,8 +82,7 @@ class Prepared:
         return (x, *rest) if rest else x
 
     def _late(self, x: Tensor, generator: torch.Generator, *, augment: bool) -> Tensor:
-        first = len(self.steps) - self.late
-        for step, fitted in zip(self.steps[first:], self.fitted[first:], strict=True):
+        for step, fitted in self.batch_steps:
             if augment or not step.augments:
                 x = step.apply(x, fitted, generator)
         return x
