@@ -15,14 +15,14 @@ labels ignore them.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
 from gibbsian.energy import Energy, ScoreField
-from gibbsian.errors import CapabilityError, DataError, DivergenceError, ShapeError
+from gibbsian.errors import ArgumentError, CapabilityError, DataError, DivergenceError, ShapeError
 from gibbsian.kernels.base import Kernel
 
 Batch = Tensor | Sequence[Tensor]
@@ -175,6 +175,36 @@ class SteppedObjective(Objective):
     @abstractmethod
     def loss(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator, step: Step) -> Loss:
         """The loss on a batch in a training step of this kind."""
+
+
+@dataclass(frozen=True)
+class WrappedObjective(SteppedObjective):
+    """An objective around another one, which does what others ask about it: its kernels, chains, softer settings, log Z."""
+
+    objective: Objective
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.objective, Objective):
+            raise ArgumentError(
+                f"{type(self).__name__}(objective={self.objective!r}): expected one of gibbsian.objectives, such as "
+                "ContrastiveDivergence(kernels.Gibbs())"
+            )
+
+    def inner(self, state: Any) -> Any:
+        """The state of the objective inside."""
+        return state
+
+    def parts(self) -> tuple[Objective, ...]:
+        return (self.objective,)
+
+    def gentler(self, steps_factor: float, penalty: float) -> Self:
+        return replace(self, objective=self.objective.gentler(steps_factor, penalty))
+
+    def chains_of(self, state: Any) -> Tensor | None:
+        return self.objective.chains_of(self.inner(state))
+
+    def log_z(self, state: Any) -> Tensor | None:
+        return self.objective.log_z(self.inner(state))
 
 
 def check_finite(value: Tensor, what: str) -> None:

@@ -1,16 +1,16 @@
 """Learning of conditional models: any objective, with the input of every row held."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from gibbsian.capabilities import Family, SplittingModel
-from gibbsian.errors import ArgumentError, CapabilityError, DataError
+from gibbsian.errors import CapabilityError, DataError
 from gibbsian.kernels.base import where_chain
 from gibbsian.kernels.tempering import ParallelTempering
-from gibbsian.objectives.base import Batch, Loss, Objective, Step, SteppedObjective
+from gibbsian.objectives.base import Batch, Loss, Step, WrappedObjective
 from gibbsian.objectives.chains import walk
 from gibbsian.objectives.common import finish
 from gibbsian.objectives.persistent import PersistentContrastiveDivergence
@@ -26,7 +26,7 @@ class BoundChains(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Conditional(SteppedObjective):
+class Conditional(WrappedObjective):
     """An objective for p(y | x): the energy is `model.given(x)`, one input a row, in every part of the objective.
 
         E_(x,y)~data [ -log p(y | x) ],   ∇ = E_data[∇E(y | x)] - E_{x~data} E_{y~p(·|x)}[∇E(y | x)]
@@ -49,14 +49,8 @@ class Conditional(SteppedObjective):
     >>> objective(model, batch, objective.init(model, batch, g), g).value.backward()
     """
 
-    objective: Objective
-
     def __post_init__(self) -> None:
-        if not isinstance(self.objective, Objective):
-            raise ArgumentError(
-                f"Conditional(objective={self.objective!r}): expected one of gibbsian.objectives, such as "
-                "ContrastiveDivergence(kernels.Gibbs())"
-            )
+        super().__post_init__()
         inner = self.objective
         if isinstance(inner, PersistentContrastiveDivergence):
             asked = inner.classes is not None or inner.fast_weights is not None or inner.penalty
@@ -66,16 +60,10 @@ class Conditional(SteppedObjective):
                     "leave those out, or use ContrastiveDivergence, which takes any kernel"
                 )
 
-    def parts(self) -> tuple[Objective, ...]:
-        return (self.objective,)
-
     def gentler(self, steps_factor: float, penalty: float) -> Self:
         if isinstance(self.objective, PersistentContrastiveDivergence):
             penalty = 0.0  # chains bound to inputs have none
-        return replace(self, objective=self.objective.gentler(steps_factor, penalty))
-
-    def chains_of(self, state: Any) -> Tensor | None:
-        return self.objective.chains_of(state)
+        return super().gentler(steps_factor, penalty)
 
     @staticmethod
     def split(energy: Any, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -110,9 +98,6 @@ class Conditional(SteppedObjective):
         if isinstance(self.objective, PersistentContrastiveDivergence):
             return self._persistent(self.objective, energy, condition, y, state, generator, step)
         return self.objective.loss(energy.given(condition), y, state, generator, step)
-
-    def log_z(self, state: Any) -> Tensor | None:
-        return self.objective.log_z(state)
 
     def _persistent(
         self,

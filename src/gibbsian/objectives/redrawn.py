@@ -2,38 +2,21 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gibbsian.domains import Box, Discrete
-from gibbsian.errors import ArgumentError, CapabilityError, check_number
-from gibbsian.objectives.base import Batch, Loss, Objective, Step, SteppedObjective, observed
+from gibbsian.errors import CapabilityError, check_number
+from gibbsian.objectives.base import Batch, Loss, Step, WrappedObjective, observed
 from gibbsian.random import quick_uniforms, require_generator
 
 
 @dataclass(frozen=True)
-class Redrawn(SteppedObjective):
+class Redrawn(WrappedObjective):
     """An objective on a random function of the batch; subclasses say which."""
-
-    objective: Objective
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.objective, Objective):
-            raise ArgumentError(
-                f"{type(self).__name__}(objective={self.objective!r}): expected one of gibbsian.objectives"
-            )
-
-    def parts(self) -> tuple[Objective, ...]:
-        return (self.objective,)
-
-    def gentler(self, steps_factor: float, penalty: float) -> Self:
-        return replace(self, objective=self.objective.gentler(steps_factor, penalty))
-
-    def chains_of(self, state: Any) -> Tensor | None:
-        return self.objective.chains_of(state)
 
     @abstractmethod
     def redraw(self, energy: Any, x: Tensor, generator: torch.Generator) -> Tensor:
@@ -51,9 +34,6 @@ class Redrawn(SteppedObjective):
 
     def loss(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator, step: Step) -> Loss:
         return self.objective.loss(energy, self.drawn(energy, batch, generator), state, generator, step)
-
-    def log_z(self, state: Any) -> Tensor | None:
-        return self.objective.log_z(state)
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ changes its gradient.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Self
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from gibbsian.derivatives.known import gradients_of, trainable, with_gradients
 from gibbsian.domains import Binary
 from gibbsian.errors import ArgumentError, CapabilityError, check_choice, check_number
 from gibbsian.fast.compiled import compiled_copy
-from gibbsian.objectives.base import Batch, Loss, Objective, Step, SteppedObjective, observed
+from gibbsian.objectives.base import Batch, Loss, Objective, Step, WrappedObjective, observed
 from gibbsian.objectives.common import finish
 
 
@@ -119,7 +119,7 @@ class Offsets(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Centered(SteppedObjective):
+class Centered(WrappedObjective):
     """The centered gradient of an RBM: that of E(v - μ, h - λ), mapped back to the plain parameters.
 
         ΔW = g_W - μg_cᵀ - g_bλᵀ,   Δb = g_b - ΔWλ,   Δc = g_c - ΔWᵀμ
@@ -142,24 +142,16 @@ class Centered(SteppedObjective):
     >>> objective(rbm, data, objective.init(rbm, data, g), g).value.backward()
     """
 
-    objective: Objective
     offsets: str = "data"
     rate: float = 0.01
 
     def __post_init__(self) -> None:
-        if not isinstance(self.objective, Objective):
-            raise ArgumentError(f"Centered(objective={self.objective!r}): expected one of gibbsian.objectives")
+        super().__post_init__()
         check_choice(self, "offsets", self.offsets, ("data", "average"))
         check_number(self, "rate", self.rate, 0.0, 1.0, open_low=True)
 
-    def parts(self) -> tuple[Objective, ...]:
-        return (self.objective,)
-
-    def gentler(self, steps_factor: float, penalty: float) -> Self:
-        return replace(self, objective=self.objective.gentler(steps_factor, penalty))
-
-    def chains_of(self, state: Any) -> Tensor | None:
-        return self.objective.chains_of(state.inner)
+    def inner(self, state: Offsets) -> Any:
+        return state.inner
 
     def check(self, energy: Any, batch: Batch) -> None:
         self.objective.check(energy, batch)
@@ -179,9 +171,6 @@ class Centered(SteppedObjective):
         with torch.no_grad():
             visible, hidden = (rows.mean(0) for rows in energy.layer_means(observed(batch)))
         return Offsets(self.objective.init(energy, batch, generator), visible, hidden)
-
-    def log_z(self, state: Offsets) -> Tensor | None:
-        return self.objective.log_z(state.inner)
 
     def loss(self, energy: Any, batch: Batch, state: Offsets, generator: torch.Generator, step: Step) -> Loss:
         loss = self.objective.loss(energy, batch, state.inner, generator, step)

@@ -6,17 +6,16 @@ below, which is what the variational bound asks for.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor
 
 from gibbsian.domains import Domain
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError
-from gibbsian.objectives.base import Batch, Loss, Objective, Step, SteppedObjective
+from gibbsian.objectives.base import Batch, Loss, Objective, Step, WrappedObjective
 from gibbsian.objectives.redrawn import Binarized
 from gibbsian.random import stream
 from gibbsian.training.fit import fit
@@ -49,7 +48,7 @@ class Layered(Protocol):
 
 
 @dataclass(frozen=True)
-class Encoded(SteppedObjective):
+class Encoded(WrappedObjective):
     """An objective on what the layers below make of a batch: `pretrain` gives it to `fit`.
 
     Args:
@@ -59,7 +58,6 @@ class Encoded(SteppedObjective):
         draw: states drawn layer by layer, or their means.
     """
 
-    objective: Objective
     model: Any
     stage: int
     draw: bool = True
@@ -68,15 +66,6 @@ class Encoded(SteppedObjective):
         """What the machine sees."""
         with torch.no_grad():
             return self.model.encode(self.stage, batch, generator if self.draw else None)
-
-    def parts(self) -> tuple[Objective, ...]:
-        return (self.objective,)
-
-    def gentler(self, steps_factor: float, penalty: float) -> Self:
-        return replace(self, objective=self.objective.gentler(steps_factor, penalty))
-
-    def chains_of(self, state: Any) -> Tensor | None:
-        return self.objective.chains_of(state)
 
     def check(self, energy: Any, batch: Batch) -> None:
         self.model.check_stage(self.stage, batch)
@@ -89,9 +78,6 @@ class Encoded(SteppedObjective):
 
     def loss(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator, step: Step) -> Loss:
         return self.objective.loss(energy, self.encode(batch, generator), state, generator, step)
-
-    def log_z(self, state: Any) -> Tensor | None:
-        return self.objective.log_z(state)
 
 
 def pretrain(
