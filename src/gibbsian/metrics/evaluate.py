@@ -16,7 +16,7 @@ from gibbsian.metrics.calibration import expected_calibration_error
 from gibbsian.metrics.evaluation import Baseline, Classes, Comparison, Detection, Evaluation
 from gibbsian.metrics.ood import aupr, auroc, fpr95
 from gibbsian.metrics.two_sample import two_sample_test
-from gibbsian.objectives.pseudo import PseudoLikelihood
+from gibbsian.objectives.neighbors import PseudoLikelihood
 from gibbsian.partition.annealed import ais
 from gibbsian.partition.base import LogZ
 from gibbsian.partition.exact import exact

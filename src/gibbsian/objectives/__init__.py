@@ -6,25 +6,25 @@ from gibbsian.objectives.classification import ClassificationLikelihood
 from gibbsian.objectives.conditional import Conditional
 from gibbsian.objectives.contrastive import ContrastiveDivergence
 from gibbsian.objectives.denoising import DenoisingScoreMatching, MultiScaleDenoising
-from gibbsian.objectives.dropout import DropoutCrossEntropy
 from gibbsian.objectives.energy_margin import EnergyMargin
-from gibbsian.objectives.joint import CrossEntropy
+from gibbsian.objectives.joint import CrossEntropy, DropoutCrossEntropy
 from gibbsian.objectives.latent import LatentLikelihood
 from gibbsian.objectives.likelihood import ExactLikelihood, MonteCarloLikelihood
+from gibbsian.objectives.neighbors import MinimumProbabilityFlow, PseudoLikelihood, RatioMatching
 from gibbsian.objectives.noise import FlowNoise, GaussianNoise, MarginalNoise, MixtureNoise, UniformNoise
 from gibbsian.objectives.noise_contrastive import NoiseContrastive
-from gibbsian.objectives.nonnegative import NonNegativeScoreMatching
 from gibbsian.objectives.persistent import PersistentContrastiveDivergence
 from gibbsian.objectives.perturb_and_map import PerturbAndMAP
-from gibbsian.objectives.probability_flow import MinimumProbabilityFlow
-from gibbsian.objectives.pseudo import PseudoLikelihood
 from gibbsian.objectives.ranking import Around, Flips, RankingContrastive
-from gibbsian.objectives.ratio import RatioMatching
 from gibbsian.objectives.redrawn import Binarized, Blurred
 from gibbsian.objectives.regularizers import Centered, Sparsity, WeightDecay
 from gibbsian.objectives.samplers import FlowSampler, ImplicitSampler
-from gibbsian.objectives.score import ExplicitScoreMatching, ImplicitScoreMatching
-from gibbsian.objectives.sliced import SlicedScoreMatching
+from gibbsian.objectives.score import (
+    ExplicitScoreMatching,
+    ImplicitScoreMatching,
+    NonNegativeScoreMatching,
+    SlicedScoreMatching,
+)
 from gibbsian.objectives.up_down import UpDown
 from gibbsian.objectives.variational import VariationalLikelihood
 from gibbsian.objectives.weighted import Weighted

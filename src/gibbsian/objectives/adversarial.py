@@ -1,18 +1,17 @@
 """Adversarial training: the energy against a sampler that follows it."""
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import nn
 
 from gibbsian.derivatives.known import frozen
+from gibbsian.domains import Domain, Real
 from gibbsian.errors import ArgumentError, check_number
-from gibbsian.objectives.base import Batch, Loss, Step, SteppedObjective, observed
+from gibbsian.objectives.base import Batch, Loss, Step, SteppedObjective, finish, observed_with
 from gibbsian.objectives.chains import energy_gap
-from gibbsian.objectives.common import WHOLE_SPACE, finish, need_domain, need_energy
 from gibbsian.objectives.samplers import FlowSampler, ImplicitSampler, SamplerKind
-from gibbsian.random import require_generator
 
 NAMED: dict[str, SamplerKind] = {"flow": FlowSampler(), "implicit": ImplicitSampler()}
 
@@ -49,6 +48,10 @@ class Adversarial(SteppedObjective):
     >>> loss.value.backward(); loss.other.backward()
     """
 
+    needs_energy: ClassVar[bool] = True
+    domains: ClassVar[tuple[type[Domain], ...]] = (Real,)
+    elsewhere: ClassVar[str] = "samplers here live on R^d; train gibbsian.unconstrained(energy)"
+
     sampler: str | SamplerKind = "flow"
     penalty: float = 0.0
     gradient_penalty: float = 0.0
@@ -65,21 +68,14 @@ class Adversarial(SteppedObjective):
     def gentler(self, steps_factor: float, penalty: float) -> Self:
         return replace(self, penalty=max(self.penalty, penalty))
 
-    def check(self, energy: Any, batch: Batch) -> None:
-        super().check(energy, batch)
-        need_energy(self, energy)
-        need_domain(self, energy, WHOLE_SPACE, "samplers here live on R^d; train gibbsian.unconstrained(energy)")
-
     def init(self, energy: Any, batch: Batch, generator: torch.Generator) -> AdversarialState:
         self.check(energy, batch)
-        x = observed(batch)
-        require_generator(generator, x.device)
+        x = observed_with(batch, generator)
         kind = NAMED[self.sampler] if isinstance(self.sampler, str) else self.sampler
         return AdversarialState(kind.build(energy.domain, x, generator))
 
     def loss(self, energy: Any, batch: Batch, state: AdversarialState, generator: torch.Generator, step: Step) -> Loss:
-        x = observed(batch)
-        require_generator(generator, x.device)
+        x = observed_with(batch, generator)
         samples, negative_entropy, sampler_metrics = state.sampler.draw(len(x), generator)  # type: ignore[operator]
         value, metrics = energy_gap(energy, x, samples.detach(), self.penalty, watched=step.watched)
         if self.gradient_penalty:

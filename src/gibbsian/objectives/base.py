@@ -14,16 +14,19 @@ labels ignore them.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
+from gibbsian.derivatives.known import Gradients, trainable, with_gradients
+from gibbsian.domains import Domain
 from gibbsian.energy import Energy, ScoreField
-from gibbsian.errors import ArgumentError, CapabilityError, DataError, DivergenceError, ShapeError
+from gibbsian.errors import ArgumentError, CapabilityError, DataError, DivergenceError, DomainError, ShapeError
 from gibbsian.kernels.base import Kernel
+from gibbsian.random import require_generator
 
 Batch = Tensor | Sequence[Tensor]
 
@@ -76,6 +79,13 @@ def observed(batch: Batch) -> Tensor:
     raise DataError(f"a batch is a tensor (batch, *event) or a pair of it and labels, got a {type(batch).__name__}")
 
 
+def observed_with(batch: Batch, generator: torch.Generator) -> Tensor:
+    """The events of a batch, once it is known that the generator can draw where they live."""
+    x = observed(batch)
+    require_generator(generator, x.device)
+    return x
+
+
 def labels(batch: Batch, objective: str) -> Tensor:
     """The labels `(batch,)` of a batch, as whole numbers."""
     if isinstance(batch, Tensor) or len(batch) != 2:
@@ -103,6 +113,11 @@ def classes_of(batch: Batch) -> Tensor | None:
 class Objective(ABC):
     """A learning principle. See CONTRIBUTING.md for how to add one."""
 
+    needs_energy: ClassVar[bool] = False  # it compares energies, so that a score alone is not enough
+    domains: ClassVar[tuple[type[Domain], ...]] = (Domain,)  # on which the principle holds
+    elsewhere: ClassVar[str] = ""  # what to do on others
+    third_derivative: ClassVar[bool] = False  # whether training takes that of the energy
+
     def init(self, energy: Any, batch: Batch, generator: torch.Generator) -> Any:
         """The state before the first step; checks energy and batch once. Stateless objectives return ().
 
@@ -127,6 +142,14 @@ class Objective(ABC):
                 f"{type(energy).__name__} is not an energy; wrap it with gibbsian.as_energy(function, domain)"
             )
         energy.domain.check(observed(batch), "batch")
+        if self.needs_energy and isinstance(energy, ScoreField):
+            raise CapabilityError(
+                f"{type(self).__name__} compares energies, but {type(energy).__name__} has only a score; "
+                "train it with one of the score-matching objectives"
+            )
+        need_domain(self, energy)
+        if self.third_derivative:
+            need_third_derivative(self, energy)
 
     def log_z(self, state: Any) -> Tensor | None:
         """The log Z that this objective learns along with the energy; None where it learns none."""
@@ -220,3 +243,65 @@ def check_finite(value: Tensor, what: str) -> None:
             f"{what} is not finite ({float(value.detach().flatten()[0]):g}); lower the learning rate or the "
             "step size, or let gibbsian.fit's guard roll back"
         )
+
+
+def need_domain(objective: Objective, energy: Any) -> None:
+    """Refuse a domain on which the principle does not hold."""
+    if not isinstance(energy.domain, objective.domains):
+        names = " or ".join(k.__name__ for k in objective.domains)
+        what = "score network" if isinstance(energy, ScoreField) else "energy"
+        raise DomainError(
+            f"{type(objective).__name__} holds on {names}, but this {what} lives on {energy.domain}; "
+            f"{objective.elsewhere}"
+        )
+
+
+def need_third_derivative(objective: Objective, energy: Any) -> None:
+    """Refuse normalization layers whose third derivative torch gets wrong without a word.
+
+    Their fused second derivative takes the statistics for constants (pytorch issues 175754 and 186256).
+    """
+    if isinstance(energy, ScoreField):
+        return
+    for name, module in energy.named_modules():
+        if isinstance(module, nn.LayerNorm | nn.modules.instancenorm._InstanceNorm | nn.modules.batchnorm._BatchNorm):
+            raise CapabilityError(
+                f"{type(objective).__name__} differentiates the energy three times, which torch does wrongly "
+                f"through {type(module).__name__} ({name}); use gibbsian.energies.LayerNorm, or torch's "
+                "RMSNorm or GroupNorm, or train with DenoisingScoreMatching"
+            )
+
+
+def finish(
+    objective: Objective,
+    value: Tensor,
+    state: Any,
+    metrics: dict[str, Tensor],
+    other: Tensor | None = None,
+    gradients: Gradients | None = None,
+) -> Loss:
+    """The loss, once it is known to be finite."""
+    both = value if other is None else value + other.detach()
+    check_finite(both, f"the loss of {type(objective).__name__}")
+    return Loss(value, state, {name: metric.detach() for name, metric in metrics.items()}, other, gradients)
+
+
+def accumulated(parts: Sequence[Callable[[], Tensor]], energy: nn.Module) -> tuple[Tensor, Gradients | None]:
+    """Σ of parts whose graphs are freed one by one, so that memory is that of the largest part.
+
+    Each part is differentiated at once; the sum carries the collected gradient of the energy's parameters.
+    A single part is returned as it is.
+    """
+    if not parts:
+        raise ArgumentError("nothing to add up: give at least one part")
+    if len(parts) == 1:
+        return parts[0](), None
+    parameters, total, gradients = trainable(energy), [], Gradients()
+    for part in parts:
+        value = part()
+        if parameters and value.requires_grad:
+            for p, g in zip(parameters, torch.autograd.grad(value, parameters, allow_unused=True), strict=True):
+                if g is not None:
+                    gradients[p] = gradients[p].add_(g) if p in gradients else g.clone()
+        total.append(value.detach())
+    return with_gradients(sum(total[1:], total[0]), list(gradients), list(gradients.values()))

@@ -3,17 +3,18 @@
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import replace
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
 from gibbsian.capabilities import ContrastiveModel, Sampleable
-from gibbsian.errors import ArgumentError, CapabilityError
+from gibbsian.errors import ArgumentError, CapabilityError, check_count, check_number
 from gibbsian.kernels.base import Kernel
 from gibbsian.kernels.gibbs import Gibbs
 from gibbsian.kernels.tempering import ParallelTempering
-from gibbsian.objectives.base import Objective
+from gibbsian.objectives.base import Batch, Objective, SteppedObjective, observed
 from gibbsian.sampling.checks import check_start
 from gibbsian.sampling.chunks import advance
 
@@ -27,10 +28,31 @@ def check_kernel(objective: Objective, kernel: Any) -> None:
         )
 
 
-def check_chains(objective: Objective, energy: Any, kernel: Kernel, x: Tensor) -> None:
-    """Refuse an energy that the kernel cannot sample, or a batch that does not fit its parameters."""
-    kernel.check(energy)
-    check_start(energy, x, "batch")
+class SampledObjective(SteppedObjective):
+    """Energies of data against those of samples that a kernel makes; subclasses have these among their options."""
+
+    needs_energy: ClassVar[bool] = True
+
+    kernel: Kernel | None
+    steps: int
+    penalty: float
+
+    def __post_init__(self) -> None:
+        check_count(self, "steps", self.steps)
+        check_number(self, "penalty", self.penalty)
+
+    def kernels(self) -> tuple[Kernel, ...]:
+        return () if self.kernel is None else (self.kernel,)
+
+    def gentler(self, steps_factor: float, penalty: float) -> Self:
+        steps = more_steps(self.steps, steps_factor, self.kernel)
+        return replace(self, steps=steps, penalty=max(self.penalty, penalty))  # type: ignore[call-arg]
+
+    def check(self, energy: Any, batch: Batch) -> None:
+        super().check(energy, batch)
+        if self.kernel is not None:
+            self.kernel.check(energy)
+            check_start(energy, observed(batch), "batch")
 
 
 def more_steps(steps: int, factor: float, kernel: Kernel | None = None) -> int:

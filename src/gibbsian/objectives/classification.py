@@ -8,9 +8,8 @@ from torch import Tensor
 
 from gibbsian.capabilities import LabeledModel, require
 from gibbsian.errors import ArgumentError, check_count, check_number
-from gibbsian.objectives.base import Batch, Loss, Objective, labels, observed
+from gibbsian.objectives.base import Batch, Loss, Objective, finish, labels, observed
 from gibbsian.objectives.chains import more_steps
-from gibbsian.objectives.common import finish
 from gibbsian.objectives.joint import check_classes
 from gibbsian.random import require_generator
 

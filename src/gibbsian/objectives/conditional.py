@@ -10,9 +10,8 @@ from gibbsian.capabilities import Family, SplittingModel
 from gibbsian.errors import CapabilityError, DataError
 from gibbsian.kernels.base import where_chain
 from gibbsian.kernels.tempering import ParallelTempering
-from gibbsian.objectives.base import Batch, Loss, Step, WrappedObjective
+from gibbsian.objectives.base import Batch, Loss, Step, WrappedObjective, finish
 from gibbsian.objectives.chains import walk
-from gibbsian.objectives.common import finish
 from gibbsian.objectives.persistent import PersistentContrastiveDivergence
 from gibbsian.objectives.starts import start_points
 from gibbsian.random import require_generator

@@ -1,28 +1,18 @@
 """Contrastive divergence: chains of a few steps that start at the data."""
 
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gibbsian.domains import Discrete
 from gibbsian.energy import ScoreField
-from gibbsian.errors import ArgumentError, CapabilityError, ShapeError, check_count, check_number
+from gibbsian.errors import ArgumentError, CapabilityError, ShapeError, check_count
 from gibbsian.kernels.base import Kernel
-from gibbsian.objectives.base import Batch, Loss, Step, SteppedObjective, observed
-from gibbsian.objectives.chains import (
-    chain_metrics,
-    check_chains,
-    check_kernel,
-    energy_gap,
-    more_steps,
-    plain_gibbs,
-    walk,
-)
-from gibbsian.objectives.common import finish, need_energy, need_third_derivative
+from gibbsian.objectives.base import Batch, Loss, Step, finish, need_third_derivative, observed, observed_with
+from gibbsian.objectives.chains import SampledObjective, chain_metrics, check_kernel, energy_gap, plain_gibbs, walk
 from gibbsian.objectives.entropy import nearest_neighbor_entropy
-from gibbsian.random import require_generator
 from gibbsian.sampling.chunks import run_steps
 
 
@@ -38,7 +28,7 @@ class ReparametrizedScore(ScoreField):
 
 
 @dataclass(frozen=True)
-class ContrastiveDivergence(SteppedObjective):
+class ContrastiveDivergence(SampledObjective):
     """CD-k: E_data[E] - E_q[E], q the law of chains that ran k steps of a kernel from the data.
 
         ∇ ≈ E_data[∇E] - E_q[∇E]            the usual rule; biased for finite k, exact as k → ∞
@@ -77,11 +67,10 @@ class ContrastiveDivergence(SteppedObjective):
     penalty: float = 0.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_kernel(self, self.kernel)
-        check_count(self, "steps", self.steps)
         check_count(self, "entropy_steps", self.entropy_steps)
         check_count(self, "neighbor", self.neighbor)
-        check_number(self, "penalty", self.penalty)
         if self.entropy and self.kernel.needs_energy:
             raise CapabilityError(
                 f"ContrastiveDivergence(entropy=True) differentiates through the moves of the kernel, which "
@@ -93,29 +82,20 @@ class ContrastiveDivergence(SteppedObjective):
                 f"ContrastiveDivergence(entropy_steps={self.entropy_steps}): there are {self.steps} steps"
             )
 
-    def kernels(self) -> tuple[Kernel, ...]:
-        return (self.kernel,)
-
-    def gentler(self, steps_factor: float, penalty: float) -> Self:
-        steps = more_steps(self.steps, steps_factor, self.kernel)
-        return replace(self, steps=steps, penalty=max(self.penalty, penalty))
-
     def check(self, energy: Any, batch: Batch) -> None:
         super().check(energy, batch)
-        need_energy(self, energy)
-        check_chains(self, energy, self.kernel, observed(batch))
-        if self.entropy and len(observed(batch)) <= self.neighbor:
-            raise ShapeError(
-                f"the entropy term needs more than {self.neighbor} rows, got {len(observed(batch))}; use larger batches"
-            )
-        if self.entropy and self.entropy_steps > 1:
+        if not self.entropy:
+            return
+        rows = len(observed(batch))
+        if rows <= self.neighbor:
+            raise ShapeError(f"the entropy term needs more than {self.neighbor} rows, got {rows}; use larger batches")
+        if self.entropy_steps > 1:
             need_third_derivative(self, energy)
-        if self.entropy and isinstance(energy.domain, Discrete):
+        if isinstance(energy.domain, Discrete):
             raise CapabilityError(f"the entropy term needs continuous states, and this energy lives on {energy.domain}")
 
     def loss(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator, step: Step) -> Loss:
-        x = observed(batch)
-        require_generator(generator, x.device)
+        x = observed_with(batch, generator)
         if self.entropy:
             return self._with_entropy(energy, x, state, generator, step)
         if plain_gibbs(self.kernel, energy) and not self.penalty:

@@ -1,20 +1,25 @@
 """Denoising score matching, at one noise level and over a ladder of them."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
 from gibbsian.capabilities import NoiseLevels
+from gibbsian.domains import Domain, Real
 from gibbsian.energy import Energy, ScoreField
 from gibbsian.errors import ArgumentError, CapabilityError, check_number
-from gibbsian.objectives.base import Batch, Loss, Objective, observed
-from gibbsian.objectives.common import WHOLE_SPACE, finish, need_domain
-from gibbsian.random import require_generator
+from gibbsian.objectives.base import Batch, Loss, Objective, finish, need_domain, observed, observed_with
 
-ADVICE = "added noise leaves any smaller set: declare the energy over domains.Real"
+
+@dataclass(frozen=True)
+class NoisyObjective(Objective):
+    """An objective that adds Gaussian noise to the data."""
+
+    domains: ClassVar[tuple[type[Domain], ...]] = (Real,)
+    elsewhere: ClassVar[str] = "added noise leaves any smaller set: declare the energy over domains.Real"
 
 
 def noise_share(sigma: Tensor | float, x: Tensor) -> Tensor:
@@ -24,7 +29,7 @@ def noise_share(sigma: Tensor | float, x: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class DenoisingScoreMatching(Objective):
+class DenoisingScoreMatching(NoisyObjective):
     """½ E‖s(x̃) + (x̃ - x)/σ²‖², x̃ = x + σε: the model learns the data blurred by N(0, σ²I).
 
     One gradient of the energy a step: the cheapest score matching. The law it learns is p ∗ N(0, σ²I), so a
@@ -48,10 +53,6 @@ class DenoisingScoreMatching(Objective):
     def __post_init__(self) -> None:
         check_number(self, "sigma", self.sigma, open_low=True)
 
-    def check(self, energy: Any, batch: Batch) -> None:
-        super().check(energy, batch)
-        need_domain(self, energy, WHOLE_SPACE, ADVICE)
-
     def signs(self, numbers: dict[str, float]) -> dict[str, str]:
         share = numbers.get("noise_share", 1.0)
         if share >= 0.01:
@@ -60,8 +61,7 @@ class DenoisingScoreMatching(Objective):
         return {"noise_share": text + "0.05 to 0.5 is usual, or use MultiScaleDenoising"}
 
     def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
-        x = observed(batch)
-        require_generator(generator, x.device)
+        x = observed_with(batch, generator)
         noise = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
         s = energy.score(torch.add(x, noise, alpha=self.sigma), create_graph=True)
         target = noise.div_(-self.sigma)  # in place: large temporaries cost more than their arithmetic
@@ -70,7 +70,7 @@ class DenoisingScoreMatching(Objective):
 
 
 @dataclass(frozen=True)
-class MultiScaleDenoising(Objective):
+class MultiScaleDenoising(NoisyObjective):
     """(1/L) Σᵢ λ(σᵢ)·DSM(σᵢ) with λ = σ²: denoising score matching over a ladder of noise levels.
 
     For a family with `given(σ)` (a noise-conditional score network or energy) every level has its own target
@@ -116,7 +116,7 @@ class MultiScaleDenoising(Objective):
                 f"{type(energy).__name__} has no noise ladder; give one: MultiScaleDenoising(sigmas=...)"
             )
         energy.domain.check(observed(batch), "batch")  # type: ignore[union-attr]
-        need_domain(self, energy, WHOLE_SPACE, ADVICE)
+        need_domain(self, energy)
 
     def ladder(self, energy: Any, x: Tensor) -> Tensor:
         """The noise levels, where x lives."""
@@ -124,8 +124,7 @@ class MultiScaleDenoising(Objective):
         return torch.as_tensor(sigmas, dtype=x.dtype, device=x.device)
 
     def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
-        x = observed(batch)
-        require_generator(generator, x.device)
+        x = observed_with(batch, generator)
         ladder = self.ladder(energy, x)
         n, levels = len(x), len(ladder)
         shift = torch.randint(levels, (1,), generator=generator, device=x.device)

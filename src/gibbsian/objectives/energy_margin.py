@@ -1,17 +1,15 @@
 """Pushing energies of data and of known outsiders apart, to tell others from data."""
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from gibbsian.capabilities import Sampleable
 from gibbsian.errors import ArgumentError
-from gibbsian.objectives.base import Batch, Loss, Objective, observed
-from gibbsian.objectives.common import finish, need_energy
+from gibbsian.objectives.base import Batch, Loss, Objective, finish, observed, observed_with
 from gibbsian.objectives.noise import FittedNoise, given_noise
-from gibbsian.random import require_generator
 
 
 class MarginState(NamedTuple):
@@ -48,6 +46,8 @@ class EnergyMargin(Objective):
     >>> objective(joint, batch, objective.init(joint, batch, g), g).value.backward()
     """
 
+    needs_energy: ClassVar[bool] = True
+
     outliers: Any = field(compare=False, repr=False)
     margin_in: float
     margin_out: float
@@ -66,10 +66,6 @@ class EnergyMargin(Objective):
                 f"EnergyMargin(outliers={type(self.outliers).__name__}): give a tensor of rows, a noise such as "
                 "objectives.UniformNoise(), or an energy with sample()"
             )
-
-    def check(self, energy: Any, batch: Batch) -> None:
-        super().check(energy, batch)
-        need_energy(self, energy)
 
     def init(self, energy: Any, batch: Batch, generator: torch.Generator) -> MarginState:
         self.check(energy, batch)
@@ -90,8 +86,7 @@ class EnergyMargin(Objective):
             return noise.sample(count, generator=generator).to(x)  # type: ignore[operator]
 
     def __call__(self, energy: Any, batch: Batch, state: MarginState, generator: torch.Generator) -> Loss:
-        x = observed(batch)
-        require_generator(generator, x.device)
+        x = observed_with(batch, generator)
         y = self.draw(energy, x, state, generator)
         inside, outside = energy(torch.cat([x, y])).split([len(x), len(y)])
         value = (inside - self.margin_in).relu().square().mean() + (self.margin_out - outside).relu().square().mean()

@@ -8,10 +8,8 @@ import torch
 from gibbsian.capabilities import LatentModel, require
 from gibbsian.errors import check_count
 from gibbsian.kernels.base import Kernel
-from gibbsian.objectives.base import Batch, Loss, Step, SteppedObjective, observed
+from gibbsian.objectives.base import Batch, Loss, Step, SteppedObjective, finish, observed, observed_with
 from gibbsian.objectives.chains import check_kernel, walk
-from gibbsian.objectives.common import finish
-from gibbsian.random import require_generator
 
 
 @dataclass(frozen=True)
@@ -58,8 +56,7 @@ class LatentLikelihood(SteppedObjective):
         self.posterior.check(energy)
 
     def loss(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator, step: Step) -> Loss:
-        x = observed(batch)
-        require_generator(generator, x.device)
+        x = observed_with(batch, generator)
         start = energy.start(2 * len(x), generator=generator)
         look, at_x = step.watched, energy.given(x)
         high, chain = walk(energy, self.prior, start[: len(x)], self.prior_steps, generator, watched=look)

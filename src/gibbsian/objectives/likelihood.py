@@ -3,19 +3,17 @@
 -log p(x) = E(x) + log Z,   ∇(-log p) = ∇E(x) - E_model[∇E]
 """
 
-from dataclasses import dataclass, replace
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from gibbsian.errors import check_count, check_number
+from gibbsian.errors import check_count
 from gibbsian.kernels.base import Kernel
-from gibbsian.objectives.base import Batch, Loss, Objective, Step, SteppedObjective, observed
-from gibbsian.objectives.chains import check_chains, check_kernel, energy_gap, exact_samples, more_steps, walk
-from gibbsian.objectives.common import finish, need_energy
+from gibbsian.objectives.base import Batch, Loss, Objective, Step, finish, observed, observed_with
+from gibbsian.objectives.chains import SampledObjective, check_kernel, energy_gap, exact_samples, walk
 from gibbsian.partition.exact import exact_log_z
-from gibbsian.random import require_generator
 
 
 @dataclass(frozen=True)
@@ -32,9 +30,7 @@ class ExactLikelihood(Objective):
     0.918938...
     """
 
-    def check(self, energy: Any, batch: Batch) -> None:
-        super().check(energy, batch)
-        need_energy(self, energy)
+    needs_energy: ClassVar[bool] = True
 
     def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
         low = energy(observed(batch)).mean()
@@ -43,7 +39,7 @@ class ExactLikelihood(Objective):
 
 
 @dataclass(frozen=True)
-class MonteCarloLikelihood(SteppedObjective):
+class MonteCarloLikelihood(SampledObjective):
     """E_data[E] - E_model[E] with fresh chains at every step: the likelihood's gradient, but for burn-in.
 
     Chains start at reference draws of the domain and run `steps` steps, so the bias falls with the mixing of
@@ -70,29 +66,14 @@ class MonteCarloLikelihood(SteppedObjective):
     penalty: float = 0.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.kernel is not None:
             check_kernel(self, self.kernel)
-        check_count(self, "steps", self.steps)
         if self.chains is not None:
             check_count(self, "chains", self.chains)
-        check_number(self, "penalty", self.penalty)
-
-    def kernels(self) -> tuple[Kernel, ...]:
-        return () if self.kernel is None else (self.kernel,)
-
-    def gentler(self, steps_factor: float, penalty: float) -> Self:
-        steps = more_steps(self.steps, steps_factor, self.kernel)
-        return replace(self, steps=steps, penalty=max(self.penalty, penalty))
-
-    def check(self, energy: Any, batch: Batch) -> None:
-        super().check(energy, batch)
-        need_energy(self, energy)
-        if self.kernel is not None:
-            check_chains(self, energy, self.kernel, observed(batch))
 
     def loss(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator, step: Step) -> Loss:
-        x = observed(batch)
-        require_generator(generator, x.device)
+        x = observed_with(batch, generator)
         n = self.chains or len(x)
         chain: dict[str, Tensor]
         if self.kernel is None:

@@ -1,4 +1,4 @@
-"""What pseudo-likelihood, ratio matching and minimum probability flow share: energies of one-unit changes.
+"""Pseudo-likelihood, ratio matching and minimum probability flow: energies of states that differ in one unit.
 
 For binary units a neighbor of x has one bit flipped; for categorical ones, one unit set to another class.
 """
@@ -6,15 +6,14 @@ For binary units a neighbor of x has one bit flipped; for categorical ones, one 
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from gibbsian.domains import Binary, Categorical, Discrete, Domain, Spin
 from gibbsian.errors import ArgumentError, DomainError, check_count
-from gibbsian.objectives.base import Batch, Loss, Objective, observed
-from gibbsian.objectives.common import accumulated, finish, need_energy
+from gibbsian.objectives.base import Batch, Loss, Objective, accumulated, finish, observed
 from gibbsian.random import require_generator
 
 BLOCK = 1 << 24  # numbers in one block of neighbors: 64 MiB in single precision
@@ -50,6 +49,8 @@ def neighbors(domain: Domain, x: Tensor, units: Tensor) -> Tensor:
 class NeighborObjective(Objective):
     """Σ over units of a function of the gaps E(x) - E(x') to the neighbors x' that differ in that unit."""
 
+    needs_energy: ClassVar[bool] = True
+
     sites: int | None = None
     chunk: int | None = None
 
@@ -64,7 +65,6 @@ class NeighborObjective(Objective):
 
     def check(self, energy: Any, batch: Batch) -> None:
         super().check(energy, batch)
-        need_energy(self, energy)
         if not isinstance(energy.domain, Binary | Spin | Categorical):
             raise DomainError(
                 f"{type(self).__name__} compares states that differ in one discrete unit, but this energy "
@@ -98,3 +98,83 @@ class NeighborObjective(Objective):
 
         value, gradients = accumulated([partial(part, i) for i in range(0, len(units), size)], energy)
         return finish(self, value, state, {"energy_data": at_data[0].mean()}, gradients=gradients)
+
+
+@dataclass(frozen=True)
+class PseudoLikelihood(NeighborObjective):
+    """-E Σᵢ log p(xᵢ | x₋ᵢ); for two-valued units -Σᵢ log σ(E(x̄ᵢ) - E(x)), x̄ᵢ with unit i flipped.
+
+    Consistent without a partition function or a sampler, for one energy evaluation a unit. Categorical units
+    sum over all their values. Less efficient than likelihood where units depend strongly on each other.
+
+    Reference: Besag 1975; Hyvärinen 2006 for Boltzmann machines.
+
+    Args:
+        sites: units drawn at random for each row, the sum scaled up; by default all of them.
+        chunk: units changed at a time, which bounds the memory; by default as many as fit in 2²⁴ numbers. In
+            more than one piece the gradient reaches the parameters that the energy has registered.
+
+    >>> import gibbsian as gb
+    >>> g = torch.Generator().manual_seed(0)
+    >>> energy = gb.as_energy(lambda x: 0 * x.sum(-1), gb.domains.Binary(3))
+    >>> PseudoLikelihood()(energy, torch.ones(5, 3), (), g).value  # 3 log 2
+    tensor(2.0794)
+    """
+
+    def term(self, gaps: Tensor) -> Tensor:
+        return torch.logsumexp(torch.cat([torch.zeros_like(gaps[:, :1]), gaps], 1), 1)
+
+
+@dataclass(frozen=True)
+class RatioMatching(NeighborObjective):
+    """E Σᵢ σ(E(x) - E(x̄ᵢ))², x̄ᵢ with bit i flipped: match the ratios p(x)/p(x̄ᵢ) through g(u) = 1/(1 + u).
+
+    Consistent for two-valued units, with bounded terms, so one strange datum cannot dominate, unlike
+    `MinimumProbabilityFlow`. One energy evaluation a unit.
+
+    Reference: Hyvärinen 2007.
+
+    Args:
+        sites, chunk: as in `PseudoLikelihood`.
+
+    >>> import gibbsian as gb
+    >>> g = torch.Generator().manual_seed(0)
+    >>> energy = gb.as_energy(lambda x: 0 * x.sum(-1), gb.domains.Binary(3))
+    >>> RatioMatching()(energy, torch.ones(5, 3), (), g).value  # 3 · ¼
+    tensor(0.7500)
+    """
+
+    def check(self, energy: Any, batch: Batch) -> None:
+        super().check(energy, batch)
+        if isinstance(energy.domain, Categorical):
+            raise DomainError(
+                f"RatioMatching is for two-valued units, but this energy lives on {energy.domain}; use "
+                "PseudoLikelihood or MinimumProbabilityFlow"
+            )
+
+    def term(self, gaps: Tensor) -> Tensor:
+        return torch.sigmoid(gaps).square().sum(1)
+
+
+@dataclass(frozen=True)
+class MinimumProbabilityFlow(NeighborObjective):
+    """E Σ_{x'} exp(½(E(x) - E(x'))) over all states x' that differ from x in one unit.
+
+    The rate at which probability would flow out of the data under dynamics that leave the model invariant.
+    Neighbors that are data themselves count too: leaving them out, as the derivation for distinct data
+    points does, is inconsistent when the data are dense. The exponential makes it sensitive to outliers.
+
+    Reference: Sohl-Dickstein, Battaglino & DeWeese 2011.
+
+    Args:
+        sites, chunk: as in `PseudoLikelihood`.
+
+    >>> import gibbsian as gb
+    >>> g = torch.Generator().manual_seed(0)
+    >>> energy = gb.as_energy(lambda x: 0 * x.sum(-1), gb.domains.Binary(3))
+    >>> MinimumProbabilityFlow()(energy, torch.ones(5, 3), (), g).value
+    tensor(3.)
+    """
+
+    def term(self, gaps: Tensor) -> Tensor:
+        return (0.5 * gaps).exp().sum(1)

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,10 +12,8 @@ from torch.nn.functional import softplus
 from gibbsian.capabilities import Sampleable
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, check_choice, check_count
-from gibbsian.objectives.base import Batch, Loss, Objective, check_finite, observed
-from gibbsian.objectives.common import finish, need_energy
+from gibbsian.objectives.base import Batch, Loss, Objective, check_finite, finish, observed_with
 from gibbsian.objectives.noise import NAMED, FittedNoise, FlowNoise, easy_noise, given_noise
-from gibbsian.random import require_generator
 
 
 class LearnedLogZ(nn.Module):
@@ -64,6 +62,8 @@ class NoiseContrastive(Objective):
     >>> loss.value.backward()
     """
 
+    needs_energy: ClassVar[bool] = True
+
     noise: str | FittedNoise | Energy | Distribution = "gaussian"
     ratio: int = 1
 
@@ -77,14 +77,9 @@ class NoiseContrastive(Objective):
                 "energy with log_z() and sample(), or a torch distribution"
             )
 
-    def check(self, energy: Any, batch: Batch) -> None:
-        super().check(energy, batch)
-        need_energy(self, energy)
-
     def init(self, energy: Any, batch: Batch, generator: torch.Generator) -> NoiseState:
         self.check(energy, batch)
-        x = observed(batch)
-        require_generator(generator, x.device)
+        x = observed_with(batch, generator)
         kind = NAMED[self.noise] if isinstance(self.noise, str) else self.noise
         fitted = kind.fit(energy.domain, x, generator) if isinstance(kind, FittedNoise) else None
         noise = given_noise(kind, energy.domain) if fitted is None else fitted
@@ -101,8 +96,7 @@ class NoiseContrastive(Objective):
         return easy_noise(numbers)
 
     def __call__(self, energy: Any, batch: Batch, state: NoiseState, generator: torch.Generator) -> Loss:
-        x = observed(batch)
-        require_generator(generator, x.device)
+        x = observed_with(batch, generator)
         n, c = len(x), state.normalizer.log_z
         noise = given_noise(self.noise, energy.domain) if state.noise is None else state.noise
         with torch.no_grad():

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Self
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,20 +14,17 @@ from gibbsian.derivatives.known import gradients_of, trainable, with_gradients
 from gibbsian.errors import ArgumentError, CapabilityError, DataError, check_count, check_number
 from gibbsian.kernels.base import Kernel, where_chain
 from gibbsian.kernels.tempering import ParallelTempering
-from gibbsian.objectives.base import Batch, Loss, Step, SteppedObjective, classes_of, labels, observed
+from gibbsian.objectives.base import Batch, Loss, Step, classes_of, finish, labels, observed, observed_with
 from gibbsian.objectives.chains import (
+    SampledObjective,
     chain_metrics,
-    check_chains,
     check_kernel,
     energy_gap,
-    more_steps,
     plain_gibbs,
     walk,
     walk_tempered,
 )
-from gibbsian.objectives.common import finish, need_energy
 from gibbsian.objectives.starts import Start, check_start_option, check_starts, start_points
-from gibbsian.random import require_generator
 
 
 class Chains(NamedTuple):
@@ -65,7 +62,7 @@ def _written(slots: Tensor, index: Tensor | None, moved: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class PersistentContrastiveDivergence(SteppedObjective):
+class PersistentContrastiveDivergence(SampledObjective):
     """E_data[E] - E_chains[E], the chains continued from step to step (stochastic maximum likelihood).
 
     Chains follow the model while it changes slowly, so a few steps each are enough and the gradient tends to
@@ -119,8 +116,8 @@ class PersistentContrastiveDivergence(SteppedObjective):
     penalty: float = 0.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_kernel(self, self.kernel)
-        check_count(self, "steps", self.steps)
         check_count(self, "chains", self.chains)
         if self.buffer is not None:
             check_count(self, "buffer", self.buffer)
@@ -141,22 +138,12 @@ class PersistentContrastiveDivergence(SteppedObjective):
         if self.fast_weights is not None:
             check_number(self, "fast_weights", self.fast_weights, open_low=True)
         check_number(self, "fast_decay", self.fast_decay, 0.0, 1.0)
-        check_number(self, "penalty", self.penalty)
-
-    def kernels(self) -> tuple[Kernel, ...]:
-        return (self.kernel,)
 
     def chains_of(self, state: Chains) -> Tensor:
         return state.x
 
-    def gentler(self, steps_factor: float, penalty: float) -> Self:
-        steps = more_steps(self.steps, steps_factor, self.kernel)
-        return replace(self, steps=steps, penalty=max(self.penalty, penalty))
-
     def check(self, energy: Any, batch: Batch) -> None:
         super().check(energy, batch)
-        need_energy(self, energy)
-        check_chains(self, energy, self.kernel, observed(batch))
         check_starts(self.start, energy)
         if self.classes is not None and not isinstance(energy, Family):
             raise CapabilityError(
@@ -172,8 +159,7 @@ class PersistentContrastiveDivergence(SteppedObjective):
 
     def init(self, energy: Any, batch: Batch, generator: torch.Generator) -> Chains:
         self.check(energy, batch)
-        x = observed(batch)
-        require_generator(generator, x.device)
+        x = observed_with(batch, generator)
         n = self.buffer or self.chains
         wanted = None if self.classes is None else torch.arange(n, device=x.device) // (n // self.classes)
         slots = start_points(self.start, n, energy, x, generator, y=classes_of(batch), wanted=wanted)
@@ -186,8 +172,7 @@ class PersistentContrastiveDivergence(SteppedObjective):
         return Chains(slots, fast, hot, torch.zeros(1, dtype=torch.long, device=slots.device))
 
     def loss(self, energy: Any, batch: Batch, state: Chains, generator: torch.Generator, step: Step) -> Loss:
-        data = observed(batch)
-        require_generator(generator, data.device)
+        data = observed_with(batch, generator)
         y = None if self.classes is None else labels(batch, "class-bound slots")
         member, index = energy if y is None else energy.given(y), self._chosen(state, y, generator)
         before, hot = self._begun(energy, batch, state, index, y, generator)

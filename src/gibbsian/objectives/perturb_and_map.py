@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -10,8 +10,7 @@ from torch import Tensor
 from gibbsian.capabilities import PairwiseModel
 from gibbsian.domains import Binary, Categorical, Discrete, Spin
 from gibbsian.errors import CapabilityError, check_choice, check_count
-from gibbsian.objectives.base import Batch, Loss, Objective, observed
-from gibbsian.objectives.common import finish, need_energy
+from gibbsian.objectives.base import Batch, Loss, Objective, finish, observed
 from gibbsian.objectives.neighbors import unit_count
 from gibbsian.partition.maximize import attractive_flips, max_flow
 from gibbsian.partition.perturb import gumbels
@@ -42,6 +41,8 @@ class PerturbAndMAP(Objective):
     >>> PerturbAndMAP()(machine, torch.ones(10, 5), (), g).value.backward()
     """
 
+    needs_energy: ClassVar[bool] = True
+
     samples: int = 32
     solver: str = "auto"
 
@@ -51,7 +52,6 @@ class PerturbAndMAP(Objective):
 
     def check(self, energy: Any, batch: Batch) -> None:
         super().check(energy, batch)
-        need_energy(self, energy)
         if not isinstance(energy.domain, Binary | Spin | Categorical):
             raise CapabilityError(
                 f"perturb-and-MAP is for discrete units, this energy lives on {energy.domain}; use another objective"

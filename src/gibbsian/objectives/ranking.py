@@ -3,7 +3,7 @@
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -11,10 +11,8 @@ from torch.nn.functional import softplus
 
 from gibbsian.domains import Categorical, Discrete, Domain, Real
 from gibbsian.errors import ArgumentError, DomainError, check_choice, check_count
-from gibbsian.objectives.base import Batch, Loss, Objective, observed
-from gibbsian.objectives.common import finish, need_energy
+from gibbsian.objectives.base import Batch, Loss, Objective, finish, observed, observed_with
 from gibbsian.objectives.noise import NAMED, FittedNoise, FlowNoise, easy_noise
-from gibbsian.random import require_generator
 
 
 @dataclass(frozen=True)
@@ -130,6 +128,8 @@ class RankingContrastive(Objective):
     >>> objective(model, batch, objective.init(model, batch, g), g).value.backward()
     """
 
+    needs_energy: ClassVar[bool] = True
+
     noise: str | Proposal | FittedNoise = "gaussian"
     candidates: int = 32
     kind: str = "ranking"
@@ -153,7 +153,6 @@ class RankingContrastive(Objective):
 
     def check(self, energy: Any, batch: Batch) -> None:
         super().check(energy, batch)
-        need_energy(self, energy)
         if isinstance(self.noise, Proposal):
             self.noise.check(energy.domain)
 
@@ -168,8 +167,7 @@ class RankingContrastive(Objective):
         return easy_noise(numbers)
 
     def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
-        y = observed(batch)
-        require_generator(generator, y.device)
+        y = observed_with(batch, generator)
         n, m, domain = len(y), self.candidates, energy.domain
         with torch.no_grad():
             if isinstance(self.noise, Proposal):

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from gibbsian.domains import Box, Discrete
 from gibbsian.errors import CapabilityError, check_number
-from gibbsian.objectives.base import Batch, Loss, Step, WrappedObjective, observed
-from gibbsian.random import quick_uniforms, require_generator
+from gibbsian.objectives.base import Batch, Loss, Step, WrappedObjective, observed, observed_with
+from gibbsian.random import quick_uniforms
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,7 @@ class Redrawn(WrappedObjective):
 
     def drawn(self, energy: Any, batch: Batch, generator: torch.Generator) -> Batch:
         """The batch with x drawn."""
-        x = observed(batch)
-        require_generator(generator, x.device)
+        x = observed_with(batch, generator)
         return _with(batch, self.redraw(energy, x, generator))
 
     def init(self, energy: Any, batch: Batch, generator: torch.Generator) -> Any:

@@ -16,8 +16,7 @@ from gibbsian.derivatives.known import gradients_of, trainable, with_gradients
 from gibbsian.domains import Binary
 from gibbsian.errors import ArgumentError, CapabilityError, check_choice, check_number
 from gibbsian.fast.compiled import compiled_copy
-from gibbsian.objectives.base import Batch, Loss, Objective, Step, WrappedObjective, observed
-from gibbsian.objectives.common import finish
+from gibbsian.objectives.base import Batch, Loss, Objective, Step, WrappedObjective, finish, observed
 
 
 @dataclass(frozen=True)

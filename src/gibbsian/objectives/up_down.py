@@ -8,10 +8,8 @@ from torch import Tensor
 
 from gibbsian.capabilities import WakeSleepModel
 from gibbsian.errors import CapabilityError, DataError, check_count
-from gibbsian.objectives.base import Batch, Loss, Step, SteppedObjective, labels, observed
+from gibbsian.objectives.base import Batch, Loss, Step, SteppedObjective, finish, labels, observed_with
 from gibbsian.objectives.chains import more_steps
-from gibbsian.objectives.common import finish
-from gibbsian.random import require_generator
 
 
 @dataclass(frozen=True)
@@ -63,8 +61,7 @@ class UpDown(SteppedObjective):
             raise DataError(f"UpDown takes x or pairs (x, y), got {len(batch)} parts")
 
     def loss(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator, step: Step) -> Loss:
-        x = observed(batch)
-        require_generator(generator, x.device)
+        x = observed_with(batch, generator)
         y = None if energy.classes is None else labels(batch, "UpDown on a network with labels")
         value, wake, gap, sleep, gradients = energy.wake_sleep(x, y, self.steps, generator, fused=step.fused)
         return finish(self, value, state, {"wake": wake, "gap": gap, "sleep": sleep}, gradients=gradients)

@@ -9,12 +9,10 @@ from torch import Tensor
 from gibbsian.capabilities import VariationalModel
 from gibbsian.derivatives.known import with_gradients
 from gibbsian.errors import ArgumentError, CapabilityError, check_choice, check_count, check_number
-from gibbsian.objectives.base import Batch, Loss, Step, SteppedObjective, observed
+from gibbsian.objectives.base import Batch, Loss, Step, SteppedObjective, finish, observed_with
 from gibbsian.objectives.chains import chain_metrics, more_steps
-from gibbsian.objectives.common import finish
 from gibbsian.objectives.regularizers import center
 from gibbsian.objectives.starts import start_points
-from gibbsian.random import require_generator
 
 
 class LayerChains(NamedTuple):
@@ -91,8 +89,7 @@ class VariationalLikelihood(SteppedObjective):
 
     def init(self, energy: Any, batch: Batch, generator: torch.Generator) -> LayerChains:
         self.check(energy, batch)
-        x = observed(batch)
-        require_generator(generator, x.device)
+        x = observed_with(batch, generator)
         with torch.no_grad():
             v = start_points(self.start, self.chains, energy, x, generator)
             layers = energy.start_layers(v, generator, encode=self.start == "data")
@@ -102,8 +99,7 @@ class VariationalLikelihood(SteppedObjective):
         return LayerChains(tuple(layers), offsets)
 
     def loss(self, energy: Any, batch: Batch, state: LayerChains, generator: torch.Generator, step: Step) -> Loss:
-        x = observed(batch)
-        require_generator(generator, x.device)
+        x = observed_with(batch, generator)
         found = energy.layer_contrast(x, state.layers, self.iterations, self.steps, generator, fused=step.fused)
         value, known, offsets = found.value, None, state.offsets
         if found.weights is not None:

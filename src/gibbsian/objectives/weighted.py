@@ -9,8 +9,7 @@ from torch import Tensor
 
 from gibbsian.derivatives.known import sum_of
 from gibbsian.errors import ArgumentError, check_number
-from gibbsian.objectives.base import Batch, Loss, Objective, Step, SteppedObjective, state_modules
-from gibbsian.objectives.common import finish
+from gibbsian.objectives.base import Batch, Loss, Objective, Step, SteppedObjective, finish, state_modules
 
 
 @dataclass(frozen=True)
