@@ -1,29 +1,47 @@
 """Machines at other temperatures, and their paths from independent units, moved along by their own Gibbs sweeps."""
 
 import copy
-from typing import Any, Protocol
+from abc import abstractmethod
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gibbsian.capabilities import GibbsModel, Path
-from gibbsian.domains import Domain
 from gibbsian.energies.bases import Factorized
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError
 
 
-class Machine(Protocol):
-    """A model whose free energy and sweeps take an inverse temperature of its joint energy."""
+class Machine(Energy):
+    """An energy with Gibbs sweeps of its own that knows itself at any temperature of its joint energy βE(x, h)."""
 
-    @property
-    def domain(self) -> Domain: ...
+    @abstractmethod
+    def free_energy(self, x: Tensor, beta: Tensor | None = None) -> Tensor:
+        """-log Σ_h exp(-βE(x, h)), `(batch,)`; β a number or one per row, 1 where it is left out."""
 
-    def free_energy(self, x: Tensor, beta: Tensor) -> Tensor: ...
+    @abstractmethod
+    def gibbs_noise(self, x: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """The random numbers of `steps` sweeps, tensors with that leading axis."""
 
-    def gibbs_noise(self, x: Tensor, steps: int, generator: torch.Generator) -> Any: ...
+    @abstractmethod
+    def gibbs_sweep(
+        self, x: Tensor, noise: tuple[Tensor, ...], clamp: Tensor | None = None, beta: Tensor | None = None
+    ) -> Tensor:
+        """Every block resampled once in turn where not `clamp`; at joint energy βE where β is given."""
 
-    def gibbs_sweep(self, x: Tensor, noise: Any, clamp: Tensor | None, beta: Tensor) -> Tensor: ...
+    def forward(self, x: Tensor) -> Tensor:
+        return self.free_energy(x)
+
+    def annealed(self, beta: Tensor | float) -> Energy:
+        """The machine with joint energy βE(x, h), β a number or one per row: its block conditionals stay exact."""
+        return AnnealedMachine(self, beta)
+
+    def swept(self, x: Tensor, steps: int, generator: torch.Generator, clamp: Tensor | None = None) -> Tensor:
+        """x after `steps` sweeps, whose random numbers are drawn one sweep at a time."""
+        for _ in range(steps):
+            x = self.gibbs_sweep(x, tuple(part[0] for part in self.gibbs_noise(x, 1, generator)), clamp)
+        return x
 
 
 class AnnealedMachine(Energy):
@@ -39,7 +57,7 @@ class AnnealedMachine(Energy):
 
     beta: Tensor
 
-    def __init__(self, machine: Machine, beta: Tensor | float) -> None:
+    def __init__(self, machine: Any, beta: Tensor | float) -> None:
         super().__init__(machine.domain)
         beta = torch.as_tensor(beta)
         if beta.dim() > 1:
@@ -51,11 +69,9 @@ class AnnealedMachine(Energy):
         return self.machine.free_energy(x, self.beta.to(x))
 
     def gibbs_noise(self, x: Tensor, steps: int, generator: torch.Generator) -> Any:
-        """The same as the machine's."""
         return self.machine.gibbs_noise(x, steps, generator)
 
     def gibbs_sweep(self, x: Tensor, noise: Any, clamp: Tensor | None = None) -> Tensor:
-        """One sweep at β."""
         return self.machine.gibbs_sweep(x, noise, clamp, self.beta.to(x))
 
 
@@ -66,15 +82,12 @@ class UnitsPath(Path):
         self.machine, self.base, self.moved = machine, base, moved
 
     def log_z0(self) -> Tensor:
-        """log Z of the independent units."""
         return self.base.log_z()
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
-        """Exact draws of the independent units."""
         return self.base.sample(n, generator=generator)
 
     def noise(self, x: Tensor, steps: int, generator: torch.Generator) -> Any:
-        """The random numbers of sweeps."""
         return self.moved.gibbs_noise(x, steps, generator)
 
 
@@ -98,7 +111,6 @@ class PairwisePath(UnitsPath):
         self.weight, self.bias = weight.detach().clone(), bias.detach().clone()
 
     def anneal(self, x: Tensor, beta: Tensor, next_beta: Tensor, noise: Any) -> tuple[Tensor, Tensor]:
-        """Weight, then sweep."""
         with torch.no_grad():
             increment = (next_beta - beta) * (self.base(x) - self.machine(x))
             self.targets[0].copy_(next_beta * self.weight)

@@ -14,8 +14,8 @@ from gibbsian.capabilities import Contrast, Filters, Pairwise, Path
 from gibbsian.domains import Binary, Discrete, Spin
 from gibbsian.energies.bases import Factorized, independent_units
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, CapabilityError, ShapeError
-from gibbsian.models.annealing import AnnealedMachine, PairwisePath
+from gibbsian.errors import ArgumentError, CapabilityError, ShapeError, check_count
+from gibbsian.models.annealing import Machine, PairwisePath
 from gibbsian.models.pairwise import from_dense
 from gibbsian.random import require_generator, stream, uniforms
 from gibbsian.units import pick
@@ -23,7 +23,7 @@ from gibbsian.units import pick
 _MOST_HIDDEN = 16  # hidden states are enumerated: 65536 of them
 
 
-class BoltzmannMachine(Energy):
+class BoltzmannMachine(Machine):
     """Boltzmann machine: E = -½ xᵀWx - b·x, p(xᵢ = 1 | rest) = σ(Σⱼ wᵢⱼxⱼ + bᵢ) for {0, 1}, σ(2(·)) for ±1 units.
 
     With hidden units the energy is the free energy of the visible ones,
@@ -55,10 +55,8 @@ class BoltzmannMachine(Energy):
     def __init__(
         self, n: int, spin: bool = False, hidden: int = 0, *, generator: torch.Generator | None = None
     ) -> None:
-        if isinstance(n, bool) or not isinstance(n, int) or n < 1 or not isinstance(hidden, int) or hidden < 0:
-            raise ArgumentError(
-                f"BoltzmannMachine(n={n!r}, hidden={hidden!r}): whole numbers, at least one visible unit"
-            )
+        check_count(self, "n", n)
+        check_count(self, "hidden", hidden, 0)
         super().__init__(Spin(n) if spin else Binary(n))
         self.n, self.spin, self.hidden = n, bool(spin), hidden
         generator = stream(0, "init") if generator is None else generator
@@ -105,9 +103,6 @@ class BoltzmannMachine(Energy):
         """E(v, h), `(batch,)`."""
         z = torch.cat([v, h], 1)
         return -((0.5 * (z @ self.coupling()) + self.bias) * z).sum(1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.free_energy(x)
 
     def free_energy(self, x: Tensor, beta: Tensor | None = None) -> Tensor:
         """The energy of the visible units of the machine with joint energy βE; β a number or one per row."""
@@ -168,13 +163,7 @@ class BoltzmannMachine(Energy):
         if start is not None:
             z = torch.cat([start, z[:, self.n :]], 1)
         held = None if clamp is None else torch.nn.functional.pad(clamp.expand(n, self.n), (0, self.hidden))
-        for _ in range(steps):
-            z = whole.gibbs_sweep(z, tuple(part[0] for part in whole.gibbs_noise(z, 1, generator)), held)
-        return z[:, : self.n]
-
-    def annealed(self, beta: Tensor | float) -> Energy:
-        """The machine with joint energy βE, β a number or one per row."""
-        return AnnealedMachine(self, beta)
+        return whole.swept(z, steps, generator, held)[:, : self.n]
 
     # --- partition functions ------------------------------------------------------------------------
 
@@ -259,24 +248,18 @@ class BoltzmannMachine(Energy):
         """
         require_generator(generator, batch.device)
         x = batch if chains is None else chains
-        if self.hidden <= _MOST_HIDDEN:
-            for _ in range(steps):
-                x = self.gibbs_sweep(x, tuple(part[0] for part in self.gibbs_noise(x, 1, generator)))
+        if self.sums_exactly():
+            x = self.swept(x, steps, generator)
             return Contrast(self(batch).mean() - self(x).mean(), x)
         whole = self.complete()
         clamp = torch.arange(self.n + self.hidden, device=batch.device) < self.n
 
-        def sweep(z: Tensor, held: Tensor | None) -> Tensor:
-            for _ in range(steps):
-                z = whole.gibbs_sweep(z, tuple(part[0] for part in whole.gibbs_noise(z, 1, generator)), held)
-            return z
-
-        def started(v: Tensor) -> Tensor:
+        def completed(v: Tensor) -> Tensor:
             h = torch.rand(len(v), self.hidden, generator=generator, dtype=v.dtype, device=v.device).round()
-            return torch.cat([v, 2 * h - 1 if self.spin else h], 1)
+            return whole.swept(torch.cat([v, 2 * h - 1 if self.spin else h], 1), steps, generator, clamp)
 
-        positive = sweep(started(batch), clamp)
-        negative = sweep(positive if chains is None else sweep(started(chains), clamp), None)
+        positive = completed(batch)
+        negative = whole.swept(positive if chains is None else completed(chains), steps, generator)
         return Contrast(whole(positive).mean() - whole(negative).mean(), negative[:, : self.n])
 
     def extra_repr(self) -> str:

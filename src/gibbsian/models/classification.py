@@ -11,12 +11,12 @@ from gibbsian.domains import Discrete
 from gibbsian.energies.bases import independent_units
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, DataError, ShapeError
-from gibbsian.models.annealing import AnnealedMachine, VisiblePath
+from gibbsian.models.annealing import Machine, VisiblePath
 from gibbsian.random import stream
 from gibbsian.units import Count, Natural, Softmax, Unit, as_unit, layer_noise
 
 
-class ClassificationRBM(Energy):
+class ClassificationRBM(Machine):
     """An RBM over inputs x and labels y; as an energy it is that of x with label and hidden units summed out.
 
         E(x, y, h) = E_v(x) - xᵀWh - d_y - U_y·h - c·h
@@ -111,9 +111,6 @@ class ClassificationRBM(Energy):
             natural, bias = Natural(linear), bias * (beta[:, None] if beta.dim() else beta)
         return bias + self.hidden.log_partition(natural)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.free_energy(x)
-
     def free_energy(self, x: Tensor, beta: Tensor | None = None) -> Tensor:
         """F(x) = -log Σ_y exp(-F(x, y)) of the machine with joint energy βE; β a number or one per row."""
         own = self.visible.energy(x, self.visible_bias)
@@ -178,10 +175,6 @@ class ClassificationRBM(Energy):
             return x, self.label.sample(Natural(logits), noise[0]).flatten(1).argmax(1)
 
     # --- partition functions ------------------------------------------------------------------------
-
-    def annealed(self, beta: Tensor | float) -> Energy:
-        """The machine with joint energy βE, β a number or one per row."""
-        return AnnealedMachine(self, beta)
 
     def path(self, base_bias: Tensor | None = None, *, data: Tensor | None = None) -> Path | None:
         """The annealing path from independent visible units, of this bias or fitted to data, where these are discrete."""

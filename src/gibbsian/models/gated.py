@@ -4,8 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from gibbsian.errors import ArgumentError, ShapeError, check_count
-from gibbsian.models.conditional.contrast import Phase, Terms, difference
-from gibbsian.models.conditional.machine import ConditionalMachine
+from gibbsian.models.conditional import ConditionalMachine, Phase, Terms, difference
 from gibbsian.random import stream
 from gibbsian.units import Unit
 

@@ -11,15 +11,14 @@ from torch import Tensor, nn
 from gibbsian.capabilities import Pairwise, Path
 from gibbsian.domains import Spin
 from gibbsian.energies.bases import independent_units
-from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, ShapeError
-from gibbsian.models.annealing import AnnealedMachine, PairwisePath
+from gibbsian.models.annealing import Machine, PairwisePath
 from gibbsian.models.boltzmann import BoltzmannMachine
 from gibbsian.models.pairwise import from_edges
 from gibbsian.random import require_generator, uniforms
 
 
-class Ising(Energy):
+class Ising(Machine):
     """Ising lattice: neighbors along each axis are coupled, and sites of one color are resampled together.
 
     Only couplings to the next site along each axis are stored, so a lattice of a million sites is fine. Two
@@ -93,9 +92,6 @@ class Ising(Energy):
             coupling = coupling.reshape(-1, *[1] * len(self.shape))
         return coupling * self.bonds
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.free_energy(x)
-
     def free_energy(self, x: Tensor, beta: Tensor | None = None) -> Tensor:
         """βE(x); β a number or one per row."""
         ahead = x * self.field
@@ -138,10 +134,6 @@ class Ising(Energy):
                     moves = moves & ~clamp
                 x = torch.where(moves, 2 * (u < p).to(x.dtype) - 1, x)
             return x
-
-    def annealed(self, beta: Tensor | float) -> Energy:
-        """The lattice with energy βE, β a number or one per row, with its sweeps."""
-        return AnnealedMachine(self, beta)
 
     def path(self, base_bias: Tensor | None = None, *, data: Tensor | None = None) -> Path:
         """The annealing path from independent spins, of this bias or fitted to data."""

@@ -10,12 +10,12 @@ from torch.nn import functional as F
 
 from gibbsian.capabilities import Contrast, Filters, Path
 from gibbsian.derivatives.known import with_gradients
-from gibbsian.domains import Binary, Domain, Real
+from gibbsian.domains import Binary, Real
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, ShapeError, check_count
 from gibbsian.fast.logistic import softplus_gap
-from gibbsian.models.annealing import AnnealedMachine
-from gibbsian.models.rbm.hidden import HiddenMarginal
+from gibbsian.models.annealing import Machine
+from gibbsian.models.rbm.layers import HiddenMarginal
 from gibbsian.random import normals, quick_uniforms, require_generator, stream, uniforms
 from gibbsian.units.binary import below
 
@@ -35,7 +35,7 @@ class _Law(NamedTuple):
     annealed: bool = False
 
 
-class SpikeSlabRBM(Energy):
+class SpikeSlabRBM(Machine):
     """Spike-and-slab RBM over real v: every hidden unit is a binary spike h times a real slab s.
 
         E(v, h, s) = ½Σλᵢvᵢ² - b·v - Σⱼ hⱼsⱼ(wⱼ·v) + ½Σαⱼsⱼ² - Σαⱼμⱼsⱼhⱼ + ½Σαⱼμⱼ²hⱼ - c·h
@@ -120,11 +120,8 @@ class SpikeSlabRBM(Energy):
 
     def _log_slab(self, law: _Law) -> Tensor:
         """The logarithm of the slabs' precision."""
-        return (
-            self.log_slab_precision + law.beta.log()
-            if law.beta is not None and not law.annealed
-            else (self.log_slab_precision)
-        )
+        log_alpha: Tensor = self.log_slab_precision
+        return log_alpha if law.beta is None or law.annealed else log_alpha + law.beta.log()
 
     def _free_energy(self, v: Tensor, logits: Tensor, law: _Law) -> Tensor:
         own = (v * torch.addcmul(-law.linear, v, 0.5 * law.precision)).sum(1)
@@ -134,9 +131,6 @@ class SpikeSlabRBM(Energy):
         """The free energy of the machine with joint energy βE; β a number or one per row."""
         law = self._law(beta)
         return self._free_energy(v, self._logits(v @ self.weight, law), law)
-
-    def forward(self, v: Tensor) -> Tensor:
-        return self.free_energy(v)
 
     def hidden_energy(self, h: Tensor) -> Tensor:
         """-log ∫ exp(-E(v, h, s)) dv ds of spikes alone: log Z is the log-sum of its negative over all h.
@@ -209,10 +203,6 @@ class SpikeSlabRBM(Energy):
             inside = law.beta * inside
         new = torch.addcmul((law.linear + inside) / law.precision, visible, law.precision.rsqrt())
         return new if clamp is None else torch.where(clamp, v, new)
-
-    def annealed(self, beta: Tensor | float) -> Energy:
-        """The machine with joint energy βE, β a number or one per row."""
-        return AnnealedMachine(self, beta)
 
     def marginals(self) -> Sequence[Energy]:
         """The spikes, visible units and slabs integrated out."""
@@ -339,12 +329,8 @@ class SpikeSlabPath(Path):
     def __init__(self, machine: SpikeSlabRBM, mean: Tensor, precision: Tensor) -> None:
         if mean.shape != machine.visible_bias.shape or precision.shape != mean.shape:
             raise ShapeError(f"the base has {tuple(mean.shape)} means, expected {tuple(machine.visible_bias.shape)}")
-        self.machine, self.mean, self.base_precision = machine, mean.detach(), precision.detach()
-
-    @property
-    def domain(self) -> Domain:
-        """That of the visible units."""
-        return self.machine.domain
+        self.machine, self.domain = machine, machine.domain
+        self.mean, self.base_precision = mean.detach(), precision.detach()
 
     def log_z0(self) -> Tensor:
         """log Z of the base, exactly."""
@@ -353,7 +339,6 @@ class SpikeSlabPath(Path):
         return visible + 0.5 * (_LOG_2PI - alpha).sum() + len(alpha) * math.log(2)
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
-        """n exact draws of the base."""
         require_generator(generator, self.mean.device)
         count = n * len(self.mean)
         z = normals(1, count, generator, dtype=self.mean.dtype, device=self.mean.device).reshape(n, -1)
@@ -376,7 +361,6 @@ class SpikeSlabPath(Path):
         return self._energy(v, v @ self.machine.weight, torch.as_tensor(beta))
 
     def noise(self, x: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-        """The random numbers of `steps` calls of `anneal`, with that leading axis."""
         return self.machine.gibbs_noise(x, steps, generator)
 
     def anneal(self, x: Tensor, beta: Tensor, next_beta: Tensor, noise: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:

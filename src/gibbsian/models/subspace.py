@@ -12,13 +12,13 @@ from gibbsian.domains import Binary, Categorical
 from gibbsian.energies.bases import independent_units
 from gibbsian.energy import Energy
 from gibbsian.errors import check_count
-from gibbsian.models.annealing import AnnealedMachine, VisiblePath
+from gibbsian.models.annealing import Machine, VisiblePath
 from gibbsian.random import require_generator, stream, uniforms
 
 _LARGEST = 10  # subspace units whose patterns are enumerated behind a gate
 
 
-class SubspaceRBM(Energy):
+class SubspaceRBM(Machine):
     """Subspace RBM: every gate hⱼ switches K subspace units sⱼₖ that model one feature's variation.
 
         E(x, h, s) = -Σ Wᵢⱼₖ xᵢhⱼsⱼₖ - b·x - c·h - Σ hⱼDⱼₖsⱼₖ
@@ -72,9 +72,6 @@ class SubspaceRBM(Energy):
             a, bias = _rows(beta, 3) * a, _rows(beta, 2) * bias
         return bias - self.subspace * math.log(2) + F.softplus(a).sum(2)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.free_energy(x)
-
     def free_energy(self, x: Tensor, beta: Tensor | None = None) -> Tensor:
         """The free energy of the machine with joint energy βE; β a number or one per row."""
         own = x @ self.visible_bias
@@ -122,10 +119,6 @@ class SubspaceRBM(Energy):
             scale = 1.0 if beta is None else _rows(beta, 2)
             new = (outer < torch.sigmoid(scale * self._visible_logits(h, s))).to(x.dtype)
             return new if clamp is None else torch.where(clamp, x, new)
-
-    def annealed(self, beta: Tensor | float) -> Energy:
-        """The machine with joint energy βE, β a number or one per row."""
-        return AnnealedMachine(self, beta)
 
     def path(self, base_bias: Tensor | None = None, *, data: Tensor | None = None) -> Path:
         """The annealing path from independent visible units, of this bias or fitted to data."""

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from gibbsian.errors import ArgumentError, CapabilityError, DataError, ShapeError
-from gibbsian.models.conditional.contrast import Phase, Terms, difference
-from gibbsian.models.conditional.machine import ConditionalMachine
+from gibbsian.errors import ArgumentError, CapabilityError, DataError, ShapeError, check_count
+from gibbsian.models.conditional import ConditionalMachine, Phase, Terms, difference
 from gibbsian.random import require_generator, stream
 from gibbsian.units import Gaussian, Unit, layer_noise
 
@@ -48,8 +47,7 @@ class TemporalRBM(ConditionalMachine):
     def __init__(
         self, visible: int | Unit, hidden: int | Unit, order: int, *, generator: torch.Generator | None = None
     ) -> None:
-        if isinstance(order, bool) or not isinstance(order, int) or order < 0:
-            raise ArgumentError(f"TemporalRBM(order={order!r}): expected a number of past frames, 0 or more")
+        check_count(self, "order", order, 0)
         super().__init__(visible, hidden)
         self.order = order
         generator = stream(0, "init") if generator is None else generator
@@ -173,7 +171,7 @@ class TemporalRBM(ConditionalMachine):
             terms = tuple(part[0] for part in noise[2:])
             for sweep in range(sweeps):
                 up, down = (part[0] for part in layer_noise([self.hidden, self.visible], v, 1, generator))
-                natural = every.visible_natural(self.hidden.sample(every.hidden_natural(v, terms), up), terms)
+                natural = every.visible_natural(self.hidden.sample(every.hidden_natural(v, *terms), up), *terms)
                 v = self.visible.sample(natural, down)
                 if sweep >= sweeps // 2:
                     total += self.visible.mean(natural)

@@ -13,6 +13,7 @@ _MOVED = {  # modules that were moved, the longest match first
     "gibbsian.models.dbm:": "gibbsian.models.dbm.machine:",
     "gibbsian.models.dbn:": "gibbsian.models.dbn.machine:",
     "gibbsian.models.rbm:": "gibbsian.models.rbm.machine:",
+    "gibbsian.models.conditional.machine:": "gibbsian.models.conditional:",
     "gibbsian.models.directed:": "gibbsian.models.dbn.directed:",
     "gibbsian.models.score_networks:": "gibbsian.nets.score:",
     "gibbsian.energies.chain:": "gibbsian.energies.random_fields:",

@@ -31,6 +31,10 @@ class Natural(NamedTuple):
             return Natural(self.linear + other.linear)
         return Natural(self.linear + other.linear, self.precision + other.precision)
 
+    def mixed(self, base: "Natural", beta: Tensor) -> "Natural":
+        """β self + (1-β) base: a member of an annealing path."""
+        return self.scaled(beta).plus(base.scaled(1 - beta))
+
 
 class Unit(Recorded, ABC):
     """One layer of n independent units.

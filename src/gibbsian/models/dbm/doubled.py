@@ -3,14 +3,14 @@
 bottom:  h|v = σ(c + 2vW),  v|h = σ(b + Wh);   top:  h|v = σ(c + vW),  v|h = σ(b + 2Wh);   between:  both doubled
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from gibbsian.capabilities import Contrast
-from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError
 from gibbsian.models.rbm.machine import RBM
-from gibbsian.models.rbm.path import RBMPath
 from gibbsian.random import require_generator
 from gibbsian.units import Natural, Unit
 
@@ -59,9 +59,7 @@ class DoubledRBM(RBM):
     ) -> Contrast:
         """⟨E(v, E[h|v])⟩ of the batch less that of the samples, E[h|v] held fixed, and the samples."""
         require_generator(generator, batch.device)
-        x = batch if chains is None else chains
-        for _ in range(steps):
-            x = self.gibbs_sweep(x, tuple(part[0] for part in self.gibbs_noise(x, 1, generator)))
+        x = self.swept(batch if chains is None else chains, steps, generator)
         return Contrast(self._held(batch) - self._held(x), x)
 
     def _held(self, v: Tensor) -> Tensor:
@@ -72,17 +70,10 @@ class DoubledRBM(RBM):
         own = self.visible.energy(v, self.visible_bias) + self.hidden.energy(mean, self.hidden_bias)
         return own.mean() - (field * h).sum() / len(v)
 
-    def _no_law(self) -> CapabilityError:
-        return CapabilityError(
+    def annealed(self, *options: Any, **named: Any) -> Any:
+        raise CapabilityError(
             "a machine with doubled inputs is a stage of pre-training and has no law of its own; anneal or temper the "
             "models.DBM that it becomes a part of"
         )
 
-    def path(self, base_bias: Tensor | None = None, *, data: Tensor | None = None) -> RBMPath:
-        raise self._no_law()
-
-    def tempered(self, beta: Tensor | float) -> Energy:
-        raise self._no_law()
-
-    def annealed(self, beta: Tensor | float) -> Energy:
-        raise self._no_law()
+    tempered = path = annealed

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from gibbsian.capabilities import Path
 from gibbsian.domains import Binary, Categorical, Domain, Spin
-from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError
-from gibbsian.models.annealing import AnnealedMachine
+from gibbsian.models.annealing import Machine
 from gibbsian.models.dbm.layers import LayeredMachine
 from gibbsian.random import require_generator
 from gibbsian.units import Bernoulli, Joined, Softmax, Unit, layer_noise
@@ -33,7 +32,7 @@ def stacked(units: Sequence[Unit]) -> Domain:
     return Categorical(n, classes) if issubclass(kind, Softmax) else Joined(*units).domain
 
 
-class LayerMarginal(Energy):
+class LayerMarginal(Machine):
     """The even layers (parity 0: v, h², ...) or the odd ones (parity 1: h¹, h³, ...) of a `DBM`.
 
     Events are the layers one after the other, the lowest first; `split` and `join` go between them and layers. Exact
@@ -81,16 +80,9 @@ class LayerMarginal(Energy):
             values[i] = layer
         return values
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.free_energy(x)
-
     def free_energy(self, x: Tensor, beta: Tensor | None = None) -> Tensor:
         """The energy of these layers in the machine with joint energy βE; β a number or one per row."""
         return -self.dbm.mass(self.values_of(x), beta)
-
-    def annealed(self, beta: Tensor | float) -> Energy:
-        """The machine with joint energy βE: its block conditionals stay exact."""
-        return AnnealedMachine(self, beta)
 
     def gibbs_noise(self, x: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, ...]:
         """Random numbers for the other layers, and for these."""

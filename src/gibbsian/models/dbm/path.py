@@ -19,11 +19,6 @@ from gibbsian.random import require_generator
 from gibbsian.units import Bernoulli, Natural, layer_noise
 
 
-def _mixed(natural: Natural, base: Natural, beta: Tensor) -> Natural:
-    """β natural + (1-β) base."""
-    return natural.scaled(beta).plus(base.scaled(1 - beta))
-
-
 class DBMPath(Path):
     """The path of `DBM.path`: states are the odd layers h¹, h³, ..., as in `DBM.marginal(1)`.
 
@@ -70,7 +65,6 @@ class DBMPath(Path):
         return self.odd.join([hidden[i - 1] for i in self.odd.own])
 
     def noise(self, x: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-        """The random numbers of `steps` calls of `anneal`, with that leading axis."""
         return self.odd.gibbs_noise(x, steps, generator)
 
     def log_density(self, x: Tensor, beta: Tensor) -> Tensor:
@@ -83,7 +77,7 @@ class DBMPath(Path):
             if layer is not None:
                 total = total - beta * unit.energy(layer, dbm.biases[i])
             else:
-                total = total + unit.log_partition(_mixed(dbm.natural(i, seen), self.bases[i], beta))
+                total = total + unit.log_partition(dbm.natural(i, seen).mixed(self.bases[i], beta))
                 total = total - beta * unit.constant(dbm.biases[i])
         return total
 
@@ -102,7 +96,7 @@ class DBMPath(Path):
             for i in odd.others:
                 unit, natural = dbm.layers[i], dbm.natural(i, seen)
                 own = own - unit.constant(dbm.biases[i])
-                low, high = (_mixed(natural, self.bases[i], b) for b in (before, after))
+                low, high = (natural.mixed(self.bases[i], b) for b in (before, after))
                 if isinstance(unit, Bernoulli):  # units first: sums of all of them would cancel in single precision
                     increment += (softplus(high.linear) - softplus(low.linear)).sum(1)
                 else:

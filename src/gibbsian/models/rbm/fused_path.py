@@ -6,7 +6,8 @@ log p*_β(v) = ((1-β)b^A + βb)·v + Σⱼ ζ(β(cⱼ + (vW)ⱼ));   h ~ σ(β(
 import torch
 from torch import Tensor
 
-from gibbsian.models.rbm.path import RBMPath, TwoLayers
+from gibbsian.models.rbm.layers import TwoLayers
+from gibbsian.models.rbm.path import RBMPath
 from gibbsian.units import Natural
 
 

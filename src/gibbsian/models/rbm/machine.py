@@ -4,7 +4,6 @@ E(v, h) = E_v(v) + E_h(h) - φ(v)ᵀ W φ(h),    F(v) = E_v(v) - log Σ_h exp(-E
 """
 
 import copy
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -15,18 +14,17 @@ from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DivergenceError
 from gibbsian.fast.compiled import compiled_copy
 from gibbsian.fast.logistic import Logistic
-from gibbsian.models.annealing import AnnealedMachine
 from gibbsian.models.pairwise import from_dense
 from gibbsian.models.rbm.contrast import bernoulli_contrast
 from gibbsian.models.rbm.fused import fused_contrast
 from gibbsian.models.rbm.fused_path import BernoulliPath
-from gibbsian.models.rbm.hidden import HiddenMarginal
+from gibbsian.models.rbm.layers import HiddenMarginal, TwoLayers
 from gibbsian.models.rbm.path import RBMPath, visible_base
 from gibbsian.random import quick_uniforms, require_generator, stream
-from gibbsian.units import Bernoulli, Count, Gaussian, Joined, Natural, Softmax, Spin, Unit, as_unit, layer_noise
+from gibbsian.units import Bernoulli, Count, Gaussian, Joined, Natural, Softmax, Spin, Unit, as_unit
 
 
-class RBM(Energy):
+class RBM(TwoLayers):
     """Restricted Boltzmann machine; `forward(v)` is its free energy, its domain that of the visible units.
 
         Bernoulli-Bernoulli:  E = -vᵀWh - b·v - c·h,   F(v) = -b·v - Σⱼ log(1 + exp(cⱼ + (vW)ⱼ))
@@ -111,18 +109,6 @@ class RBM(Energy):
         """Natural parameters of v given h."""
         return self.visible.natural(self.visible_bias, self.hidden.statistic(h) @ self.weight.T)
 
-    def forward(self, v: Tensor) -> Tensor:
-        """The free energy F(v) = -log Σ_h exp(-E(v, h))."""
-        return self.free_energy(v)
-
-    def free_energy(self, v: Tensor, beta: Tensor | None = None) -> Tensor:
-        """The free energy of the machine with joint energy βE; β a number or one per row."""
-        self.check_proper()
-        own, hidden = self.own_energy(v), self.hidden_natural(v)
-        if beta is not None:
-            own, hidden = beta * own, hidden.scaled(beta)
-        return own - self.hidden.log_partition(hidden)
-
     def own_energy(self, v: Tensor) -> Tensor:
         """F(v) without the cumulant of the hidden layer."""
         return self.visible.energy(v, self.visible_bias) + self.hidden.constant(self.hidden_bias)
@@ -135,10 +121,7 @@ class RBM(Energy):
         return self.visible.energy(v, self.visible_bias) + (own if total is None else total * own) - coupling
 
     def hidden_energy(self, h: Tensor, *, total: Tensor | None = None) -> Tensor:
-        """The energy of the hidden layer alone, -log Σ_v exp(-E(v, h)): log Z is the log-sum of its negative.
-
-        For counts `total` is the document length N: one law per N.
-        """
+        """The energy of the hidden layer alone, -log Σ_v exp(-E(v, h)); for counts of documents of `total` words."""
         self.check_proper()
         cumulant = self.visible.log_partition(self.visible_natural(h), total) - self.visible.constant(self.visible_bias)
         own = self.hidden.energy(h, self.hidden_bias)
@@ -146,67 +129,11 @@ class RBM(Energy):
             own = own * (self.visible.noise_size() if total is None else total)
         return own - cumulant
 
-    # --- conditionals -------------------------------------------------------------------------------
-
-    def hidden_mean(self, v: Tensor) -> Tensor:
-        """E[h | v]; for Bernoulli units the activation probabilities."""
-        return self.hidden.mean(self.hidden_natural(v))
-
-    def visible_mean(self, h: Tensor, *, total: Tensor | None = None) -> Tensor:
-        """E[v | h]; for counts of a document of `total` words."""
-        return self.visible.mean(self.visible_natural(h), total)
-
-    def sample_hidden(self, v: Tensor, *, generator: torch.Generator) -> Tensor:
-        """h ~ p(h | v)."""
-        with torch.no_grad():
-            (noise,) = layer_noise([self.hidden], v, 1, generator)
-            return self.hidden.sample(self.hidden_natural(v), noise[0])
-
-    def sample_visible(self, h: Tensor, *, generator: torch.Generator, total: Tensor | None = None) -> Tensor:
-        """v ~ p(v | h); for counts documents of `total` words (a number, or one per row)."""
-        with torch.no_grad():
-            natural = self.visible_natural(h)
-            if total is None:
-                (noise,) = layer_noise([self.visible], h, 1, generator)
-                return self.visible.sample(natural, noise[0])
-            words = torch.as_tensor(total, dtype=h.dtype, device=h.device).expand(len(h))
-            (noise,) = layer_noise([self.visible], words[:, None], 1, generator, self.visible)
-            return self.visible.sample(natural, noise[0], words)
-
-    def reconstruct(self, v: Tensor) -> Tensor:
-        """E[v | E[h | v]]: one mean-field pass up and down."""
-        return self.visible_mean(self.hidden_mean(v), total=self.visible.total_of(v))
-
     def filters(self) -> Filters:
         """What each hidden unit looks for."""
         return Filters(self.weight)
 
-    # --- Gibbs sampling -----------------------------------------------------------------------------
-
-    def gibbs_noise(self, x: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-        """The random numbers of `steps` sweeps: for the hidden layer, and for the visible."""
-        self.check_proper()
-        return layer_noise([self.hidden, self.visible], x, steps, generator, self.visible)
-
-    def gibbs_sweep(
-        self, x: Tensor, noise: tuple[Tensor, ...], clamp: Tensor | None = None, beta: Tensor | None = None
-    ) -> Tensor:
-        """h ~ p(h | v), then v ~ p(v | h) where not `clamp`; at joint energy βE where β is given."""
-        with torch.no_grad():
-            hidden = self.hidden_natural(x)
-            h = self.hidden.sample(hidden if beta is None else hidden.scaled(beta), noise[0])
-            visible = self.visible_natural(h)
-            return self.visible.resample(visible if beta is None else visible.scaled(beta), noise[1], x, clamp)
-
-    def annealed(self, beta: Tensor | float) -> Energy:
-        """The machine with joint energy βE(v, h), β a number or one per row: its block conditionals stay exact."""
-        return AnnealedMachine(self, beta)
-
     # --- partition functions ------------------------------------------------------------------------
-
-    def marginals(self) -> Sequence[Energy]:
-        """The visible layer, and the hidden one."""
-        return [self, HiddenMarginal(self)]
 
     def of_length(self, total: int) -> Energy:
         """The hidden layer of documents of `total` words."""
@@ -264,9 +191,7 @@ class RBM(Energy):
         labels = self._labels() if isinstance(self.hidden, Bernoulli) else None
         if labels is not None:
             return self._bernoulli_contrast(batch, chains, steps, generator, labels, fused)
-        x = batch if chains is None else chains
-        for _ in range(steps):
-            x = self.gibbs_sweep(x, tuple(part[0] for part in self.gibbs_noise(x, 1, generator)))
+        x = self.swept(batch if chains is None else chains, steps, generator)
         return Contrast(self(batch).mean() - self(x).mean(), x)
 
     def _bernoulli_contrast(
@@ -287,10 +212,6 @@ class RBM(Energy):
                 value, samples, gradients = bernoulli_contrast(up, down, batch, chains, noise, labels)
         value, known = with_gradients(value, [self.weight, self.visible_bias, self.hidden_bias], gradients)
         return Contrast(value, samples, known)
-
-    def hidden_unit(self) -> Unit:
-        """The hidden units."""
-        return self.hidden
 
     def linear_biases(self) -> bool:
         """Whether both layers are Bernoulli, Spin or Softmax units, so that the gradient can be centered."""

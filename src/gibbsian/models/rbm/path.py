@@ -6,42 +6,15 @@ E_A is a layer of visible units fitted to data and E_0 the simplest hidden layer
 unit scale for real ones), so the base is normalized exactly and every member has exact block conditionals.
 """
 
-from typing import Protocol
-
 import torch
 from torch import Tensor, nn
 
 from gibbsian.capabilities import Path
-from gibbsian.domains import Domain
 from gibbsian.errors import ArgumentError, ShapeError
 from gibbsian.models.annealing import AnnealedMachine
+from gibbsian.models.rbm.layers import TwoLayers
 from gibbsian.random import normals, require_generator, uniforms
 from gibbsian.units import Natural, Unit
-
-
-class TwoLayers(Protocol):
-    """What is annealed: an RBM, or a machine that is one given its input."""
-
-    domain: Domain
-
-    @property
-    def visible(self) -> Unit: ...
-
-    @property
-    def hidden(self) -> Unit: ...
-
-    @property
-    def visible_bias(self) -> Tensor: ...
-
-    def check_proper(self) -> None: ...
-
-    def own_energy(self, v: Tensor) -> Tensor: ...
-
-    def hidden_natural(self, v: Tensor) -> Natural: ...
-
-    def visible_natural(self, h: Tensor) -> Natural: ...
-
-    def gibbs_noise(self, x: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, ...]: ...
 
 
 def visible_base(visible: Unit, like: Tensor, bias: Tensor | None, data: Tensor | None) -> Natural | None:
@@ -56,11 +29,6 @@ def visible_base(visible: Unit, like: Tensor, bias: Tensor | None, data: Tensor 
     return None if bias is None else visible.natural(bias.to(like))
 
 
-def _mixed(natural: Natural, base: Natural, beta: Tensor) -> Natural:
-    """β natural + (1-β) base."""
-    return natural.scaled(beta).plus(base.scaled(1 - beta))
-
-
 def _natural_energy(natural: Natural, v: Tensor) -> Tensor:
     """½λ·v² - η·v, `(batch,)`; η one for all rows or one a row."""
     v = v.flatten(1)
@@ -73,15 +41,10 @@ class Bridge(nn.Module):
 
     def __init__(self, rbm: TwoLayers, base: tuple[Natural, Natural]) -> None:
         super().__init__()
-        self.rbm = rbm
+        self.rbm, self.domain = rbm, rbm.domain
         for i, part in enumerate(part for natural in base for part in natural):
             part = None if part is None else part.detach()
             self.register_buffer(f"base_{i}", part, persistent=False)  # so that it moves along with the machine
-
-    @property
-    def domain(self) -> Domain:
-        """That of the visible units."""
-        return self.rbm.domain
 
     @property
     def base(self) -> tuple[Natural, Natural]:
@@ -95,11 +58,10 @@ class Bridge(nn.Module):
         if hidden is None:
             self.rbm.check_proper()
             hidden = self.rbm.hidden_natural(x)
-        energy = beta * self.rbm.own_energy(x) - self.rbm.hidden.log_partition(_mixed(hidden, own, beta))
+        energy = beta * self.rbm.own_energy(x) - self.rbm.hidden.log_partition(hidden.mixed(own, beta))
         return energy + (1 - beta) * _natural_energy(visible, x)
 
     def gibbs_noise(self, x: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-        """The same as the machine's."""
         return self.rbm.gibbs_noise(x, steps, generator)
 
     def gibbs_sweep(
@@ -109,8 +71,8 @@ class Bridge(nn.Module):
         with torch.no_grad():
             visible, own = self.base
             hidden = self.rbm.hidden_natural(x) if hidden is None else hidden
-            h = self.rbm.hidden.sample(_mixed(hidden, own, beta), noise[0])
-            return self.rbm.visible.resample(_mixed(self.rbm.visible_natural(h), visible, beta), noise[1], x, clamp)
+            h = self.rbm.hidden.sample(hidden.mixed(own, beta), noise[0])
+            return self.rbm.visible.resample(self.rbm.visible_natural(h).mixed(visible, beta), noise[1], x, clamp)
 
 
 class RBMPath(Path):
@@ -131,18 +93,13 @@ class RBMPath(Path):
     """
 
     def __init__(self, rbm: TwoLayers, base: Natural) -> None:
-        self.rbm = rbm
+        self.rbm, self.domain = rbm, rbm.domain
         self.bridge = Bridge(rbm, (base, rbm.hidden.base(rbm.visible_bias.detach())))
 
     @property
     def base(self) -> tuple[Natural, Natural]:
         """The natural parameters of the base's visible and hidden layers."""
         return self.bridge.base
-
-    @property
-    def domain(self) -> Domain:
-        """That of the visible units."""
-        return self.rbm.domain
 
     def at(self, beta: float | Tensor) -> AnnealedMachine:
         """The member at β, a number or one per row; β = 1 is the machine itself."""
@@ -154,7 +111,6 @@ class RBMPath(Path):
             return self.rbm.visible.log_partition(self.base[0]) + self.rbm.hidden.log_partition(self.base[1])
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
-        """n exact draws of the base, `(n, *event)`."""
         bias, visible = self.rbm.visible_bias, self.rbm.visible
         require_generator(generator, bias.device)
         draw = uniforms if visible.noise == "uniform" else normals
@@ -163,7 +119,6 @@ class RBMPath(Path):
             return visible.sample(self.base[0], noise.reshape(n, -1))
 
     def noise(self, x: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-        """The random numbers of `steps` calls of `anneal`, with that leading axis."""
         return self.rbm.gibbs_noise(x, steps, generator)
 
     def anneal(self, x: Tensor, beta: Tensor, next_beta: Tensor, noise: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:

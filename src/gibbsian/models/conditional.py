@@ -10,24 +10,43 @@ import copy
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Self
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
 from gibbsian.capabilities import Contrast, Filters
+from gibbsian.derivatives.known import with_gradients
 from gibbsian.domains import Discrete
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DataError, DomainError, ShapeError
-from gibbsian.models.annealing import AnnealedMachine
-from gibbsian.models.conditional.contrast import Phase, Terms, closed_contrast, has_closed_contrast
-from gibbsian.models.rbm.hidden import HiddenMarginal
+from gibbsian.fast.logistic import softplus_gap
+from gibbsian.models.rbm.layers import TwoLayers
 from gibbsian.models.rbm.path import RBMPath, visible_base
 from gibbsian.placement import check_together
 from gibbsian.random import require_generator
-from gibbsian.units import Count, Natural, Unit, as_unit, layer_noise
+from gibbsian.units import Bernoulli, Count, Gaussian, Natural, Unit, as_unit, layer_noise
 
 _MOST_STATES = 1 << 12  # of the hidden layer, where laws are summed for every input
+
+Terms = tuple[Tensor, ...]  # b(x), c(x), and where W depends on x what it is made of: (size,) or (rows, size)
+
+
+class Phase(NamedTuple):
+    """Data or samples: v, its statistic φ(v), what the weights made of that on the way up, logits and means of h."""
+
+    v: Tensor
+    statistic: Tensor
+    upward: tuple[Tensor, ...]
+    logits: Tensor
+    mean: Tensor
+
+
+def difference(left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]) -> Tensor:
+    """(right[0]ᵀ right[1] - left[0]ᵀ left[1]) / n: the gradient of weights between two layers, into one place."""
+    n = len(left[0])
+    out = torch.addmm(left[0].new_empty(()), left[0].T, left[1], beta=0, alpha=-1 / n)
+    return out.addmm_(right[0].T, right[1], alpha=1 / n)
 
 
 class ConditionalMachine(Energy):
@@ -119,7 +138,7 @@ class ConditionalMachine(Energy):
             raise ShapeError(f"{what} has shape {tuple(condition.shape)}, expected {width} numbers a row")
 
 
-class ConditionedMachine(Energy):
+class ConditionedMachine(TwoLayers):
     """The machine of v under given inputs; `forward(v)` is F(v | x) = E_v(v; b(x)) - log Σ_h exp(...).
 
     With several inputs row i of v belongs to input i; as many rows again (the neighbors of a state, the
@@ -134,17 +153,17 @@ class ConditionedMachine(Energy):
         self.register_buffer("condition", machine.check_condition(condition), persistent=False)
 
     @property
-    def visible(self) -> Unit:
+    def visible(self) -> Unit:  # type: ignore[override]
         """The visible units."""
         return self.machine.visible
 
     @property
-    def hidden(self) -> Unit:
+    def hidden(self) -> Unit:  # type: ignore[override]
         """The hidden units."""
         return self.machine.hidden
 
     @property
-    def visible_bias(self) -> Tensor:
+    def visible_bias(self) -> Tensor:  # type: ignore[override]
         """b(x), `(size,)` or one a row."""
         return self.terms(len(self.condition))[0]
 
@@ -169,36 +188,27 @@ class ConditionedMachine(Energy):
 
     # --- energies -----------------------------------------------------------------------------------
 
-    def check_proper(self) -> None:
-        """Finite hidden units: there always is a normalizer."""
-
-    def hidden_natural(self, v: Tensor, terms: Terms | None = None) -> Natural:
+    def hidden_natural(self, v: Tensor, *terms: Tensor) -> Natural:
         """Natural parameters of h given v and x."""
-        terms = self.terms(len(v)) if terms is None else terms
+        terms = terms or self.terms(len(v))
         return self.hidden.natural(terms[1], self.machine.up(self.visible.statistic(v), terms))
 
-    def visible_natural(self, h: Tensor, terms: Terms | None = None) -> Natural:
+    def visible_natural(self, h: Tensor, *terms: Tensor) -> Natural:
         """Natural parameters of v given h and x."""
-        terms = self.terms(len(h)) if terms is None else terms
+        terms = terms or self.terms(len(h))
         return self.visible.natural(terms[0], self.machine.down(self.hidden.statistic(h), terms))
 
     def own_energy(self, v: Tensor) -> Tensor:
         """F(v | x) without the cumulant of the hidden layer."""
         return self.visible.energy(v, self.terms(len(v))[0])
 
-    def _free_energy(self, v: Tensor, hidden: Natural, terms: Terms) -> Tensor:
-        return self.visible.energy(v, terms[0]) - self.hidden.log_partition(hidden)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.free_energy(x)
-
     def free_energy(self, x: Tensor, beta: Tensor | None = None) -> Tensor:
         """F(x) of the machine with joint energy βE(v, h | x); β a number or one per row."""
         terms = self.terms(len(x))
-        hidden = self.hidden_natural(x, terms)
-        if beta is None:
-            return self._free_energy(x, hidden, terms)
-        return beta * self.visible.energy(x, terms[0]) - self.hidden.log_partition(hidden.scaled(beta))
+        hidden, own = self.hidden_natural(x, *terms), self.visible.energy(x, terms[0])
+        if beta is not None:
+            own, hidden = beta * own, hidden.scaled(beta)
+        return own - self.hidden.log_partition(hidden)
 
     def joint(self, v: Tensor, h: Tensor) -> Tensor:
         """E(v, h | x), `(batch,)`."""
@@ -209,38 +219,8 @@ class ConditionedMachine(Energy):
     def hidden_energy(self, h: Tensor) -> Tensor:
         """-log Σ_v exp(-E(v, h | x)): log Z(x) is the log-sum of its negative over h."""
         terms = self.terms(len(h))
-        cumulant = self.visible.log_partition(self.visible_natural(h, terms)) - self.visible.constant(terms[0])
+        cumulant = self.visible.log_partition(self.visible_natural(h, *terms)) - self.visible.constant(terms[0])
         return self.hidden.energy(h, terms[1]) - cumulant
-
-    # --- conditionals -------------------------------------------------------------------------------
-
-    def hidden_unit(self) -> Unit:
-        """The hidden units."""
-        return self.hidden
-
-    def hidden_mean(self, v: Tensor) -> Tensor:
-        """E[h | v, x]."""
-        return self.hidden.mean(self.hidden_natural(v))
-
-    def visible_mean(self, h: Tensor) -> Tensor:
-        """E[v | h, x]."""
-        return self.visible.mean(self.visible_natural(h))
-
-    def sample_hidden(self, v: Tensor, *, generator: torch.Generator) -> Tensor:
-        """h ~ p(h | v, x)."""
-        with torch.no_grad():
-            (noise,) = layer_noise([self.hidden], v, 1, generator)
-            return self.hidden.sample(self.hidden_natural(v), noise[0])
-
-    def sample_visible(self, h: Tensor, *, generator: torch.Generator) -> Tensor:
-        """v ~ p(v | h, x)."""
-        with torch.no_grad():
-            (noise,) = layer_noise([self.visible], h, 1, generator)
-            return self.visible.sample(self.visible_natural(h), noise[0])
-
-    def reconstruct(self, v: Tensor) -> Tensor:
-        """E[v | E[h | v, x], x]: one mean-field pass up and down."""
-        return self.visible_mean(self.hidden_mean(v))
 
     # --- exact answers with few hidden units --------------------------------------------------------
 
@@ -275,27 +255,9 @@ class ConditionedMachine(Energy):
 
     def gibbs_noise(self, x: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, ...]:
         """The random numbers of `steps` sweeps, and the inputs' contribution, which all of them share."""
-        noise = layer_noise([self.hidden, self.visible], x, steps, generator, self.visible)
+        noise = super().gibbs_noise(x, steps, generator)
         with torch.no_grad():
             return (*noise, *(part.expand(steps, *part.shape) for part in self.terms(len(x))))
-
-    def gibbs_sweep(
-        self, x: Tensor, noise: tuple[Tensor, ...], clamp: Tensor | None = None, beta: Tensor | None = None
-    ) -> Tensor:
-        """h ~ p(h | v, x), then v ~ p(v | h, x) where not `clamp`; at joint energy βE where β is given."""
-        with torch.no_grad():
-            hidden = self.hidden_natural(x, noise[2:])
-            h = self.hidden.sample(hidden if beta is None else hidden.scaled(beta), noise[0])
-            visible = self.visible_natural(h, noise[2:])
-            return self.visible.resample(visible if beta is None else visible.scaled(beta), noise[1], x, clamp)
-
-    def annealed(self, beta: Tensor | float) -> Energy:
-        """The machine with joint energy βE(v, h | x), β a number or one per row."""
-        return AnnealedMachine(self, beta)
-
-    def marginals(self) -> Sequence[Energy]:
-        """The visible layer, and the hidden one."""
-        return [self, HiddenMarginal(self)]
 
     def mean_field(self, iterations: int = 30) -> tuple[Tensor, Tensor]:
         """Means of v and h that agree with each other given x: E[v | h̄, x] and E[h | v̄, x] in turn, from h̄ without v.
@@ -307,8 +269,8 @@ class ConditionedMachine(Energy):
             terms = self.terms(n)
             h = self.hidden.mean(self.hidden.natural(terms[1].expand(n, -1)))
             for _ in range(iterations):
-                v = self.visible.mean(self.visible_natural(h, terms))
-                h = self.hidden.mean(self.hidden_natural(v, terms))
+                v = self.visible.mean(self.visible_natural(h, *terms))
+                h = self.hidden.mean(self.hidden_natural(v, *terms))
             return v, h
 
     def path(self, base_bias: Tensor | None = None, *, data: Tensor | None = None) -> RBMPath:
@@ -339,25 +301,71 @@ class ConditionedMachine(Energy):
             raise ArgumentError(f"contrast(steps={steps}): at least one sweep is needed")
         if chains is not None and len(chains) != len(batch):
             raise ShapeError(f"{len(chains)} chains met {len(batch)} rows; chains share the inputs of the batch")
-        if has_closed_contrast(self, self.condition, len(batch)):
-            return closed_contrast(self.machine, self, self.condition, batch, chains, steps, generator)
+        known = isinstance(self.hidden, Bernoulli) and isinstance(self.visible, Bernoulli | Gaussian)
+        if known and len(self.condition) == len(batch) and not self.condition.requires_grad:
+            return self._closed_contrast(batch, chains, steps, generator)
         terms = self.terms(len(batch))
         fixed = tuple(part.detach() for part in terms)
-        hidden = self.hidden_natural(batch, terms)
-        low = self._free_energy(batch, hidden, terms).mean()
+        hidden = self.hidden_natural(batch, *terms)
+        low = (self.visible.energy(batch, terms[0]) - self.hidden.log_partition(hidden)).mean()
         v = batch
         if chains is not None:
             v = chains
             with torch.no_grad():
-                hidden = self.hidden_natural(v, fixed)
+                hidden = self.hidden_natural(v, *fixed)
         for step in range(steps):
             with torch.no_grad():
                 up, down = (part[0] for part in layer_noise([self.hidden, self.visible], v, 1, generator, quick=True))
-                v = self.visible.sample(self.visible_natural(self.hidden.sample(hidden, up), fixed), down)
+                v = self.visible.sample(self.visible_natural(self.hidden.sample(hidden, up), *fixed), down)
                 if step + 1 < steps:
-                    hidden = self.hidden_natural(v, fixed)
-        high = self._free_energy(v, self.hidden_natural(v, terms), terms).mean()
+                    hidden = self.hidden_natural(v, *fixed)
+        hidden = self.hidden_natural(v, *terms)
+        high = (self.visible.energy(v, terms[0]) - self.hidden.log_partition(hidden)).mean()
         return Contrast(low - high, v)
+
+    def _closed_contrast(
+        self, batch: Tensor, chains: Tensor | None, steps: int, generator: torch.Generator
+    ) -> Contrast:
+        """The same with hardly more than its products: the sweeps hold every number that value and gradient need.
+
+        With a = c(x) + up(φ(v)), p = σ(a): F(v | x) = E_v(v; b(x)) - Σⱼ softplus(aⱼ), ∂F/∂a = -p, ∂F/∂b = -v or
+        -(v - b)/σ².
+        """
+        n, machine, visible = len(batch), self.machine, self.visible
+        with torch.no_grad():
+            terms = self.terms(n)
+
+            def phase(v: Tensor) -> Phase:
+                statistic = visible.statistic(v)
+                logits, upward = machine.logits(statistic, terms)
+                return Phase(v, statistic, upward, logits, torch.sigmoid(logits))
+
+            data = phase(batch)
+            samples = data if chains is None else phase(chains)
+            for _ in range(steps):
+                u, w = (part[0] for part in layer_noise([self.hidden, visible], batch, 1, generator, quick=True))
+                h = torch.lt(u, samples.mean, out=u)
+                samples = phase(visible.sample(self.visible_natural(h, *terms), w))
+
+            to_hidden = (samples.mean - data.mean).div_(n)
+            to_visible = (samples.v - batch).div_(n)
+            if isinstance(visible, Gaussian):
+                own = (visible.energy(batch, terms[0]) - visible.energy(samples.v, terms[0])).mean()
+                to_visible.mul_(torch.exp(-2 * visible.log_sigma))
+            else:
+                own = (to_visible * terms[0]).sum()
+            value = own - softplus_gap(data.logits, data.mean, samples.logits, samples.mean) / n
+            pairs = machine.contrast_gradients(self.condition, terms, data, samples, to_visible, to_hidden)
+            if isinstance(visible, Gaussian) and visible.log_sigma.requires_grad:
+                slopes = (self._sigma_slope(visible, one, terms) for one in (data, samples))
+                pairs.append((visible.log_sigma, next(slopes) - next(slopes)))
+        value, known = with_gradients(value, [p for p, _ in pairs], [g for _, g in pairs])
+        return Contrast(value, samples.v, known)
+
+    def _sigma_slope(self, visible: Gaussian, phase: Phase, terms: Terms) -> Tensor:
+        """∂F/∂log σ = -((v - b)/σ)² + φ(v)·down(p), the mean over rows."""
+        z = (phase.v - terms[0]) * torch.exp(-visible.log_sigma)
+        return torch.addcmul(z.square().neg_(), phase.statistic, self.machine.down(phase.mean, terms)).mean(0)
 
     def extra_repr(self) -> str:
         return f"inputs={len(self.condition)}"
