@@ -6,6 +6,7 @@ known without importing torch.
 
 import importlib
 import inspect
+import re
 from dataclasses import dataclass
 from importlib import resources
 from typing import Any
@@ -54,23 +55,26 @@ def recipe_text(name: str) -> str:
     return (resources.files("gibbsian.app") / "recipes" / f"{name}.yaml").read_text(encoding="utf-8")
 
 
-def _about(text: str) -> str:
-    """The `about:` line of a recipe."""
-    for line in text.splitlines():
-        if line.startswith("about:"):
-            return line.removeprefix("about:").strip().strip("\"'")
-    return ""
-
-
-def classes(kind: str) -> dict[str, type]:
-    """The classes of a package by name, without abstract bases and plain records."""
-    module = importlib.import_module(f"gibbsian.{kind}")
-    found = {name: getattr(module, name) for name in module.__all__}
+def classes(kind: str) -> dict[str, Any]:
+    """The classes of a package by name, without abstract bases and plain records; of "estimators" the functions."""
+    module = importlib.import_module(_home(kind))
+    found = {name: getattr(module, name) for name in sorted(module.__all__)}
+    if kind == "estimators":
+        return {name: thing for name, thing in found.items() if inspect.isfunction(thing)}
     return {
         name: thing
         for name, thing in found.items()
         if isinstance(thing, type) and not issubclass(thing, tuple) and not inspect.isabstract(thing)
     }
+
+
+def _home(kind: str) -> str:
+    return f"gibbsian.{'partition' if kind == 'estimators' else kind}"
+
+
+def class_names() -> list[str]:
+    """The names of all classes that a recipe may name."""
+    return [name for kind in _CLASSES for name in classes(kind)]
 
 
 def entries(kind: str) -> list[Entry]:
@@ -81,14 +85,12 @@ def entries(kind: str) -> list[Entry]:
     """
     if kind not in KINDS:
         raise ArgumentError(f"there is no kind {kind!r}; {suggest(kind, KINDS)}The kinds are {', '.join(KINDS)}")
-    own = {"recipes": _recipes, "data": _data, "estimators": _estimators}
-    if kind in own:
-        return own[kind]()
-    return [Entry(n, _first_line(c), f"gibbsian.{kind}.{n}") for n, c in sorted(classes(kind).items())]
-
-
-def _recipes() -> list[Entry]:
-    return [Entry(name, _about(recipe_text(name)), "gibbsian train " + name) for name in recipe_names()]
+    if kind == "recipes":
+        abouts = {name: re.search(r"^about:(.*)", recipe_text(name), re.M) for name in recipe_names()}
+        return [Entry(n, a[1].strip().strip("\"'") if a else "", f"gibbsian train {n}") for n, a in abouts.items()]
+    if kind == "data":
+        return _data()
+    return [Entry(n, _first_line(c), f"{_home(kind)}.{n}") for n, c in classes(kind).items()]
 
 
 def _data() -> list[Entry]:
@@ -97,12 +99,6 @@ def _data() -> list[Entry]:
     named = [Entry(name, entry.about, "set") for name, entry in NAMED.items()]
     toys = [Entry(name, _first_line(function), "toy law") for name, function in TOYS.items()]
     return named + toys + [Entry(name, _first_line(step), "step") for name, step in STEPS.items()]
-
-
-def _estimators() -> list[Entry]:
-    module = importlib.import_module("gibbsian.partition")
-    functions = {n: getattr(module, n) for n in module.__all__ if inspect.isfunction(getattr(module, n))}
-    return [Entry(n, _first_line(f), f"gibbsian.partition.{n}") for n, f in sorted(functions.items())]
 
 
 def find_class(name: str) -> type:
@@ -114,15 +110,14 @@ def find_class(name: str) -> type:
     'gibbsian.models.rbm.machine'
     """
     home, _, short = name.rpartition(".")
-    known = {kind: classes(kind) for kind in _CLASSES}
-    for kind, found in known.items():
+    for kind in _CLASSES:
+        found = classes(kind)
         if short in found and home in {"", f"gibbsian.{kind}", found[short].__module__}:
             return found[short]
     own = _of_trusted(home, short)
     if own is not None:
         return own
-    every = [n for found in known.values() for n in found]
-    raise ArgumentError(f"there is no class {name!r}; {suggest(short, every)}See `gibbsian list`")
+    raise ArgumentError(f"there is no class {name!r}; {suggest(short, class_names())}See `gibbsian list`")
 
 
 def _of_trusted(home: str, name: str) -> type | None:
@@ -137,15 +132,13 @@ def describe(name: str) -> str:
     """The signature and the documentation of a class, an estimator, a data set or a recipe, by name."""
     if name in recipe_names():
         return recipe_text(name)
-    for kind in ("data", "estimators"):
-        for entry in entries(kind):
-            if entry.name == name:
-                if kind == "data":
-                    return f"{entry.name} ({entry.home}): {entry.about}"
-                function = getattr(importlib.import_module("gibbsian.partition"), name)
-                return f"gibbsian.partition.{name}{inspect.signature(function)}\n\n{inspect.getdoc(function)}"
-    if not any(name in classes(kind) for kind in _CLASSES):
-        every = [*KINDS, *recipe_names(), *(e.name for kind in KINDS for e in entries(kind))]
-        raise ArgumentError(f"there is nothing called {name!r}; {suggest(name, every)}See `gibbsian list`")
-    cls = find_class(name)
-    return f"{cls.__module__}.{name}{inspect.signature(cls)}\n\n{inspect.getdoc(cls)}"
+    for entry in entries("data"):
+        if entry.name == name:
+            return f"{entry.name} ({entry.home}): {entry.about}"
+    for kind in ("estimators", *_CLASSES):
+        thing = classes(kind).get(name)
+        if thing is not None:
+            home = _home(kind) if kind == "estimators" else thing.__module__
+            return f"{home}.{name}{inspect.signature(thing)}\n\n{inspect.getdoc(thing)}"
+    every = [*KINDS, *(entry.name for kind in KINDS for entry in entries(kind))]
+    raise ArgumentError(f"there is nothing called {name!r}; {suggest(name, every)}See `gibbsian list`")

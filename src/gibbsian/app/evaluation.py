@@ -1,17 +1,21 @@
 """Judging the model of a run on its held-out data."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gibbsian.app.recipe import EvaluateSpec
+from gibbsian.app.recipe import EvaluateSpec, Recipe
+from gibbsian.app.runs import noted
 from gibbsian.data import DataSet, Prepared, Rows, load
 from gibbsian.energy import Energy
 from gibbsian.errors import GibbsianError
 from gibbsian.metrics.evaluate import costly, detection, energies_of, evaluate
 from gibbsian.placement import placement
 from gibbsian.random import stream
+from gibbsian.training import checkpoint
 from gibbsian.uses.draw import Drawn
 
 _ROWS = 1 << 14
@@ -22,23 +26,16 @@ def held_out_part(prepared: Prepared) -> str:
     return next((part for part in ("test", "validation") if part in prepared.data.parts), "train")
 
 
-def evaluate_on(
-    prepared: Prepared,
-    model: Any,
-    spec: EvaluateSpec,
-    *,
-    seed: int = 0,
-    samples: Drawn | None = None,
-    learned_log_z: float | None = None,
-    progress: bool | None = None,
+def evaluate_run(
+    folder: Path, recipe: Recipe, prepared: Prepared, model: Any, drawn: Drawn | None, *, progress: bool | None = None
 ) -> dict[str, Any]:
-    """What can be said about a trained model on held-out data, as plain numbers: see `gibbsian.evaluate`.
+    """Judge the model of a run and write `evaluation.json`: plain numbers, see `gibbsian.evaluate`.
 
-    Further keys are `part` (that it was judged on), `learned_log_z`, `anomalies` (labeled ones in that part), and what
-    is `missing` of sets outside that could not be had.
+    Further keys are `part` (that it was judged on), `learned_log_z`, `anomalies` (labeled ones in that part), what is
+    `missing` of sets outside that could not be had, and `step`.
     """
     dtype, device = placement(model)
-    part = held_out_part(prepared)
+    part, spec = held_out_part(prepared), recipe.evaluate
     held, train = prepared.finished(part, spec.rows), prepared.finished("train", max(spec.rows, _ROWS))
     x, seen = held.x.to(device, dtype), train.x.to(device, dtype)
     able = isinstance(model, Energy) and not costly(model)
@@ -48,11 +45,11 @@ def evaluate_on(
         x if held.y is None else (x, held.y),
         train=seen,
         outside=outside,
-        samples=None if samples is None else samples.x,
+        samples=None if drawn is None else drawn.x,
         likelihood=spec.likelihood,
         chains=spec.chains,
         betas=spec.betas,
-        seed=seed,
+        seed=recipe.fit["seed"],
         progress=progress,
     ).to_dict()
     if able:
@@ -60,8 +57,11 @@ def evaluate_on(
         found |= _anomalies(prepared, model, x, held.y)
     if missing:
         found["outside"] = found.get("outside", {}) | missing
-    learned = {} if learned_log_z is None else {"learned_log_z": learned_log_z}
-    return {"part": part} | found | learned
+    learned = noted(folder).get("log_z")
+    found = {"part": part} | found | ({} if learned is None else {"learned_log_z": learned})
+    found["step"] = checkpoint.read_latest(folder, keys=("step",))["step"]
+    (folder / "evaluation.json").write_text(json.dumps(found, indent=1))
+    return found
 
 
 def _anomalies(prepared: Prepared, model: Energy, x: Tensor, y: Tensor | None) -> dict[str, Any]:
@@ -72,9 +72,7 @@ def _anomalies(prepared: Prepared, model: Energy, x: Tensor, y: Tensor | None) -
     return {"anomalies": detection(inside, strange)._asdict()}
 
 
-def _other_sets(
-    prepared: Prepared, spec: EvaluateSpec, x: Tensor
-) -> tuple[dict[str, Tensor], dict[str, dict[str, str]]]:
+def _other_sets(prepared: Prepared, spec: EvaluateSpec, x: Tensor) -> tuple[dict[str, Any], dict[str, Any]]:
     """Rows of other sets through the same steps, and why others are not there."""
     sets, missing = {}, {}
     for name in spec.outside:

@@ -10,7 +10,7 @@
 
 import inspect
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +25,7 @@ from jsonargparse.typing import register_type
 from gibbsian import schedules
 from gibbsian.app import catalog
 from gibbsian.app.factories import takes_a_list
-from gibbsian.data import DataSet, Prepared, load, prepare
+from gibbsian.data import Prepared, load, prepare
 from gibbsian.domains import Domain
 from gibbsian.energy import Energy, ScoreField
 from gibbsian.errors import ArgumentError, DataError, GibbsianError, suggest
@@ -62,13 +62,10 @@ class DataSpec:
     seed: int = 0
     offline: bool = False
 
-    def load(self) -> DataSet:
-        """The raw data."""
-        return load(self.name, n=self.n, seed=self.seed, label=self.label, offline=self.offline)
-
     def prepare(self, fitted: list[dict[str, torch.Tensor]] | None = None) -> Prepared:
         """The data after its steps."""
-        prepared = prepare(self.load(), self.steps, seed=self.seed, fitted=fitted)
+        raw = load(self.name, n=self.n, seed=self.seed, label=self.label, offline=self.offline)
+        prepared = prepare(raw, self.steps, seed=self.seed, fitted=fitted)
         if self.labels and prepared.data.train.y is None:
             raise DataError(f"labels: true, but {self.name} has no labels; say label=COLUMN for a file that has some")
         return prepared
@@ -182,23 +179,13 @@ def _expand(value: Any, names: set[str]) -> Any:
 def _spelled_out(value: dict[Any, Any], names: set[str]) -> dict[Any, Any]:
     if len(value) != 1:
         return value
-    name, body = next(iter(value.items()))
+    ((name, body),) = value.items()
     named = isinstance(name, str) and (name in names or name[:1].isupper() or "." in name)
-    return (
-        {"class_path": name, "init_args": body or {}} if named and (body is None or isinstance(body, dict)) else value
-    )
-
-
-def _names() -> set[str]:
-    return {
-        name
-        for kind in ("models", "energies", "units", "domains", "kernels", "objectives")
-        for name in catalog.classes(kind)
-    }
+    return {"class_path": name, "init_args": body or {}} if named and isinstance(body, dict | None) else value
 
 
 def _load(text: str) -> Any:
-    return _expand(get_loader("yaml")(text), _names())
+    return _expand(get_loader("yaml")(text), set(catalog.class_names()))
 
 
 def _tensor(value: Any) -> torch.Tensor:
@@ -215,16 +202,15 @@ def _tensor(value: Any) -> torch.Tensor:
 _SCHEDULES = ("geometric", "linear", "cosine", "polynomial", "sigmoid")
 
 
-def _settle() -> None:
-    """Tell jsonargparse about our classes and tensors, once."""
-    kinds: list[type | str] = [Objective, Kernel, Domain, Guard, FittedNoise, Proposal, SamplerKind]
-    set_parsing_settings(subclasses_enabled=kinds, instantiate_subclass_spec_in_any=False)
-    register_type(torch.Tensor, serializer=lambda t: t.tolist(), deserializer=_tensor)
-    set_loader("gibbsian", _load, exceptions=(yaml.YAMLError,), json_superset=True)
-    set_dumper("gibbsian", lambda data: yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
+def _dump(data: Any) -> str:
+    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
 
 
-_settle()
+_KINDS: list[type | str] = [Objective, Kernel, Domain, Guard, FittedNoise, Proposal, SamplerKind]
+set_parsing_settings(subclasses_enabled=_KINDS, instantiate_subclass_spec_in_any=False)
+register_type(torch.Tensor, serializer=lambda t: t.tolist(), deserializer=_tensor)
+set_loader("gibbsian", _load, exceptions=(yaml.YAMLError,), json_superset=True)
+set_dumper("gibbsian", _dump)
 
 
 def make_parser(model: type = Energy) -> ArgumentParser:
@@ -270,23 +256,17 @@ def recipe_source(given: str) -> tuple[str, str]:
 
 def split_comparison(text: str, name: str = "run") -> dict[str, str] | None:
     """The recipes of a comparison by name, or None: `compare:` names what differs, the rest is common to all."""
-    try:
-        loaded = get_loader("yaml")(text)
-    except yaml.YAMLError as error:
-        raise ArgumentError(f"{name} is not valid YAML: {_yaml_problem(error)}") from error
+    loaded = _from_yaml(text, name, get_loader("yaml"))
     if not isinstance(loaded, dict) or "compare" not in loaded:
         return None
     members = loaded.pop("compare")
     if not isinstance(members, dict) or not members or not all(isinstance(m, dict) for m in members.values()):
         raise ArgumentError(f"{name}: compare: maps names to what differs, such as CD: {{objective: ..., fit: ...}}")
-    merged = {str(key): _merged(loaded, change) for key, change in members.items()}
-    return {key: yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True) for key, recipe in merged.items()}
+    return {str(key): _dump(_merged(loaded, change)) for key, change in members.items()}
 
 
-def _merged(base: Any, change: Any) -> Any:
+def _merged(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
     """`change` on top of `base`; sections are merged, everything else is replaced."""
-    if not isinstance(base, dict) or not isinstance(change, dict):
-        return change
     return base | {k: base[k] | v if k in _SECTIONS and isinstance(base.get(k), dict) else v for k, v in change.items()}
 
 
@@ -313,37 +293,40 @@ def parse_recipe(text: str, flags: Sequence[str] = (), *, name: str = "run") -> 
         raise ArgumentError(f"{name}: {explain(str(error), parser)}") from error
     if built.model is None or built.objective is None:
         raise ArgumentError(f"{name} names no model or no objective; every recipe needs both")
-    return Recipe(
-        name=name,
-        about=built.about,
-        data=built.data,
-        model=built.model,
-        objective=built.objective,
-        fit=built.fit.as_dict(),
-        initialize=built.initialize,
-        sample=built.sample,
-        evaluate=built.evaluate,
-        pretrain=built.pretrain,
-        text=parser.dump(config, format="gibbsian"),
-    )
+    as_built = ("about", "data", "model", "objective", "initialize", "sample", "evaluate", "pretrain")
+    parts = {key: built[key] for key in as_built} | {"fit": built.fit.as_dict()}
+    return Recipe(name=name, text=parser.dump(config, format="gibbsian"), **parts)
+
+
+def _from_yaml(text: str, name: str, read: Callable[[str], Any]) -> Any:
+    try:
+        return read(text)
+    except yaml.YAMLError as error:
+        problem = " ".join(str(error).split())
+        if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+            mark = error.problem_mark
+            problem = f"line {mark.line + 1}, column {mark.column + 1}: {error.problem or problem}"
+        raise ArgumentError(f"{name} is not valid YAML: {problem}") from error
 
 
 def _loaded(text: str, name: str) -> dict[str, Any]:
-    try:
-        loaded = _load(text)
-    except yaml.YAMLError as error:
-        raise ArgumentError(f"{name} is not valid YAML: {_yaml_problem(error)}") from error
+    loaded = _from_yaml(text, name, _load)
     if not isinstance(loaded, dict):
         raise ArgumentError(f"{name} holds no recipe; begin with data:, model:, objective: and fit:")
     return loaded
 
 
+def _with_values(flags: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Flags and what they are set to: `--key=value`, or `--key value`."""
+    for i, flag in enumerate(flags):
+        key, equals, value = flag.partition("=")
+        yield key, value if equals else "".join(flags[i + 1 : i + 2])
+
+
 def _check_foreign(loaded: dict[str, Any], flags: Sequence[str], name: str) -> None:
     """Refuse classes of modules that nobody has named: the parser would import them, which runs their code."""
     given = [loaded.get(section) for section in _WITH_CLASSES]
-    for i, flag in enumerate(flags):
-        key, equals, value = flag.partition("=")
-        value = value if equals else "".join(flags[i + 1 : i + 2])
+    for key, value in _with_values(flags):
         if key == "--config" and Path(value).is_file():
             given.append(_loaded(Path(value).read_text(encoding="utf-8"), value))
         elif key.removeprefix("--").split(".")[0] in _WITH_CLASSES:
@@ -375,27 +358,15 @@ def _check_whole(loaded: dict[str, Any], flags: Sequence[str], name: str) -> Non
 def _kind_of_model(loaded: dict[str, Any], flags: Sequence[str]) -> type:
     """`ScoreField` where that is what the model's name says, so that errors speak of one kind only."""
     given = loaded.get("model")
-    name = given.get("class_path") if isinstance(given, dict) else given
-    flags = list(flags)
-    for i, flag in enumerate(flags):
-        if flag == "--model" and i + 1 < len(flags):
-            name = flags[i + 1]
-        elif flag.startswith("--model="):
-            name = flag.removeprefix("--model=")
-    return ScoreField if str(name).rpartition(".")[2] in _below(ScoreField) else Energy
+    names = [given.get("class_path") if isinstance(given, dict) else given]
+    names += [value for key, value in _with_values(flags) if key == "--model"]
+    return ScoreField if str(names[-1]).rpartition(".")[2] in _below(ScoreField) else Energy
 
 
 def _below(cls: type) -> set[str]:
     """The names of all classes made from one."""
     made: list[type] = cls.__subclasses__()
     return {sub.__name__ for sub in made}.union(*(_below(sub) for sub in made))
-
-
-def _yaml_problem(error: yaml.YAMLError) -> str:
-    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
-        return " ".join(str(error).split())
-    mark = error.problem_mark
-    return f"line {mark.line + 1}, column {mark.column + 1}: {error.problem or ' '.join(str(error).split())}"
 
 
 def _check_keys(loaded: dict[str, Any], parser: ArgumentParser, name: str) -> None:
@@ -464,7 +435,7 @@ def _wrong_value(text: str, where: str) -> str | None:
     unknown = re.search(r"Expected a dot import path string: (\S+)|Import path ([\w.]+) does not", text)
     if unknown and not wanted:
         name = unknown[1] or unknown[2]
-        near = suggest(name.rpartition(".")[2], sorted(_names()))
+        near = suggest(name.rpartition(".")[2], sorted(catalog.class_names()))
         own = "or name the module of a class of your own with --trust"
         return f"{where}there is no {name!r} that fits here; {near}See `gibbsian list`, {own}"
     if values and wanted and not _reasons(text):

@@ -35,7 +35,7 @@ from gibbsian.training.fit import fit, load, resume
 from gibbsian.training.renames import current_recipe
 from gibbsian.training.run import Run
 from gibbsian.training.settings import Engine
-from gibbsian.uses.draw import draw_with_trace
+from gibbsian.uses.draw import Drawn, draw_with_trace
 
 _SNAPSHOTS = 8
 _AT_HAND = 4 << 30  # bytes of training data that are put on the device as a whole
@@ -49,8 +49,7 @@ class _Snapshots:
 
     def __init__(self, recipe: Recipe, prepared: Prepared, folder: Path, total: int) -> None:
         self.recipe, self.prepared, self.folder = recipe, prepared, folder / "snapshots"
-        marks = {round(total ** (i / (_SNAPSHOTS - 1))) for i in range(_SNAPSHOTS)} if total > 1 else {1}
-        self.marks = sorted(marks)
+        self.marks = sorted({round(total ** (i / (_SNAPSHOTS - 1))) for i in range(_SNAPSHOTS)})
         self.last: Tensor | None = None
         self.began, self.spent = time.perf_counter(), 0.0
 
@@ -59,27 +58,20 @@ class _Snapshots:
         late = self.spent > 5 + 0.1 * (now - self.began)  # pictures must not cost much; the last one tells most
         if run.step not in self.marks or (late and run.step < self.marks[-1]):
             return
-        self.draw(run)
+        self._draw(run)
         self.spent += time.perf_counter() - now
 
-    def draw(self, run: Run) -> None:
+    def _draw(self, run: Run) -> None:
         """Draw and keep."""
         spec = self.recipe.sample
         energy = run.ema if run.ema is not None else run.energy
-        device = placement(energy)[1]
-        generator = stream(self.recipe.fit["seed"], f"snapshot/{run.step}", device)
         was_training = energy.training
         energy.eval()
+        n = 500 if energy.domain.numel <= 3 else min(spec.show, 64)
+        options: dict[str, Any] = {"objective": run.objective, "steps": min(spec.steps, 100)}
         try:
-            made = draw_with_trace(
-                energy,
-                500 if energy.domain.numel <= 3 else min(spec.show, 64),
-                generator=generator,
-                kernel=spec.kernel,
-                objective=run.objective,
-                steps=min(spec.steps, 100),
-                start=self.last if self.last is not None else start_of(self.recipe, self.prepared, energy),
-            )
+            start = self.last if self.last is not None else start_of(self.recipe, self.prepared, energy)
+            made = draw_by(self.recipe, energy, n, f"snapshot/{run.step}", start=start, **options)
         except GibbsianError:  # an early model may have no law to draw from yet: the report shows one picture less
             return
         finally:
@@ -87,6 +79,13 @@ class _Snapshots:
         self.last = made.x
         self.folder.mkdir(exist_ok=True)
         save_file({"x": made.x.detach().cpu().contiguous()}, self.folder / f"step-{run.step:012d}.safetensors")
+
+
+def draw_by(recipe: Recipe, energy: Any, n: int, name: str, *, seed: int | None = None, **options: Any) -> Drawn:
+    """n draws as a recipe says, but for the options that are given; `name` is that of the stream of random numbers."""
+    generator = stream(recipe.fit["seed"] if seed is None else seed, name, placement(energy)[1])
+    how = {"kernel": recipe.sample.kernel, "objective": recipe.objective, "steps": recipe.sample.steps}
+    return draw_with_trace(energy, n, generator=generator, **how | options)
 
 
 def start_of(recipe: Recipe, prepared: Prepared, energy: Any, label: int | None = None) -> Tensor | None:
@@ -137,17 +136,23 @@ class _Keeper:
         _note(self.folder, **named, began=time.time(), seconds=0.0)
 
 
-def _note(folder: Path, **more: Any) -> None:
+def noted(folder: Path) -> dict[str, Any]:
+    """What command.json holds: how a run was started, how long it took, the log Z that its objective learned."""
     path = folder / "command.json"
-    known = json.loads(path.read_text()) if path.exists() else {}
-    new = path.with_suffix(".new")
-    new.write_text(json.dumps(known | more, indent=1))
-    new.replace(path)
+    return json.loads(path.read_text()) if path.exists() else {}
 
 
-def _learned_log_z(run: Run) -> float | None:
-    value = run.objective.log_z(run.state)
-    return None if value is None else float(value)
+def _note(folder: Path, **more: Any) -> None:
+    new = folder / "command.new"
+    new.write_text(json.dumps(noted(folder) | more, indent=1))
+    new.replace(folder / "command.json")
+
+
+def _note_end(folder: Path, run: Run, begun: float) -> None:
+    """Add the time since `begun`, and write down what the objective learned of log Z."""
+    log_z = run.objective.log_z(run.state)
+    seconds = noted(folder).get("seconds", 0.0) + time.perf_counter() - begun
+    _note(folder, seconds=seconds, log_z=None if log_z is None else float(log_z))
 
 
 def _batches(recipe: Recipe, prepared: Prepared, part: str = "train") -> Any:
@@ -161,33 +166,29 @@ def _batches(recipe: Recipe, prepared: Prepared, part: str = "train") -> Any:
     return (x, y) if recipe.data.labels else x
 
 
-class _HeldOut:
-    """What is logged of held-out rows: the free-energy gap (a growing one is overfitting, and no log Z is needed for
-    it), and the accuracy of models that know classes."""
-
-    def __init__(self, prepared: Prepared) -> None:
-        self.held, self.train = prepared.finished("validation", 1000), prepared.finished("train", 1000)
-
-    def __call__(self, energy: Any) -> dict[str, float]:
-        dtype, device = placement(energy)
-        with torch.no_grad():
-            e, seen = (energy(rows.x.to(device, dtype)).double().mean() for rows in (self.held, self.train))
-            found = {"energy_gap": float(e - seen), "energy": float(e), "train_energy": float(seen)}
-            if self.held.y is not None and isinstance(energy, Classifier):
-                guess = energy.class_log_prob(self.held.x.to(device, dtype)).argmax(1).cpu()
-                found = {"error": float((guess != self.held.y).double().mean())} | found
-        return found
-
-
 def _held_out(recipe: Recipe, prepared: Prepared) -> Any:
-    """The validation of a run: numbers from energies where there are any, else the objective's loss."""
-    if prepared.data.validation is None:
+    """The validation of a run: numbers from energies where there are any, else the objective's loss.
+
+    They are the free-energy gap (a growing one is overfitting, and no log Z is needed for it), and the errors of models
+    that know classes.
+    """
+    if prepared.data.validation is None or costly(recipe.model):  # too much so to be looked at now and then
         return None
     if isinstance(recipe.model, ScoreField):
         return _batches(recipe, prepared, "validation")
-    if costly(recipe.model):  # too much so to be looked at now and then
-        return None
-    return _HeldOut(prepared)
+    held, train = prepared.finished("validation", 1000), prepared.finished("train", 1000)
+
+    def numbers(energy: Any) -> dict[str, float]:
+        dtype, device = placement(energy)
+        with torch.no_grad():
+            e, seen = (energy(rows.x.to(device, dtype)).double().mean() for rows in (held, train))
+            found = {"energy_gap": float(e - seen), "energy": float(e), "train_energy": float(seen)}
+            if held.y is not None and isinstance(energy, Classifier):
+                guess = energy.class_log_prob(held.x.to(device, dtype)).argmax(1).cpu()
+                found = {"error": float((guess != held.y).double().mean())} | found
+        return found
+
+    return numbers
 
 
 def _total(recipe: Recipe, prepared: Prepared, steps: int | None, epochs: int | None) -> int:
@@ -231,14 +232,8 @@ def train(
 
         shared = {key: options[key] for key in ("batch_size", "device", "seed")}
         shared["engine"] = Engine(compile=options["engine"].compile)
-        pretrain(
-            model,
-            recipe.pretrain.objective,
-            data,
-            transform=transform,
-            progress=progress,
-            **shared | recipe.pretrain.options,
-        )
+        shared |= {"transform": transform, "progress": progress} | recipe.pretrain.options
+        pretrain(model, recipe.pretrain.objective, data, **shared)
     total = _total(recipe, prepared, options["steps"], options["epochs"])
     run = fit(
         model,
@@ -251,7 +246,7 @@ def train(
         progress=progress,
         **options,
     )
-    _note(folder, seconds=time.perf_counter() - begun, log_z=_learned_log_z(run))
+    _note_end(folder, run, begun)
     return run, prepared
 
 
@@ -265,18 +260,16 @@ def open_run(folder: Path) -> tuple[Recipe, Prepared]:
             f"{folder} holds no recipe.yaml: it was not trained from the command line, so its data is not known here; use "
             "gibbsian.load and gibbsian.resume in Python"
         )
-    known = json.loads((folder / "command.json").read_text()) if (folder / "command.json").exists() else {}
     text = path.read_text(encoding="utf-8")
     if "\ninitialise:" in text:  # of an older version; every recipe in a folder names all its keys
         text = yaml.safe_dump(current_recipe(yaml.safe_load(text)), sort_keys=False, allow_unicode=True)
-    recipe = parse_recipe(text, name=known.get("name", folder.name))
-    fitted = checkpoint.read_tree(folder, "data")["fitted"]
-    return recipe, recipe.data.prepare(fitted)
+    recipe = parse_recipe(text, name=noted(folder).get("name", folder.name))
+    return recipe, recipe.data.prepare(checkpoint.read_tree(folder, "data")["fitted"])
 
 
 def resume_run(
     folder: Path, *, steps: int | None = None, epochs: int | None = None, progress: bool | None = None
-) -> tuple[Run, Recipe, Prepared]:
+) -> Run:
     """Go on with a run folder."""
     recipe, prepared = open_run(folder)
     recipe.fit = on_this_machine(recipe.fit)
@@ -293,9 +286,8 @@ def resume_run(
         hooks=[_Snapshots(recipe, prepared, folder, _total(recipe, prepared, *whole))],
         progress=progress,
     )
-    before = json.loads((folder / "command.json").read_text()).get("seconds", 0.0)
-    _note(folder, seconds=before + time.perf_counter() - begun, log_z=_learned_log_z(run))
-    return run, recipe, prepared
+    _note_end(folder, run, begun)
+    return run
 
 
 def trained(folder: Path, recipe: Recipe) -> Any:

@@ -1,7 +1,7 @@
 """The command `gibbsian`.
 
 This file only reads the command line: nothing heavy is imported before it is known what to do, so that
-`gibbsian --help` answers at once. Each command lives in a module of its own.
+`gibbsian --help` answers at once. The commands live in the modules beside it.
 """
 
 import argparse
@@ -18,7 +18,15 @@ from gibbsian.errors import ArgumentError, GibbsianError
 
 __all__ = ["main"]
 
-_COMMANDS = ("train", "resume", "sample", "evaluate", "report", "list", "doctor")
+_COMMANDS = {  # module and function
+    "train": ("train", "train"),
+    "resume": ("train", "resume"),
+    "sample": ("sample", "run"),
+    "evaluate": ("train", "evaluate"),
+    "report": ("train", "report"),
+    "list": ("listing", "run"),
+    "doctor": ("doctor", "run"),
+}
 _EPILOG = """\
 five minutes:
   gibbsian train digits-rbm            train a Boltzmann machine on digits, judge it, write a report
@@ -36,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     common.add_argument(
         "--quiet", "-q", action="store_true", help="no progress bars and no tables, only warnings and errors"
     )
-    trusting = argparse.ArgumentParser(add_help=False)
+    trusting = argparse.ArgumentParser(add_help=False, parents=[common])
     trusting.add_argument(
         "--trust",
         metavar="MODULE",
@@ -44,6 +52,8 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         help="a module of your own, by name or as a .py file, whose classes the recipe may name; may be repeated",
     )
+    of_a_run = argparse.ArgumentParser(add_help=False, parents=[trusting])
+    of_a_run.add_argument("run", metavar="RUN", help="the run's folder")
     parser = argparse.ArgumentParser(
         prog="gibbsian",
         description="Energy-based models: define an energy, train it by any principle, sample it, know its likelihood.",
@@ -54,12 +64,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"gibbsian {gibbsian.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
 
-    def add(name: str, about: str, more: str = "", *, runs: bool = True) -> argparse.ArgumentParser:
+    def add(name: str, about: str, parent: argparse.ArgumentParser, more: str = "") -> argparse.ArgumentParser:
         return commands.add_parser(
             name,
             help=about,
             description=about[0].upper() + about[1:] + "." + (f"\n\n{more}" if more else ""),
-            parents=[common, trusting] if runs else [common],
+            parents=[parent],
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
@@ -67,6 +77,7 @@ def _parser() -> argparse.ArgumentParser:
     train = add(
         "train",
         "train a model by a recipe, judge it, and write a report",
+        trusting,
         "RECIPE is a name from `gibbsian list recipes` or a YAML file. Further flags change any of its keys:\n"
         "  gibbsian train digits-rbm --fit.epochs 50 --model.hidden 200 --run runs/wide\n"
         "  gibbsian train mnist-rbm --fit.device cuda\n"
@@ -79,14 +90,12 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--no-report", action="store_true", help="train only: judge and report later")
     train.add_argument("--keys", action="store_true", help="show every key of a recipe and end")
 
-    resume = add("resume", "go on with a run from its newest checkpoint, as if it had not stopped")
-    resume.add_argument("run", metavar="RUN", help="the run's folder")
+    resume = add("resume", "go on with a run from its newest checkpoint, as if it had not stopped", of_a_run)
     resume.add_argument("--steps", type=int, metavar="N", help="train to N updates in all")
     resume.add_argument("--epochs", type=int, metavar="N", help="train to N epochs in all")
     resume.add_argument("--no-report", action="store_true", help="train only: judge and report later")
 
-    sample = add("sample", "draw samples from a trained model")
-    sample.add_argument("run", metavar="RUN", help="the run's folder")
+    sample = add("sample", "draw samples from a trained model", of_a_run)
     sample.add_argument("-n", type=int, default=64, metavar="N", help="how many (default: 64)")
     sample.add_argument("--class", dest="label", metavar="Y", help="of one class, by number or name")
     sample.add_argument(
@@ -100,8 +109,7 @@ def _parser() -> argparse.ArgumentParser:
         "--out", metavar="FILE", help="where to write: .npy, .npz, .csv or .png (default: RUN/samples.npz)"
     )
 
-    evaluate = add("evaluate", "judge a trained model: likelihood with an interval, calibration, outsiders")
-    evaluate.add_argument("run", metavar="RUN", help="the run's folder")
+    evaluate = add("evaluate", "judge a trained model: likelihood with an interval, calibration, outsiders", of_a_run)
     evaluate.add_argument(
         "--likelihood", metavar="HOW", help="auto, exact, quadrature, ais or none (default: the recipe's)"
     )
@@ -111,16 +119,15 @@ def _parser() -> argparse.ArgumentParser:
         "--outside", metavar="DATA", action="append", help="another data set that should look foreign; may be repeated"
     )
 
-    report = add("report", "write the HTML report of a run")
-    report.add_argument("run", metavar="RUN", help="the run's folder")
+    report = add("report", "write the HTML report of a run", of_a_run)
     report.add_argument("--fresh", action="store_true", help="judge the model anew instead of using what is there")
 
     what = "show what there is: recipes, data, models, energies, kernels, objectives, estimators"
-    listing = add("list", what, runs=False)
+    listing = add("list", what, common)
     listing.add_argument("what", nargs="*", metavar="WHAT", help="kinds (kernels), or single names (MALA, digits-rbm)")
 
     what = "check this installation: versions, devices, the compiler, samplers against exact answers"
-    doctor = add("doctor", what, runs=False)
+    doctor = add("doctor", what, common)
     doctor.add_argument("--fast", action="store_true", help="skip the compiler")
     return parser
 
@@ -168,9 +175,10 @@ def _run(options: argparse.Namespace, rest: list[str]) -> int:
     os.environ.setdefault("MPLBACKEND", "Agg")
     if options.trust:
         import_module("gibbsian.training.trust").trust(options.trust)
-    command = import_module(f"gibbsian.app.cli.{'listing' if options.command == 'list' else options.command}")
+    module, function = _COMMANDS[options.command]
+    command = getattr(import_module(f"gibbsian.app.cli.{module}"), function)
     with warnings.catch_warnings():  # how they are shown is changed for the time of the command
-        return int(command.run(options, rest) or 0)
+        return int(command(options, rest))
 
 
 def _reason(error: BaseException, options: argparse.Namespace) -> tuple[str, int]:

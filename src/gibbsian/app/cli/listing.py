@@ -10,9 +10,7 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     """Kinds as tables, single names in full."""
     out = Output(options)
     names = [what for what in options.what if what not in catalog.KINDS]
-    kinds = [what for what in options.what if what in catalog.KINDS]
-    if not options.what:
-        kinds = list(catalog.KINDS)
+    kinds = [what for what in options.what or catalog.KINDS if what in catalog.KINDS]
     texts = {name: catalog.describe(name) for name in names}
     if not out.as_json:
         print("".join(f"{text}\n" for text in texts.values()), end="")

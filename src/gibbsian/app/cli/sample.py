@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 
 from gibbsian.app.cli.show import Output
-from gibbsian.app.runs import open_run, start_of, trained
+from gibbsian.app.runs import draw_by, open_run, start_of, trained
 from gibbsian.data import Prepared
 from gibbsian.errors import ArgumentError, DataError
 from gibbsian.placement import placement
 from gibbsian.random import stream
-from gibbsian.uses.draw import draw_with_trace
 
 
 def run(options: argparse.Namespace, rest: list[str]) -> int:
@@ -36,18 +35,8 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
         n = len(start)
     else:
         start = start_of(recipe, prepared, energy, label)
-    made = draw_with_trace(
-        energy,
-        n,
-        generator=stream(options.seed, "sample", placement(energy)[1]),
-        kernel=recipe.sample.kernel,
-        objective=recipe.objective,
-        steps=options.steps or recipe.sample.steps,
-        start=start,
-        clamp=clamp,
-        label=label,
-        progress=out.progress,
-    )
+    how = {"start": start, "clamp": clamp, "label": label, "steps": options.steps or recipe.sample.steps}
+    made = draw_by(recipe, energy, n, "sample", seed=options.seed, progress=out.progress, **how)
     x = prepared.undo(made.x.detach().float().cpu())
     if recipe.sample.shape and x.dim() == 2:
         x = x.reshape(len(x), *recipe.sample.shape)

@@ -1,19 +1,24 @@
-"""`gibbsian train`: a recipe from data to report."""
+"""`gibbsian train`, `resume`, `evaluate` and `report`: a recipe from data to report."""
 
 import argparse
+import dataclasses
 import json
 import time
 from pathlib import Path
+from typing import Any
 
+from gibbsian.app import runs
 from gibbsian.app.cli.show import Output
-from gibbsian.errors import GibbsianError
+from gibbsian.app.evaluation import evaluate_run
+from gibbsian.app.recipe import make_parser, parse_recipe, recipe_source, split_comparison
+from gibbsian.app.report.build import final_samples, write_report
+from gibbsian.app.report.comparison import write_comparison
+from gibbsian.errors import ArgumentError, GibbsianError
+from gibbsian.metrics.evaluation import summary
 
 
-def run(options: argparse.Namespace, rest: list[str]) -> int:
+def train(options: argparse.Namespace, rest: list[str]) -> int:
     """Train, judge, report."""
-    from gibbsian.app.recipe import make_parser, parse_recipe, recipe_source, split_comparison
-    from gibbsian.app.runs import free_folder, train
-
     out = Output(options)
     if options.keys:
         make_parser().print_help()
@@ -21,34 +26,62 @@ def run(options: argparse.Namespace, rest: list[str]) -> int:
     name, text = recipe_source(options.recipe)
     members = split_comparison(text, name)
     if members is not None:
-        return compare(out, options, name, text, members, rest)
+        return _compare(out, options, name, text, members, rest)
     recipe = parse_recipe(text, rest, name=name)
-    folder = Path(options.run) if options.run else free_folder(name)
-    options.folder = folder
+    folder = options.folder = Path(options.run) if options.run else runs.free_folder(name)
     out.say(f"[bold]{name}[/bold]  {recipe.about}" if recipe.about else f"[bold]{name}[/bold]")
     out.say(f"run folder: {folder}")
     begun = time.perf_counter()
-    done, prepared = train(recipe, folder, arguments=options.arguments, progress=out.progress)
-    out.say(
-        f"trained {type(done.energy).__name__} on {prepared.data!r}: {done.step} updates in {time.perf_counter() - begun:.1f} s"
-    )
+    done, prepared = runs.train(recipe, folder, arguments=options.arguments, progress=out.progress)
+    seconds = time.perf_counter() - begun
+    out.say(f"trained {type(done.energy).__name__} on {prepared.data!r}: {done.step} updates in {seconds:.1f} s")
     for event in done.events:
         out.say(f"guard, step {event['step']}: {event['message']}")
-    return finish(out, folder, report=not options.no_report)
+    return _finish(out, folder, report=not options.no_report)
 
 
-def compare(
+def resume(options: argparse.Namespace, rest: list[str]) -> int:
+    """Train on, judge, report."""
+    out = Output(options)
+    if options.steps is not None and options.epochs is not None:
+        raise ArgumentError("say --steps or --epochs, one of the two")
+    folder = Path(options.run)
+    if (folder / "comparison.json").exists():
+        known = json.loads((folder / "comparison.json").read_text())
+        members = split_comparison(known["text"], known["name"]) or {}
+        return _compare(out, options, known["name"], known["text"], members, known["flags"])
+    done = runs.resume_run(folder, steps=options.steps, epochs=options.epochs, progress=out.progress)
+    out.say(f"{folder} is at {done.step} updates")
+    return _finish(out, folder, report=not options.no_report)
+
+
+def evaluate(options: argparse.Namespace, rest: list[str]) -> int:
+    """Judge, print, and keep what was found in the run folder."""
+    out = Output(options)
+    folder = Path(options.run)
+    recipe, prepared = runs.open_run(folder)
+    changes = {key: getattr(options, key) for key in ("likelihood", "chains", "betas", "outside")}
+    given = {key: value for key, value in changes.items() if value is not None}
+    recipe.evaluate = dataclasses.replace(recipe.evaluate, **given)
+    energy = runs.trained(folder, recipe)
+    drawn = final_samples(recipe, prepared, energy, progress=out.progress)
+    found = evaluate_run(folder, recipe, prepared, energy, drawn, progress=out.progress)
+    _show(out, found, f"{type(energy).__name__} of {folder}, {found['step']} updates")
+    out.document({"run": str(folder), **found})
+    return 0
+
+
+def report(options: argparse.Namespace, rest: list[str]) -> int:
+    """Write the report; judge the model first where that has not been done."""
+    return _judge(Output(options), Path(options.run), fresh=options.fresh)
+
+
+def _compare(
     out: Output, options: argparse.Namespace, name: str, text: str, members: dict[str, str], flags: list[str]
 ) -> int:
     """Train every member of a comparison into a folder of its own, and put them side by side."""
-    from gibbsian.app.recipe import parse_recipe
-    from gibbsian.app.report.build import write_report
-    from gibbsian.app.report.comparison import write_comparison
-    from gibbsian.app.runs import free_folder, resume_run, train
-
     recipes = {key: parse_recipe(member, flags, name=key) for key, member in members.items()}  # all, before any work
-    folder = Path(options.run) if options.run else free_folder(name)
-    options.folder = folder
+    folder = options.folder = Path(options.run) if options.run else runs.free_folder(name)
     out.say(f"[bold]{name}[/bold]  {len(recipes)} runs in {folder}")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "comparison.json").write_text(json.dumps({"name": name, "text": text, "flags": flags}, indent=1))
@@ -56,18 +89,17 @@ def compare(
     for key, recipe in recipes.items():
         about = recipe.about
         if (folder / key / "recipe.yaml").exists():  # a comparison that was interrupted
-            done = resume_run(folder / key, progress=out.progress)[0]
+            done = runs.resume_run(folder / key, progress=out.progress)
         else:
-            done = train(recipe, folder / key, arguments=options.arguments, progress=out.progress)[0]
+            done = runs.train(recipe, folder / key, arguments=options.arguments, progress=out.progress)[0]
         out.say(f"{key}: {done.step} updates")
         write_report(folder / key, fresh=True, progress=out.progress)
     path, found = write_comparison(folder, about, list(recipes), options.arguments)
     rows = []
     for key, result in found.items():
         ll = result.get("likelihood")
-        value = (
-            f"{ll['value']:.3f}, in [{ll['lower']:.3f}, {ll['upper']:.3f}]" if ll and ll["upper"] is not None else ""
-        )
+        closed = ll is not None and ll["upper"] is not None
+        value = f"{ll['value']:.3f}, in [{ll['lower']:.3f}, {ll['upper']:.3f}]" if closed else ""
         rows.append((key, value, f"{result['two_sample']['value']:.4f}" if "two_sample" in result else ""))
     out.table(rows, title="side by side", header=("", "held-out log-likelihood", "energy distance of samples"))
     out.say(f"report: {path}")
@@ -75,27 +107,28 @@ def compare(
     return 0
 
 
-def finish(out: Output, folder: Path, *, report: bool) -> int:
+def _finish(out: Output, folder: Path, *, report: bool) -> int:
     """Judge a run that has just been trained and write its report."""
     if not report:
         out.say(f"judge it with: gibbsian report {folder}")
         out.document({"run": str(folder)})
         return 0
     try:
-        return judge(out, folder, fresh=True)
+        return _judge(out, folder, fresh=True)
     except GibbsianError as error:
         raise type(error)(f"the model is trained and saved in {folder}, but could not be judged: {error}") from error
 
 
-def judge(out: Output, folder: Path, *, fresh: bool) -> int:
+def _judge(out: Output, folder: Path, *, fresh: bool) -> int:
     """Write the report of a run, and show what came out."""
-    from gibbsian.app.report import write_report
-    from gibbsian.metrics.evaluation import summary
-
     path, found = write_report(folder, fresh=fresh, progress=out.progress)
-    out.table(summary(found), title="what came out")
-    for text in found.get("warnings", []):
-        out.say(f"[yellow]note[/yellow] {text}")
+    _show(out, found, "what came out")
     out.say(f"report: {path}")
     out.document({"run": str(folder), "report": str(path), **found})
     return 0
+
+
+def _show(out: Output, found: dict[str, Any], title: str) -> None:
+    out.table(summary(found), title=title)
+    for text in found.get("warnings", []):
+        out.say(f"[yellow]note[/yellow] {text}")

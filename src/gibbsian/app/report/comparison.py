@@ -8,8 +8,8 @@ from typing import Any
 
 import gibbsian
 from gibbsian.app.report import figures
-from gibbsian.app.report.words import duration, render
-from gibbsian.app.runs import open_run, snapshots_of, trained
+from gibbsian.app.report.words import duration, end, render
+from gibbsian.app.runs import noted, open_run, snapshots_of, trained
 from gibbsian.energy import Energy
 from gibbsian.plots import landscape
 
@@ -39,9 +39,10 @@ def write_comparison(folder: Path, about: str, names: list[str], arguments: list
 
 
 def _row(folder: Path, name: str, result: dict[str, Any]) -> dict[str, Any]:
-    known = json.loads((folder / name / "command.json").read_text())
     distance = f"{result['two_sample']['value']:.4f}" if "two_sample" in result else ""
-    cells = [_likelihood(result), distance, str(result["step"]), duration(known["seconds"])]
+    ll = result.get("likelihood")
+    likelihood = f"{ll['value']:.3f} [{ll['lower']:.3f}, {end(ll['upper'], 3)}]" if ll else "none"
+    cells = [likelihood, distance, str(result["step"]), duration(noted(folder / name)["seconds"])]
     return {"name": name, "link": f"{name}/report.html", "cells": cells}
 
 
@@ -51,13 +52,6 @@ def _intervals(found: dict[str, Any]) -> list[tuple[str, float, float | None, fl
     rows = [(name, ll["value"], ll["lower"], ll["upper"]) for name, ll in judged.items()]
     simplest = next((r["baseline"] for r in found.values() if "baseline" in r), None)
     return [*rows, (simplest["what"], simplest["value"], None, None)] if rows and simplest else rows
-
-
-def _likelihood(result: dict[str, Any]) -> str:
-    if "likelihood" not in result:
-        return "none"
-    ll = result["likelihood"]
-    return f"{ll['value']:.3f} [{ll['lower']:.3f}, {'open' if ll['upper'] is None else format(ll['upper'], '.3f')}]"
 
 
 def _picture(folder: Path) -> dict[str, str] | None:

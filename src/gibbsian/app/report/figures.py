@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from gibbsian import plots
@@ -52,12 +53,8 @@ def svg(draw: Callable[["Axes"], Any], *, size: tuple[float, float] = (6.4, 3.2)
     )
 
 
-def _uri(array: np.ndarray) -> str:
-    from PIL import Image
-
-    out = io.BytesIO()
-    Image.fromarray(array).save(out, format="PNG", optimize=True)
-    return "data:image/png;base64," + base64.b64encode(out.getvalue()).decode()
+def _uri(png: io.BytesIO) -> str:
+    return "data:image/png;base64," + base64.b64encode(png.getvalue()).decode()
 
 
 def picture(draw: Callable[["Axes"], Any], *, size: tuple[float, float] = (5.0, 4.4)) -> str:
@@ -68,7 +65,7 @@ def picture(draw: Callable[["Axes"], Any], *, size: tuple[float, float] = (5.0, 
     draw(figure.subplots())
     out = io.BytesIO()
     figure.savefig(out, format="png", bbox_inches="tight", pad_inches=0.08)
-    return "data:image/png;base64," + base64.b64encode(out.getvalue()).decode()
+    return _uri(out)
 
 
 def pixel_grid(images: Tensor, *, columns: int | None = None, symmetric: bool = False) -> str:
@@ -92,7 +89,9 @@ def pixel_grid(images: Tensor, *, columns: int | None = None, symmetric: bool = 
         colors = torch.cat([gray, torch.ones_like(gray[..., :1])], -1)
     pixels = (plots.tile(colors, columns, pad=0.0) * 255).round().byte().numpy()
     factor = max(1, round(720 / max(pixels.shape[:2])))  # whole pixels, so that no row comes out wider than another
-    return _uri(np.ascontiguousarray(pixels.repeat(factor, 0).repeat(factor, 1)))
+    out = io.BytesIO()
+    Image.fromarray(pixels.repeat(factor, 0).repeat(factor, 1)).save(out, format="PNG", optimize=True)
+    return _uri(out)
 
 
 def curve(points: list[tuple[float, float]], events: Iterable[tuple[float, str]], *, label: str, name: str) -> str:
@@ -137,10 +136,8 @@ def plane(energy: Any, data: Tensor, samples: Tensor | None) -> list[tuple[str, 
     both = both[torch.isfinite(both).all(1)]
     low, high = torch.quantile(both[:20000].double(), torch.tensor([0.002, 0.998], dtype=torch.float64), dim=0)
     reach = 0.15 * (high - low).clamp(min=1e-6)
-    left, bottom = (low - reach).tolist()
-    right, top = (high + reach).tolist()
+    (left, bottom), (right, top) = (low - reach).tolist(), (high + reach).tolist()
     extent = (left, right, bottom, top)
-    out = []
 
     def points(x: Tensor, which: int) -> Callable[["Axes"], None]:
         def draw(ax: "Axes") -> None:
@@ -150,17 +147,16 @@ def plane(energy: Any, data: Tensor, samples: Tensor | None) -> list[tuple[str, 
 
         return draw
 
+    drawings: dict[str, Callable[[Axes], Any]] = {}
     if isinstance(energy, Energy):
-        out.append(("energy landscape", picture(lambda ax: plots.landscape(energy, ax, extent).set_aspect("equal"))))
-        out.append(
-            ("density", picture(lambda ax: plots.landscape(energy, ax, extent, show="density").set_aspect("equal")))
-        )
+        drawings["energy landscape"] = lambda ax: plots.landscape(energy, ax, extent).set_aspect("equal")
+        drawings["density"] = lambda ax: plots.landscape(energy, ax, extent, show="density").set_aspect("equal")
     elif isinstance(energy, ScoreField):
-        out.append(("score field", picture(lambda ax: plots.score_field(energy, ax, extent).set_aspect("equal"))))
-    out.append(("data", picture(points(data, 0))))
+        drawings["score field"] = lambda ax: plots.score_field(energy, ax, extent).set_aspect("equal")
+    drawings["data"] = points(data, 0)
     if samples is not None:
-        out.append(("samples", picture(points(samples.cpu(), 1))))
-    return out
+        drawings["samples"] = points(samples.cpu(), 1)
+    return [(name, picture(draw)) for name, draw in drawings.items()]
 
 
 def marginals(data: Tensor, samples: Tensor, columns: tuple[str, ...], *, most: int = 12) -> list[str]:

@@ -32,10 +32,6 @@ def some_rows(prepared: Prepared, part: str, n: int, energy: Any) -> Tensor | No
     return prepared.finished(part, n).x.to(device, dtype)
 
 
-def _as_images(x: Tensor, prepared: Prepared, shape: tuple[int, ...]) -> Tensor:
-    return prepared.undo(x.detach().float().cpu()).reshape(len(x), *shape)
-
-
 def sample_pictures(
     folder: Path, prepared: Prepared, energy: Any, drawn: Drawn | None, shape: tuple[int, ...] | None
 ) -> dict[str, Any]:
@@ -60,15 +56,15 @@ def _entries(prepared: Prepared, domain: Domain, data: Tensor, x: Tensor) -> lis
     """Samples and data, number by number."""
     if isinstance(domain, Discrete):
         return figures.agreement(data.flatten(1), x.flatten(1))
-    undone = [prepared.undo(part).flatten(1) for part in (data, x)]
-    return figures.marginals(undone[0], undone[1], prepared.data.columns)
+    return figures.marginals(prepared.undo(data).flatten(1), prepared.undo(x).flatten(1), prepared.data.columns)
 
 
 def _images(
     folder: Path, prepared: Prepared, data: Tensor, x: Tensor | None, shape: tuple[int, ...]
 ) -> dict[str, list[Any]]:
     def grid(rows: Tensor, columns: int) -> str:
-        return figures.pixel_grid(_as_images(rows[: columns**2], prepared, shape), columns=columns)
+        some = prepared.undo(rows[: columns**2].detach().float().cpu())
+        return figures.pixel_grid(some.reshape(-1, *shape), columns=columns)
 
     sets = {"samples": x, "training data": data}
     return {
@@ -89,13 +85,8 @@ def _plane(folder: Path, energy: Any, data: Tensor, x: Tensor | None) -> dict[st
 def _dots(x: Tensor, low: Tensor, high: Tensor) -> Any:
     def draw(ax: Any) -> None:
         ax.plot(*x.T.numpy(), ".", markersize=2.5, color=color(1))
-        ax.set(
-            xlim=(float(low[0]), float(high[0])),
-            ylim=(float(low[1]), float(high[1])),
-            xticks=[],
-            yticks=[],
-            aspect="equal",
-        )
+        xlim, ylim = torch.stack([low, high], 1).tolist()
+        ax.set(xlim=xlim, ylim=ylim, xticks=[], yticks=[], aspect="equal")
         for side in ax.spines.values():
             side.set_color("0.85")
 

@@ -1,7 +1,6 @@
 """The parts of a report that are numbers, tables and charts; each returns what the template shows, or None."""
 
 import math
-import shlex
 import time
 from functools import partial
 from typing import Any
@@ -14,7 +13,7 @@ from gibbsian.app.evaluation import held_out_part
 from gibbsian.app.recipe import Recipe
 from gibbsian.app.report import figures
 from gibbsian.app.report.pictures import some_rows
-from gibbsian.app.report.words import brief, count, duration
+from gibbsian.app.report.words import brief, count, duration, end
 from gibbsian.data import Prepared
 from gibbsian.energy import Energy
 from gibbsian.errors import GibbsianError
@@ -42,9 +41,8 @@ def cards(energy: nn.Module, found: dict[str, Any], known: dict[str, Any], event
     shown: list[tuple[str, str]] = []
     if "likelihood" in found:
         ll = found["likelihood"]
-        shown.append(
-            (f"{ll['value']:.2f}", f"nats a {found['part']} row, in [{ll['lower']:.2f}, {_end(ll['upper'], 2)}]")
-        )
+        between = f"[{ll['lower']:.2f}, {end(ll['upper'], 2)}]"
+        shown.append((f"{ll['value']:.2f}", f"nats a {found['part']} row, in {between}"))
     if "classes" in found:
         shown.append((f"{100 * found['classes']['accuracy']:.2f} %", f"accuracy, {found['part']} rows"))
     heroes = min(1, len(shown))
@@ -57,10 +55,6 @@ def cards(energy: nn.Module, found: dict[str, Any], known: dict[str, Any], event
         (str(len(events)), "guard events"),
     ]
     return [{"hero": i < heroes, "value": value, "label": label} for i, (value, label) in enumerate(shown)]
-
-
-def _end(value: float | None, digits: int) -> str:
-    return "open" if value is None else f"{value:.{digits}f}"
 
 
 def facts(
@@ -91,7 +85,7 @@ def likelihood(found: dict[str, Any]) -> dict[str, Any] | None:
     for key, name in (("likelihood", found["part"] + " rows"), ("train_likelihood", "training rows")):
         ll = found[key]
         rows.append((name, ll["value"], ll["lower"], ll["upper"]))
-        interval = f"in [{ll['lower']:.3f}, {_end(ll['upper'], 3)}], {ll['rows']} rows"
+        interval = f"in [{ll['lower']:.3f}, {end(ll['upper'], 3)}], {ll['rows']} rows"
         table.append((name, f"{ll['value']:.3f}", interval))
     if "baseline" in found:
         what, value = found["baseline"]["what"], found["baseline"]["value"]
@@ -175,15 +169,14 @@ def classes(energy: Any, prepared: Prepared, found: dict[str, Any], most: int) -
 
 
 def outside(found: dict[str, Any]) -> dict[str, Any] | None:
-    rows = []
-    if "anomalies" in found:
-        rows.append(("labeled anomalies", *(f"{found['anomalies'][k]:.3f}" for k in ("auroc", "aupr", "fpr95"))))
-    for name, rates in found.get("outside", {}).items():
-        rows.append(
-            (name, *(f"{rates[k]:.3f}" for k in ("auroc", "aupr", "fpr95")))
-            if "auroc" in rates
-            else (name, rates["missing"], "", "")
-        )
+    sets = {"labeled anomalies": found["anomalies"]} if "anomalies" in found else {}
+    sets |= found.get("outside", {})
+    rows = [
+        (name, rates["missing"], "", "")
+        if "missing" in rates
+        else (name, *(f"{rates[key]:.3f}" for key in ("auroc", "aupr", "fpr95")))
+        for name, rates in sets.items()
+    ]
     return {"rows": rows} if rows else None
 
 
@@ -211,23 +204,16 @@ def chains(drawn: Drawn | None) -> dict[str, Any] | None:
     ]
     if math.isfinite(acceptance):
         rows.insert(2, ("acceptance", f"{acceptance:.3f}"))
-    variance = part.float().var((0, 1))
-    entry = int(variance.argmax())
-    looks = {"traces": (plots.traces, "one number of the state along a few chains")}
-    looks["ranks"] = plots.ranks, "ranks among all chains: flat where they have mixed"
-    if bool(((part == 0) | (part == 1) | (part == -1)).all()):  # bits make poor traces
-        looks = {}
+    entry = int(part.float().var((0, 1)).argmax())
+    looks = {
+        "traces": (plots.traces, "one number of the state along a few chains"),
+        "ranks": (plots.ranks, "ranks among all chains: flat where they have mixed"),
+    }
+    bits = bool(((part == 0) | (part == 1) | (part == -1)).all())  # they make poor traces
     pictures = [
         {"picture": figures.svg(partial(plot, part, entry=entry), size=(5.2, 2.6), name=name), "caption": caption}
         for name, (plot, caption) in looks.items()
+        if not bits
     ]
-    return {
-        "text": f"How the samples above were drawn, and how far to trust them: {drawn.how}.",
-        "rows": rows,
-        "pictures": pictures,
-    }
-
-
-def command_of(recipe: Recipe, known: dict[str, Any]) -> str:
-    arguments = known.get("arguments") or ["train", "recipe.yaml"]
-    return "gibbsian " + shlex.join(arguments)
+    text = f"How the samples above were drawn, and how far to trust them: {drawn.how}."
+    return {"text": text, "rows": rows, "pictures": pictures}

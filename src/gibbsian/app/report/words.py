@@ -9,11 +9,8 @@ def render(template: str, context: dict[str, Any]) -> str:
     import jinja2
 
     loader = jinja2.PackageLoader("gibbsian.app", "report")
-    return (
-        jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
-        .get_template(template)
-        .render(context)
-    )
+    pages = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
+    return pages.get_template(template).render(context)
 
 
 def brief(thing: Any) -> str:
@@ -31,6 +28,11 @@ def _telling(field: dataclasses.Field[Any], value: Any) -> bool:
     """Is it no tensor, and not what it would be anyway?"""
     default = field.default is not dataclasses.MISSING and value == field.default
     return "tensor(" not in repr(value) and not default
+
+
+def end(value: float | None, digits: int) -> str:
+    """The end of an interval."""
+    return "open" if value is None else f"{value:.{digits}f}"
 
 
 def duration(seconds: float) -> str:
