@@ -8,7 +8,7 @@ import torch
 from scipy import integrate, stats
 
 from gibbsian import domains, energies
-from gibbsian.energies.rejection import rejection_sample
+from gibbsian.energies.analytic import rejection_sample
 from gibbsian.errors import GibbsianError
 from gibbsian.testing import check_energy
 

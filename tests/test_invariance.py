@@ -13,7 +13,7 @@ from torch import Tensor
 
 import gibbsian as gb
 from gibbsian import domains, energies, kernels
-from gibbsian.energies.rejection import rejection_sample
+from gibbsian.energies.analytic import rejection_sample
 from gibbsian.energy import Energy
 from gibbsian.kernels.base import ChainState, Info, event_view, where_chain
 from gibbsian.kernels.integrators import Point, leapfrog, reflect

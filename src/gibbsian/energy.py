@@ -84,6 +84,14 @@ class Energy(Recorded, ABC):
             )
         self.domain = domain
 
+    def hold(self, trainable: bool, **values: Tensor) -> None:
+        """Keep tensors under these names, as parameters to be trained or as buffers."""
+        for name, value in values.items():
+            if trainable:
+                self.register_parameter(name, nn.Parameter(value))
+            else:
+                self.register_buffer(name, value)
+
     @abstractmethod
     def forward(self, x: Tensor) -> Tensor:
         """The energy of each row of x, shape `(batch,)`."""

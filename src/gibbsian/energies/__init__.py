@@ -1,15 +1,12 @@
 """Energies over observed variables."""
 
-from gibbsian.energies.banana import Banana
+from gibbsian.energies.analytic import Banana, DoubleWell, Funnel, Ring
 from gibbsian.energies.conditional import ConditionalEnergy, GivenEnergy
 from gibbsian.energies.distribution import DistributionEnergy, as_distribution, as_energy
-from gibbsian.energies.double_well import DoubleWell
 from gibbsian.energies.experts import ProductOfExperts, StudentExperts
 from gibbsian.energies.exponential import ExponentialFamily, Monomials
 from gibbsian.energies.field_of_experts import FieldOfExperts
-from gibbsian.energies.funnel import Funnel
-from gibbsian.energies.gaussian import Gaussian
-from gibbsian.energies.gaussian_mixture import Bimodal, GaussianMixture
+from gibbsian.energies.gaussian import Bimodal, Gaussian, GaussianMixture, StudentT
 from gibbsian.energies.graph import GraphEnergy, Graphs
 from gibbsian.energies.grid import Grid
 from gibbsian.energies.ica import ICA
@@ -18,9 +15,7 @@ from gibbsian.energies.neural import ConvEnergy, MLPEnergy, NeuralEnergy, Residu
 from gibbsian.energies.observed import Observed
 from gibbsian.energies.parzen import MarginalParzen, Parzen
 from gibbsian.energies.random_fields import ChainField, LabelField
-from gibbsian.energies.ring import Ring
 from gibbsian.energies.sequence import AttentionEnergy, RecurrentEnergy
-from gibbsian.energies.student import StudentT
 from gibbsian.energies.tilted import PushedEnergy, TiltedEnergy
 from gibbsian.nets import (
     MLP,

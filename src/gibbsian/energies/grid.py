@@ -1,7 +1,7 @@
 """A discrete density given by its table of energies."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gibbsian.domains import Categorical, Discrete
 from gibbsian.energy import Energy
@@ -63,10 +63,7 @@ class Grid(Energy):
             raise ShapeError(f"the table has {table.numel()} energies but {domain} has {domain.size} states")
         super().__init__(domain)
         self.values = domain.classes if isinstance(domain, Categorical) else 2
-        if trainable:
-            self.table = nn.Parameter(table.flatten().clone())
-        else:
-            self.register_buffer("table", table.flatten().clone())
+        self.hold(trainable, table=table.flatten().clone())
 
     def _one_hot(self, x: Tensor) -> Tensor:
         """(batch, units, values)."""

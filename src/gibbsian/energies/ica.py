@@ -10,7 +10,7 @@ from torch.nn.functional import softplus
 
 from gibbsian.capabilities import Filters
 from gibbsian.domains import Real
-from gibbsian.energies.rejection import rejection_sample
+from gibbsian.energies.analytic import rejection_sample
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, DataError, ShapeError
 from gibbsian.random import require_generator

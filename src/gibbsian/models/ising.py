@@ -6,7 +6,7 @@ E(s) = -Σ_<ij> J_ij sᵢsⱼ - Σᵢ hᵢsᵢ,   s = ±1
 import copy
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gibbsian.capabilities import Pairwise, Path
 from gibbsian.domains import Spin
@@ -76,11 +76,7 @@ class Ising(Machine):
             raise ArgumentError(
                 "coupling is not 0 at the end of an open axis, where there is no next site; set it to 0 there"
             )
-        for name, value in (("coupling", coupling.clone()), ("field", field.clone())):
-            if trainable:
-                self.register_parameter(name, nn.Parameter(value))
-            else:
-                self.register_buffer(name, value)
+        self.hold(trainable, coupling=coupling.clone(), field=field.clone())
         color = _coloring(shape, around)
         self.colors = int(color.max()) + 1
         self.register_buffer("color", color)

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from gibbsian.capabilities import Normalized, Sampleable
 from gibbsian.domains import Binary, Box, Categorical, Discrete, Domain, Real, Spin
-from gibbsian.energies.gaussian import Gaussian
-from gibbsian.energies.gaussian_mixture import GaussianMixture
+from gibbsian.energies.gaussian import Gaussian, GaussianMixture
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DomainError
 from gibbsian.objectives.flows import Flow, spread
