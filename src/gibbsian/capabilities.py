@@ -16,50 +16,14 @@ from torch import Tensor
 from gibbsian.errors import CapabilityError
 
 __all__ = [
-    "ActiveModel",
-    "Annealable",
-    "BoundedModel",
-    "ClampedModel",
-    "Classifier",
-    "ConditionallySampleable",
-    "ConditionedModel",
-    "Contrast",
-    "ContrastiveModel",
-    "CountedClasses",
-    "DocumentModel",
-    "DrawableModel",
-    "DroppableModel",
-    "Estimate",
-    "Family",
-    "Filters",
-    "GibbsModel",
-    "HiddenModel",
-    "InitializableModel",
-    "Jet",
-    "JointModel",
-    "LabeledModel",
-    "LatentModel",
-    "LayerContrast",
-    "LayeredModel",
-    "Multiple",
-    "NoiseLevels",
-    "Normalized",
-    "Pairwise",
-    "PairwiseModel",
-    "Path",
-    "PicturedModel",
-    "ReconstructingModel",
-    "Sampleable",
-    "Scaled",
-    "SiteModel",
-    "SplittingModel",
-    "SummableModel",
-    "TaylorModule",
-    "VariationalModel",
-    "WakeSleep",
-    "WakeSleepModel",
+    "ActiveModel", "Annealable", "BoundedModel", "ClampedModel", "Classifier", "ConditionallySampleable",
+    "ConditionedModel", "Contrast", "ContrastiveModel", "CountedClasses", "DocumentModel", "DrawableModel",
+    "DroppableModel", "Estimate", "Family", "Filters", "GibbsModel", "HiddenModel", "InitializableModel", "Jet",
+    "JointModel", "LabeledModel", "LatentModel", "LayerContrast", "LayeredModel", "Multiple", "NoiseLevels",
+    "Normalized", "Pairwise", "PairwiseModel", "Path", "PicturedModel", "ReconstructingModel", "Sampleable", "Scaled",
+    "SiteModel", "SplittingModel", "SummableModel", "TaylorModule", "VariationalModel", "WakeSleep", "WakeSleepModel",
     "require",
-]
+]  # fmt: skip
 
 
 @runtime_checkable
@@ -176,14 +140,11 @@ class JointModel(Classifier, Family, Protocol):
 
 
 @runtime_checkable
-class NoiseLevels(Protocol):
-    """A family of models of blurred data, one for each noise level."""
+class NoiseLevels(Family, Protocol):
+    """A family of models of blurred data, one for each noise level: `given(sigma)`."""
 
     def noise_levels(self) -> Tensor:
         """The ladder of σ, falling."""
-
-    def given(self, index: Any) -> Any:
-        """The member at a noise level σ."""
 
 
 @runtime_checkable
@@ -404,14 +365,19 @@ class SplittingModel(Protocol):
 
 
 @runtime_checkable
-class HiddenModel(Protocol):
+class ActiveModel(Protocol):
+    """Has hidden units whose activity can be looked at."""
+
+    def hidden_mean(self, x: Tensor) -> Tensor:
+        """E[h | x], `(batch, *event)`."""
+
+
+@runtime_checkable
+class HiddenModel(ActiveModel, Protocol):
     """Has a hidden layer whose means given x are closed forms."""
 
     def hidden_unit(self) -> Any:
         """The units of that layer, one of `gibbsian.units`."""
-
-    def hidden_mean(self, x: Tensor) -> Tensor:
-        """E[h | x], `(batch, *event)`."""
 
 
 @runtime_checkable
@@ -507,14 +473,6 @@ class DroppableModel(Protocol):
 
 
 @runtime_checkable
-class ActiveModel(Protocol):
-    """Has hidden units whose activity can be looked at."""
-
-    def hidden_mean(self, x: Tensor) -> Tensor:
-        """E[h | x]."""
-
-
-@runtime_checkable
 class ReconstructingModel(Protocol):
     """Says what it makes of an x."""
 
@@ -573,9 +531,7 @@ def _methods(capability: type) -> str:
     for base in capability.__mro__:
         for name in (*vars(base).get("__annotations__", {}), *vars(base)):
             if not name.startswith("_"):
-                calls.setdefault(name, name + _arguments(vars(base).get(name)))
+                member = vars(base).get(name)
+                takes = list(inspect.signature(member).parameters)[1:] if inspect.isfunction(member) else None
+                calls.setdefault(name, name if takes is None else f"{name}({', '.join(takes)})")
     return " and ".join(calls.values())
-
-
-def _arguments(member: Any) -> str:
-    return f"({', '.join(list(inspect.signature(member).parameters)[1:])})" if inspect.isfunction(member) else ""

@@ -40,6 +40,10 @@ def _as_shape(shape: int | tuple[int, ...]) -> tuple[int, ...]:
     return sizes
 
 
+def _size(shape: tuple[int, ...]) -> str:
+    return str(shape[0]) if len(shape) == 1 else str(shape)
+
+
 def _check_draws(n: int, generator: torch.Generator) -> None:
     require_generator(generator)
     if n < 1:
@@ -104,8 +108,7 @@ class Domain(ABC):
         )
 
     def __str__(self) -> str:
-        inner = str(self.shape[0]) if len(self.shape) == 1 else str(self.shape)
-        return f"{type(self).__name__}({inner})"
+        return f"{type(self).__name__}({_size(self.shape)})"
 
 
 @dataclass(frozen=True, init=False)
@@ -144,13 +147,6 @@ def _bound(value: object, shape: tuple[int, ...], name: str) -> Bound:
     return tuple(t.flatten().tolist())
 
 
-def _on(bound: Bound, x: Tensor) -> Tensor:
-    """A bound where x is; numbers are filled on the device, so that a CUDA graph can hold them."""
-    if isinstance(bound, float):
-        return torch.full((), bound, dtype=x.dtype, device=x.device)
-    return torch.as_tensor(bound, dtype=x.dtype, device=x.device)
-
-
 @dataclass(frozen=True, init=False)
 class Box(Bounded):
     """A product of intervals [low, high], Lebesgue measure; bounds are numbers or tensors of the event shape."""
@@ -168,8 +164,13 @@ class Box(Bounded):
             raise ArgumentError(f"a box needs low < high everywhere, got low={self.low}, high={self.high}")
 
     def bounds(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        low, high = (_on(b, x) for b in (self.low, self.high))
-        return tuple(b.reshape(self.shape) if b.dim() else b for b in (low, high))  # type: ignore[return-value]
+        low, high = (
+            torch.full((), bound, dtype=x.dtype, device=x.device)  # on the device, so that a CUDA graph can hold it
+            if isinstance(bound, float)
+            else torch.as_tensor(bound, dtype=x.dtype, device=x.device).reshape(self.shape)
+            for bound in (self.low, self.high)
+        )
+        return low, high
 
     @property
     def log_volume(self) -> float:
@@ -188,9 +189,8 @@ class Box(Bounded):
         return torch.minimum(low + (high - low) * u, high)  # rounding may pass the wall
 
     def __str__(self) -> str:
-        inner = str(self.shape[0]) if len(self.shape) == 1 else str(self.shape)
         low, high = (b if isinstance(b, float) else "..." for b in (self.low, self.high))
-        return f"Box({inner}, low={low}, high={high})"
+        return f"Box({_size(self.shape)}, low={low}, high={high})"
 
 
 @dataclass(frozen=True, init=False)
@@ -352,8 +352,7 @@ class Categorical(Discrete):
         return self.one_hot(labels, dtype=dtype)
 
     def __str__(self) -> str:
-        inner = str(self.shape[0]) if len(self.shape) == 2 else str(self.shape[:-1])
-        return f"Categorical({inner}, classes={self.classes})"
+        return f"Categorical({_size(self.shape[:-1])}, classes={self.classes})"
 
 
 @dataclass(frozen=True, init=False)

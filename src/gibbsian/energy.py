@@ -22,25 +22,18 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import softplus
 
-from gibbsian.capabilities import Estimate, Jet, Normalized, Sampleable
+from gibbsian.capabilities import Estimate, Jet, Normalized, Sampleable, require
 from gibbsian.domains import Bounded, Box, Domain, Real
 from gibbsian.errors import ArgumentError, CapabilityError, DomainError, ShapeError
 from gibbsian.random import require_generator
 from gibbsian.recorded import Recorded
 
 __all__ = [
-    "Energy",
-    "FunctionEnergy",
-    "Mixture",
-    "ScoreField",
-    "Sum",
-    "Tempered",
-    "Unconstrained",
-    "log_z_of",
-    "mixture",
+    "Energy", "FunctionEnergy", "Mixture", "ScoreField", "Sum", "Tempered", "Unconstrained", "log_z_of", "mixture",
     "unconstrained",
-]
+]  # fmt: skip
 
 
 @functools.cache
@@ -261,19 +254,12 @@ class Sum(Energy):
 
     def __init__(self, parts: Sequence[Energy], coefficients: Sequence[float] | None = None) -> None:
         super().__init__(_common_domain(parts, "sum"))
-        coefficients = [1.0] * len(parts) if coefficients is None else list(coefficients)
-        flat: list[Energy] = []
+        self.parts = nn.ModuleList()
         weights: list[float] = []
-        for part, c in zip(parts, coefficients, strict=True):
-            inner = (
-                list(zip(part.parts, part.coefficients.tolist(), strict=True))
-                if isinstance(part, Sum)
-                else [(part, 1.0)]
-            )
-            for leaf, w in inner:
-                flat.append(leaf)  # type: ignore[arg-type]
-                weights.append(c * w)
-        self.parts = nn.ModuleList(flat)
+        for part, c in zip(parts, [1.0] * len(parts) if coefficients is None else coefficients, strict=True):
+            inner = part if isinstance(part, Sum) else None
+            self.parts.extend([part] if inner is None else inner.parts)
+            weights += [c] if inner is None else [c * w for w in inner.coefficients.tolist()]
         self.register_buffer("coefficients", torch.tensor(weights, dtype=torch.float64))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -325,31 +311,25 @@ class Mixture(Energy):
         self.register_buffer("weights", weights)
         self.register_buffer("known_log_z", log_z)
 
-    def _log_weights(self) -> Tensor:
-        """log wᵢ - log Zᵢ; asked of the parts each time, since training changes them."""
-        log_z = self.known_log_z
-        if log_z is None:
-            log_z = torch.stack([part.log_z().to(self.weights) for part in self.parts])  # type: ignore[operator]
-        return self.weights.log() - log_z
-
     def forward(self, x: Tensor) -> Tensor:
-        log_p = torch.stack([-part(x) for part in self.parts], 1) + self._log_weights().to(x.dtype)
+        log_z = self.known_log_z
+        if log_z is None:  # asked of the parts each time, since training changes them
+            log_z = torch.stack([part.log_z().to(self.weights) for part in self.parts])  # type: ignore[operator]
+        log_p = torch.stack([-part(x) for part in self.parts], 1) + (self.weights.log() - log_z).to(x.dtype)
         return -torch.logsumexp(log_p, 1)
 
     def log_z(self) -> Tensor:
         """0: the parts are normalized by their own log Z."""
-        return torch.zeros((), dtype=self.weights.dtype, device=self.weights.device)
+        return self.weights.new_zeros(())
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """Exact draws where every part can draw exactly."""
-        for part in self.parts:
-            if not isinstance(part, Sampleable):
-                raise CapabilityError(
-                    f"{type(part).__name__} cannot be drawn from exactly; use gibbsian.sample on the mixture"
-                )
+        parts = [
+            require(part, Sampleable, "an exact draw", "use gibbsian.sample on the mixture") for part in self.parts
+        ]
         require_generator(generator, self.weights.device)
         which = torch.multinomial(self.weights, n, replacement=True, generator=generator)
-        draws = torch.stack([part.sample(n, generator=generator) for part in self.parts])  # type: ignore[operator]
+        draws = torch.stack([part.sample(n, generator=generator) for part in parts])
         return draws[which, torch.arange(n, device=which.device)]
 
 
@@ -394,9 +374,7 @@ class Unconstrained(Energy):
     def constrain(self, u: Tensor) -> Tensor:
         """x = T(u), with any leading axes."""
         low, high = self.base.domain.bounds(u)  # type: ignore[attr-defined]
-        if isinstance(self.base.domain, Box):
-            return low + (high - low) * torch.sigmoid(u)
-        return nn.functional.softplus(u)
+        return low + (high - low) * torch.sigmoid(u) if isinstance(self.base.domain, Box) else softplus(u)
 
     def unconstrain(self, x: Tensor) -> Tensor:
         """u = T⁻¹(x) for x strictly inside the domain."""
@@ -408,9 +386,9 @@ class Unconstrained(Energy):
     def forward(self, u: Tensor) -> Tensor:
         low, high = self.base.domain.bounds(u)  # type: ignore[attr-defined]
         if isinstance(self.base.domain, Box):
-            log_slope = (high - low).log() - nn.functional.softplus(u) - nn.functional.softplus(-u)
+            log_slope = (high - low).log() - softplus(u) - softplus(-u)
         else:
-            log_slope = -nn.functional.softplus(-u)
+            log_slope = -softplus(-u)
         return self.base(self.constrain(u)) - log_slope.flatten(1).sum(1)
 
     def log_z(self) -> Tensor:

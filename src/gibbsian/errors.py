@@ -10,29 +10,11 @@ from difflib import get_close_matches
 from typing import Any
 
 __all__ = [
-    "AdaptationWarning",
-    "ArgumentError",
-    "CapabilityError",
-    "CheckpointError",
-    "CompileWarning",
-    "DataError",
-    "DivergenceError",
-    "DivergenceWarning",
-    "DomainError",
-    "EstimateWarning",
-    "GibbsianError",
-    "GibbsianWarning",
-    "InfeasibleError",
-    "PrecisionError",
-    "ProcessError",
-    "RandomnessError",
-    "ShapeError",
-    "TrainingWarning",
-    "check_choice",
-    "check_count",
-    "check_number",
-    "suggest",
-]
+    "AdaptationWarning", "ArgumentError", "CapabilityError", "CheckpointError", "CompileWarning", "DataError",
+    "DivergenceError", "DivergenceWarning", "DomainError", "EstimateWarning", "GibbsianError", "GibbsianWarning",
+    "InfeasibleError", "PrecisionError", "ProcessError", "RandomnessError", "ShapeError", "TrainingWarning",
+    "check_choice", "check_count", "check_number", "suggest",
+]  # fmt: skip
 
 
 def suggest(name: str, known: Iterable[object]) -> str:

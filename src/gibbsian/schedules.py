@@ -15,16 +15,9 @@ from torch import Tensor
 from gibbsian.errors import ArgumentError, DataError
 
 __all__ = [
-    "NoiseLadder",
-    "cosine",
-    "geometric",
-    "largest_distance",
-    "linear",
-    "noise_ladder",
-    "polynomial",
-    "salakhutdinov",
+    "NoiseLadder", "cosine", "geometric", "largest_distance", "linear", "noise_ladder", "polynomial", "salakhutdinov",
     "sigmoid",
-]
+]  # fmt: skip
 
 
 def _count(n: int) -> int:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import ClassVar
 
 import torch
 from scipy.special import ive
@@ -38,13 +39,16 @@ def rejection_sample(
 
 
 class _Analytic(Energy):
-    """A law over R^d whose form is told by positive numbers, kept as buffers."""
+    """A law over R^d whose form is told by numbers, kept as buffers: positive ones, but for those in `signed`."""
+
+    signed: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, dim: int, **form: float) -> None:
         super().__init__(Real(dim))
         for name, value in form.items():
-            if not 0 < value < math.inf:
-                raise ArgumentError(f"{type(self).__name__}({name}={value}): {name} must be positive and finite")
+            kind = "finite" if name in self.signed else "positive and finite"
+            if not math.isfinite(value) or (value <= 0 and name not in self.signed):
+                raise ArgumentError(f"{type(self).__name__}({name}={value}): {name} must be {kind}")
             self.register_buffer(name, torch.tensor(float(value)))
 
 
@@ -53,12 +57,12 @@ class _Bent(_Analytic):
 
     scale: Tensor
 
-    def __init__(self, dim: int, scale: float) -> None:
+    def __init__(self, dim: int, **form: float) -> None:
         if dim < 2:
             raise ArgumentError(
                 f"{type(self).__name__}(dim={dim}): one entry bends the others, so dim must be 2 or more"
             )
-        super().__init__(dim, scale=scale)
+        super().__init__(dim, **form)
 
     def log_z(self) -> Tensor:
         """(d/2) log 2π + log s."""
@@ -91,12 +95,10 @@ class Banana(_Bent):
     """
 
     curvature: Tensor
+    signed = ("curvature",)
 
     def __init__(self, dim: int = 2, *, curvature: float = 0.5, scale: float = 2.0) -> None:
-        super().__init__(dim, scale)
-        if not math.isfinite(curvature):
-            raise ArgumentError(f"Banana(curvature={curvature}): the curvature must be finite")
-        self.register_buffer("curvature", torch.tensor(float(curvature)))
+        super().__init__(dim, curvature=curvature, scale=scale)
 
     def _bend(self, first: Tensor) -> Tensor:
         return self.curvature * (first.square() - self.scale.square())
@@ -140,7 +142,7 @@ class Funnel(_Bent):
     """
 
     def __init__(self, dim: int = 2, *, scale: float = 3.0) -> None:
-        super().__init__(dim, scale)
+        super().__init__(dim, scale=scale)
 
     def _parts(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         v, rest = x[:, 0], x[:, 1:]

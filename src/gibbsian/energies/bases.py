@@ -9,7 +9,7 @@ from gibbsian.domains import Binary, Box, Categorical, Discrete, Domain, NonNega
 from gibbsian.energies.gaussian import Gaussian
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, DomainError
-from gibbsian.random import require_generator
+from gibbsian.random import normals_like, require_generator
 
 
 class IndependentGaussian(Energy):
@@ -36,9 +36,7 @@ class IndependentGaussian(Energy):
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """μ + σz."""
-        require_generator(generator, self.mean.device)
-        z = torch.randn(n, *self.mean.shape, generator=generator, dtype=self.mean.dtype, device=self.mean.device)
-        return self.mean + self.std * z
+        return self.mean + self.std * normals_like(self.mean, n, *self.mean.shape, generator=generator)
 
     def masses(self) -> Tensor:
         """1/σ²."""
@@ -93,9 +91,7 @@ class Exponential(Energy):
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """μ times unit exponentials."""
         require_generator(generator, self.mean.device)
-        return self.mean * torch.empty(
-            n, *self.mean.shape, dtype=self.mean.dtype, device=self.mean.device
-        ).exponential_(generator=generator)
+        return self.mean * self.mean.new_empty(n, *self.mean.shape).exponential_(generator=generator)
 
     def masses(self) -> Tensor:
         """1/μ²."""

@@ -5,6 +5,7 @@ p(y | x) = exp(-E(x, y)) / Z(x)
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Self
 
 import torch
@@ -18,6 +19,17 @@ from gibbsian.quadrature import log_integrals
 
 _ROWS = 1 << 15  # pairs evaluated at a time in sums over y
 _MOST_STATES = 1 << 20
+
+
+def rows_for(given: Tensor, n: int, what: str) -> Tensor:
+    """What is given, for every row of a batch of n: one for all, one for each, or gone through again and again."""
+    if len(given) == n:
+        return given
+    if len(given) == 1:
+        return given.expand(n, *given.shape[1:])
+    if n % len(given):
+        raise ShapeError(f"{len(given)} {what} met {n} rows; give one, or one for each row")
+    return given.repeat(n // len(given), *[1] * (given.dim() - 1))
 
 
 class ConditionalEnergy(Energy):
@@ -93,12 +105,12 @@ class ConditionalEnergy(Energy):
 
     def log_partition(self, x: Tensor) -> Tensor:
         """log Z(x), `(n,)`, differentiable: every y enumerated, or integrated in one or two dimensions."""
-        return self._log_partition(self.encode(x), len(x))
+        return self._log_partition(self.encode(x))
 
-    def _log_partition(self, h: Tensor, n: int) -> Tensor:
-        domain = self.domain
+    def _log_partition(self, h: Tensor) -> Tensor:
+        domain, n = self.domain, len(h)
         if not isinstance(domain, Discrete):
-            return log_integrals(domain, self._tiled(h, n), n, h)
+            return log_integrals(domain, partial(self.tiled_energy, h), n, h)
         if domain.size > _MOST_STATES:
             raise DomainError(
                 f"log Z(x) sums over every y, and {domain} has 2^{domain.log_size / math.log(2):.0f} of them; use "
@@ -109,7 +121,7 @@ class ConditionalEnergy(Energy):
         def block(start: int, h: Tensor) -> Tensor:
             index = torch.arange(start, min(start + each, domain.size), device=h.device)
             states = domain.decode(index, h.dtype if h.is_floating_point() else torch.get_default_dtype())
-            energies = self._tiled(h, n)(states.repeat_interleave(n, 0))
+            energies = self.tiled_energy(h, states.repeat_interleave(n, 0))
             return torch.logsumexp(-energies.reshape(-1, n), 0)
 
         starts = range(0, domain.size, each)
@@ -121,21 +133,11 @@ class ConditionalEnergy(Energy):
     def log_prob(self, x: Tensor, y: Tensor) -> Tensor:  # type: ignore[override]
         """log p(y | x), row by row."""
         h = self.encode(x)
-        return -self._tiled(h, len(x))(y) - self._log_partition(h, len(x))
+        return -self.tiled_energy(h, y) - self._log_partition(h)
 
-    def _tiled(self, h: Tensor, n: int) -> Callable[[Tensor], Tensor]:
-        """Energies of outputs for n encoded inputs; more rows go through the inputs again."""
-
-        def energies(y: Tensor) -> Tensor:
-            if n == len(y):
-                return self.encoded_energy(h, y)
-            if n == 1:
-                return self.encoded_energy(h.expand(len(y), *h.shape[1:]), y)
-            if len(y) % n:
-                raise ShapeError(f"{n} inputs met {len(y)} outputs; give one input, or one for each row")
-            return self.encoded_energy(h.repeat(len(y) // n, *[1] * (h.dim() - 1)), y)
-
-        return energies
+    def tiled_energy(self, h: Tensor, y: Tensor) -> Tensor:
+        """Energies of outputs with encoded inputs; more rows go through the inputs again."""
+        return self.encoded_energy(rows_for(h, len(y), "inputs"), y)
 
 
 class GivenEnergy(Energy):
@@ -155,7 +157,7 @@ class GivenEnergy(Energy):
         self.register_buffer("condition", condition, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.model._tiled(self.model.encode(self.condition), len(self.condition))(x)
+        return self.model.tiled_energy(self.model.encode(self.condition), x)
 
     def log_z(self) -> Tensor:
         """log Z(x): `()` for one input, `(n,)` for several."""

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gibbsian.domains import Binary, Domain, Real
+from gibbsian.energies.conditional import rows_for
 from gibbsian.energies.tilted import standard_energy, standard_normals
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, ShapeError
@@ -104,8 +105,4 @@ class PosteriorEnergy(Energy):
         self.register_buffer("x", x, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        n = len(self.x)
-        if len(x) % n:
-            raise ShapeError(f"{n} observations met {len(x)} rows of z; give one observation, or one for each row")
-        seen = self.x if len(x) == n else self.x.repeat(len(x) // n, *[1] * (self.x.dim() - 1))
-        return self.model(x) - self.model.log_prob_given(x, seen)
+        return self.model(x) - self.model.log_prob_given(x, rows_for(self.x, len(x), "observations"))

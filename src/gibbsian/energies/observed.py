@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor
 
+from gibbsian.energies.conditional import rows_for
 from gibbsian.energies.experts import StudentExperts
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, ShapeError
@@ -58,15 +59,14 @@ class Observed(Energy):
         self.register_buffer("observation", rows.clone(), persistent=False)
         self.register_buffer("mask", seen, persistent=False)
 
-    def _rows(self, part: Tensor, x: Tensor) -> Tensor:
-        if len(part) in (1, len(x)):
-            return part
-        if len(x) % len(part):
-            raise ShapeError(f"{len(part)} observations met {len(x)} rows; give one, or one for each row")
-        return part.repeat(len(x) // len(part), *[1] * (x.dim() - 1))
+    def _seen(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mask and observation of every row."""
+        mask, observation = (rows_for(part, len(x), "observations") for part in (self.mask, self.observation))
+        return mask, observation
 
     def _gap(self, x: Tensor) -> Tensor:
-        return self._rows(self.mask, x) * (x - self._rows(self.observation, x))
+        mask, observation = self._seen(x)
+        return mask * (x - observation)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.prior(x) + self._gap(x).flatten(1).square().sum(1) / (2 * self.sigma**2)
@@ -89,6 +89,5 @@ class Observed(Energy):
 
     def gibbs_sweep(self, x: Tensor, noise: tuple[Tensor, ...], clamp: Tensor | None = None) -> Tensor:
         """The scales given x, then x given scales and observation."""
-        precision = self._rows(self.mask, x).expand_as(x) / self.sigma**2
-        target = self._rows(self.observation, x).expand_as(x)
-        return self.prior.gibbs_sweep(x, noise, clamp, (precision, target))  # type: ignore[operator]
+        mask, observation = self._seen(x)
+        return self.prior.gibbs_sweep(x, noise, clamp, (mask / self.sigma**2, observation))  # type: ignore[operator]

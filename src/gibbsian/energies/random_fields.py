@@ -11,7 +11,26 @@ from gibbsian.errors import ArgumentError, ShapeError
 from gibbsian.random import require_generator
 
 
-class ChainField(ConditionalEnergy):
+class _LabelEnergy(ConditionalEnergy):
+    """An energy of labels whose encoder gives every label, or every value of it, a score."""
+
+    def encode(self, x: Tensor) -> Tensor:
+        h = super().encode(x)
+        if tuple(h.shape[1:]) != self.domain.shape:
+            raise ShapeError(
+                f"the network gave {tuple(h.shape)} for {len(x)} inputs, expected (n, *{self.domain.shape})"
+            )
+        return h
+
+    def marginals(self, x: Tensor) -> Tensor:
+        """The mean of y given x, `(n, *event)`: the gradient of log Z(x) in the scores."""
+        with torch.enable_grad():
+            h = self.encode(x).detach().requires_grad_(True)
+            (p,) = torch.autograd.grad(self._log_partition(h).sum(), h)
+        return p
+
+
+class ChainField(_LabelEnergy):
     """A chain of T labels given x: E(x, y) = -Σ_t u_t(x)[y_t] - Σ_t A[y_t, y_{t+1}] (a linear-chain random field).
 
     log Z(x), marginals, the best sequence (Viterbi) and exact draws take T·K² operations each, so it trains by
@@ -41,23 +60,19 @@ class ChainField(ConditionalEnergy):
         self.length, self.classes = length, classes
         self.transition = nn.Parameter(torch.zeros(classes, classes))
 
-    def encode(self, x: Tensor) -> Tensor:
-        u = super().encode(x)
-        if u.shape[1:] != (self.length, self.classes):
-            raise ShapeError(
-                f"the emission gave {tuple(u.shape)} for {len(x)} inputs, expected (n, {self.length}, {self.classes})"
-            )
-        return u
-
     def encoded_energy(self, h: Tensor, y: Tensor) -> Tensor:
         pairs = (y[:, :-1] @ self.transition * y[:, 1:]).flatten(1).sum(1)
         return -(h * y).flatten(1).sum(1) - pairs
 
-    def _log_partition(self, h: Tensor, n: int) -> Tensor:
-        forward = h[:, 0]
+    def _messages(self, h: Tensor) -> list[Tensor]:
+        """The log weights of the labels before and up to every place."""
+        forward = [h[:, 0]]
         for t in range(1, self.length):
-            forward = torch.logsumexp(forward[:, :, None] + self.transition, 1) + h[:, t]
-        return torch.logsumexp(forward, 1)
+            forward.append(torch.logsumexp(forward[-1][:, :, None] + self.transition, 1) + h[:, t])
+        return forward
+
+    def _log_partition(self, h: Tensor) -> Tensor:
+        return torch.logsumexp(self._messages(h)[-1], 1)
 
     def mode(self, x: Tensor) -> Tensor:
         """The sequence of highest probability, one-hot `(n, length, classes)` (Viterbi)."""
@@ -75,21 +90,12 @@ class ChainField(ConditionalEnergy):
                 labels.append(label)
             return self.domain.one_hot(torch.stack(labels[::-1], 1), dtype=h.dtype)  # type: ignore[attr-defined]
 
-    def marginals(self, x: Tensor) -> Tensor:
-        """p(y_t = k | x), `(n, length, classes)`: the gradient of log Z(x) in the emissions."""
-        with torch.enable_grad():
-            h = self.encode(x).detach().requires_grad_(True)
-            (p,) = torch.autograd.grad(self._log_partition(h, len(x)).sum(), h)
-        return p
-
     def sample_given(self, x: Tensor, *, generator: torch.Generator) -> Tensor:
         """One exact draw for every input, one-hot: messages forward, labels drawn backward."""
         require_generator(generator, x.device)
         with torch.no_grad():
             h = self.encode(x)
-            forward = [h[:, 0]]
-            for t in range(1, self.length):
-                forward.append(torch.logsumexp(forward[-1][:, :, None] + self.transition, 1) + h[:, t])
+            forward = self._messages(h)
             logits = forward[-1]
             labels: list[Tensor] = []
             for t in range(self.length - 1, -1, -1):
@@ -102,7 +108,7 @@ class ChainField(ConditionalEnergy):
         return f"length={self.length}, classes={self.classes}"
 
 
-class LabelField(ConditionalEnergy):
+class LabelField(_LabelEnergy):
     """Multi-label outputs y in {0, 1}^L given x: E(x, y) = -b(x)·y - ½ yᵀWy, W symmetric without diagonal.
 
     With W = 0 it is L independent logistic regressions; W captures which labels occur together or exclude each
@@ -135,21 +141,8 @@ class LabelField(ConditionalEnergy):
         upper = (self.weight + self.weight.T).triu(1) / 2
         return upper + upper.T
 
-    def encode(self, x: Tensor) -> Tensor:
-        b = super().encode(x)
-        if b.shape[1:] != (self.labels,):
-            raise ShapeError(f"the network gave {tuple(b.shape)} for {len(x)} inputs, expected (n, {self.labels})")
-        return b
-
     def encoded_energy(self, h: Tensor, y: Tensor) -> Tensor:
         return -((h + 0.5 * (y @ self.coupling())) * y).sum(1)
-
-    def marginals(self, x: Tensor) -> Tensor:
-        """p(y_i = 1 | x), `(n, labels)`: the gradient of log Z(x) in b."""
-        with torch.enable_grad():
-            h = self.encode(x).detach().requires_grad_(True)
-            (p,) = torch.autograd.grad(self._log_partition(h, len(x)).sum(), h)
-        return p
 
     def extra_repr(self) -> str:
         return f"labels={self.labels}"

@@ -8,18 +8,6 @@ from gibbsian.nets.score import LevelEnergy, ScoreMLP, ScoreUNet
 from gibbsian.nets.sequence import AttentionNet, RecurrentNet
 
 __all__ = [
-    "MLP",
-    "AttentionNet",
-    "ConvNet",
-    "GraphNet",
-    "LayerNorm",
-    "LayerOptions",
-    "Layers",
-    "LevelEnergy",
-    "PairMLP",
-    "RecurrentNet",
-    "ResidualNet",
-    "ScoreMLP",
-    "ScoreUNet",
-    "WideResidualNet",
-]
+    "MLP", "AttentionNet", "ConvNet", "GraphNet", "LayerNorm", "LayerOptions", "Layers", "LevelEnergy", "PairMLP",
+    "RecurrentNet", "ResidualNet", "ScoreMLP", "ScoreUNet", "WideResidualNet",
+]  # fmt: skip
