@@ -8,27 +8,38 @@ from torch import Tensor, nn
 from gibbsian.domains import Domain, Real
 from gibbsian.energy import Energy, ScoreField
 from gibbsian.errors import ArgumentError, DomainError, ShapeError
+from gibbsian.recorded import Recorded
 
 
-def check_ladder(net: Any, domain: Any, sigmas: Any) -> Tensor:
-    """Refuse what is no network, whole space and noise ladder; the ladder as a tensor of its own."""
-    if not isinstance(domain, Real):
-        raise DomainError(
-            f"noise takes x out of {domain}, so noise-conditional models live on all of R^d; declare "
-            f"domains.Real({domain.shape if isinstance(domain, Domain) else '...'})"
-        )
-    ladder = torch.as_tensor(sigmas)
-    good = ladder.dim() == 1 and len(ladder) > 0 and bool((ladder > 0).all() & torch.isfinite(ladder).all())
-    if not good or not bool((ladder.diff() < 0).all()):
-        raise ArgumentError(
-            f"sigmas={sigmas}: a noise ladder is a row of positive numbers that descend; "
-            "try schedules.noise_ladder(data).sigmas, or schedules.geometric(1.0, 0.01, 10)"
-        )
-    if not callable(net):
-        raise ArgumentError(
-            f"net is a {type(net).__name__}, expected a module that maps (x, sigma) to a score or energy"
-        )
-    return ladder.clone()
+class _Levels(Recorded):
+    """A network asked for any level of a noise ladder: what families of scores and of energies have in common."""
+
+    sigmas: Tensor
+
+    def __init__(self, net: nn.Module, domain: Domain, sigmas: Tensor) -> None:
+        super().__init__(domain)
+        if not isinstance(domain, Real):
+            raise DomainError(
+                f"noise takes x out of {domain}, so noise-conditional models live on all of R^d; declare "
+                f"domains.Real({domain.shape if isinstance(domain, Domain) else '...'})"
+            )
+        ladder = torch.as_tensor(sigmas)
+        good = ladder.dim() == 1 and len(ladder) > 0 and bool((ladder > 0).all() & torch.isfinite(ladder).all())
+        if not good or not bool((ladder.diff() < 0).all()):
+            raise ArgumentError(
+                f"sigmas={sigmas}: a noise ladder is a row of positive numbers that descend; "
+                "try schedules.noise_ladder(data).sigmas, or schedules.geometric(1.0, 0.01, 10)"
+            )
+        if not callable(net):
+            raise ArgumentError(
+                f"net is a {type(net).__name__}, expected a module that maps (x, sigma) to a score or energy"
+            )
+        self.net = net
+        self.register_buffer("sigmas", ladder.clone())
+
+    def noise_levels(self) -> Tensor:
+        """The ladder of σ, falling."""
+        return self.sigmas
 
 
 def level_of(sigma: Tensor | float, x: Tensor) -> Tensor:
@@ -41,7 +52,7 @@ def level_of(sigma: Tensor | float, x: Tensor) -> Tensor:
     return level.expand(len(x))
 
 
-class NoiseConditionalScore(ScoreField):
+class NoiseConditionalScore(_Levels, ScoreField):
     """A family of score fields s(x, σ) ≈ ∇ log (p ∗ N(0, σ²I))(x), one for every noise level.
 
     Train it with `MultiScaleDenoising` and draw with `AnnealedLangevin`, which walks down the ladder; a single
@@ -66,18 +77,6 @@ class NoiseConditionalScore(ScoreField):
     >>> family.given(1.0).score(torch.ones(1, 2))
     tensor([[-0.5000, -0.5000]])
     """
-
-    sigmas: Tensor
-
-    def __init__(self, net: nn.Module, domain: Domain, sigmas: Tensor) -> None:
-        super().__init__(domain)
-        ladder = check_ladder(net, domain, sigmas)
-        self.net = net
-        self.register_buffer("sigmas", ladder)
-
-    def noise_levels(self) -> Tensor:
-        """The ladder of σ, falling."""
-        return self.sigmas
 
     def forward(self, x: Tensor, sigma: Tensor | float) -> Tensor:
         """s(x, σ) for one σ, or one a row `(batch,)`; differentiable."""
@@ -105,14 +104,11 @@ class ScoreAtLevel(ScoreField):
         self.family, self.sigma = family, sigma
 
     def score(self, x: Tensor, *, create_graph: bool = False) -> Tensor:
-        if create_graph:
-            with torch.enable_grad():
-                return self.family(x, self.sigma)
-        with torch.no_grad():
+        with torch.set_grad_enabled(create_graph):
             return self.family(x, self.sigma)
 
 
-class NoiseConditionalEnergy(Energy):
+class NoiseConditionalEnergy(_Levels, Energy):
     """A family of energies E(x, σ) of the laws p ∗ N(0, σ²I), whose score is the gradient -∇ₓE(x, σ).
 
     Trained and sampled like `NoiseConditionalScore`; twice the cost, but the field is a gradient by construction,
@@ -122,8 +118,7 @@ class NoiseConditionalEnergy(Energy):
 
     Args:
         net: maps x `(batch, *event)` and σ `(batch,)` to energies `(batch,)`, such as `models.LevelEnergy`.
-        domain: `Real` of the event shape.
-        sigmas: the ladder, descending.
+        domain, sigmas: as in `NoiseConditionalScore`.
 
     >>> import gibbsian as gb
     >>> class Exact(torch.nn.Module):  # the energy of a blurred standard normal
@@ -133,18 +128,6 @@ class NoiseConditionalEnergy(Energy):
     >>> family.given(1.0).score(torch.ones(1, 2))
     tensor([[-0.5000, -0.5000]])
     """
-
-    sigmas: Tensor
-
-    def __init__(self, net: nn.Module, domain: Domain, sigmas: Tensor) -> None:
-        super().__init__(domain)
-        ladder = check_ladder(net, domain, sigmas)
-        self.net = net
-        self.register_buffer("sigmas", ladder)
-
-    def noise_levels(self) -> Tensor:
-        """The ladder of σ, falling."""
-        return self.sigmas
 
     def at(self, x: Tensor, sigma: Tensor | float) -> Tensor:
         """E(x, σ), `(batch,)`, for one σ or one a row."""

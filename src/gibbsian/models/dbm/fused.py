@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from gibbsian.capabilities import LayerContrast
+from gibbsian.models.dbm.phases import layer_gradients
 
 
 def fused_phases(
@@ -45,7 +46,7 @@ def fused_phases(
     drawn = [torch.sigmoid(field[i]) if i % 2 else chain[i] for i in range(depth)]
     value = _gap(biases, below, natural, mean, field, drawn)
     residual = (mean[1] - before).abs().max()
-    return LayerContrast(value, *_gradients(mean, drawn), mean, chain, residual)
+    return LayerContrast(value, *layer_gradients(mean, drawn), mean, chain, residual)
 
 
 def _logits(weights: Sequence[Tensor], biases: Sequence[Tensor], i: int, x: Sequence[Tensor]) -> Tensor:
@@ -122,14 +123,3 @@ def _gap(
     for i in range(0, depth, 2):
         gap = gap + (drawn[i] @ biases[i]).mean()
     return gap
-
-
-def _gradients(mean: Sequence[Tensor], drawn: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-    """In the weights and in the biases."""
-    n, m = len(mean[0]), len(drawn[0])
-    pairs = [
-        torch.cat([a * (-1 / n), b * (1 / m)] if i % 2 else [a, b])
-        for i, (a, b) in enumerate(zip(mean, drawn, strict=True))
-    ]
-    weights = [pairs[i].T @ pairs[i + 1] for i in range(len(pairs) - 1)]
-    return weights, [b.mean(0) - a.mean(0) for a, b in zip(mean, drawn, strict=True)]

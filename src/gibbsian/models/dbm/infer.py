@@ -69,82 +69,97 @@ def update(
         seen[i] = statistic(dbm.layers[i], naturals[i - 1])
 
 
-def infer(
-    dbm: LayeredMachine, v: Tensor, *, iterations: int = 50, tolerance: float | None = 1e-5, damping: float = 0.0
-) -> Posterior:
-    """Mean-field posteriors of the hidden layers of a deep Boltzmann machine.
-
-        ηˡ ← damping·ηˡ + (1 - damping)(cˡ + φ(μ^{l-1})Wˡ + W^{l+1}φ(μ^{l+1})),   odd layers, then even ones
-
-    from a pass upwards with doubled inputs. Without damping every half-iteration raises the bound, so it converges, to
-    a local optimum; damping (of natural parameters, so that μ stays a mean) can help to other optima and never changes
-    the fixed points.
-
-    Args:
-        dbm: the machine.
-        v: visible states `(batch, *event)`; gray values in [0, 1] are taken as means of Bernoulli units.
-        iterations: most of them; exactly so many without a tolerance.
-        tolerance: stop when no mean changes by more; None never looks, so that nothing waits for the device.
-        damping: in [0, 1).
-
-    >>> import gibbsian as gb
-    >>> posterior = infer(gb.models.DBM(4, 3, 2), torch.ones(2, 4))
-    >>> posterior.converged, posterior.iterations < 50
-    (True, True)
-    """
-    if iterations < 1 or not 0 <= damping < 1:
-        raise ArgumentError(f"iterations={iterations}, damping={damping}: at least one iteration, damping in [0, 1)")
-    with torch.no_grad():
-        below, naturals, seen = start(dbm, v)
-        for done in range(1, iterations + 1):
-            before = list(seen)
-            update(dbm, 1, seen, below, naturals, damping)
-            update(dbm, 0, seen, below, naturals, damping)
-            if tolerance is not None or done == iterations:
-                residual = torch.stack([(a - b).abs().max() for a, b in zip(seen[1:], before[1:], strict=True)]).max()
-            converged = None if tolerance is None else bool(residual <= tolerance)
-            if converged:
-                break
-        means = [unit.mean(Natural(n)) for unit, n in zip(dbm.layers[1:], naturals, strict=True)]
-        return Posterior(tuple(means), tuple(naturals), done, residual, converged)
-
-
-def log_mass_bound(dbm: LayeredMachine, posterior: Posterior, v: Tensor) -> Tensor:
-    """-E(v, μ) + H(μ) with μ of the odd layers from a posterior and the best μ of the even ones given them, `(batch,)`.
-
-    Given the odd layers the even ones can be summed out on average:
-    Σ_odd [η⁰·φ(μ) + H(μ)] + Σ_even log Σ exp(natural(φ(μ_odd))), η⁰ the input from v and the bias.
-    """
-    naturals = list(posterior.naturals)
-    visible = dbm.layers[0].statistic(v)
-    seen: list[Tensor | None] = [visible, *(statistic(u, n) for u, n in zip(dbm.layers[1:], naturals, strict=True))]
-    total = -dbm.layers[0].energy(v, dbm.biases[0])
-    for i in range(1, len(dbm.layers)):
-        unit = dbm.layers[i]
-        if i % 2 == 0:
-            total = total + unit.log_partition(dbm.natural(i, seen))
-            continue
-        own = dbm.biases[i] if i > 1 else torch.addmm(dbm.biases[1], visible, dbm.weights[0])
-        total = total + odd_term(unit, own, naturals[i - 1], seen[i])  # type: ignore[arg-type]
-    return total
-
-
 def odd_term(unit: Unit, own: Tensor, natural: Tensor, mean: Tensor) -> Tensor:
     """own·μ + H(μ) of a layer, `(batch,)`: H = log-partition - η·μ."""
     return ((own - natural) * mean).sum(1) + unit.log_partition(Natural(natural))
 
 
-def draw_hidden(dbm: LayeredMachine, v: Tensor, generator: torch.Generator, steps: int) -> list[Tensor]:
-    """h¹, h², ... ~ p(h | v): exactly where the hidden states can be enumerated, else after `steps` Gibbs sweeps with v
-    clamped that start from the mean-field posterior."""
-    with torch.no_grad():
-        if few_states(dbm):
-            return exact_hidden(dbm, v, tuple(part[0] for part in exact_noise(dbm, v, 1, generator)))
-        numbers = dbm.numbers(v, generator)
-        values: list[Tensor | None] = [v]
-        for i, natural in enumerate(infer(dbm, v).naturals, start=1):
-            values.append(dbm.layers[i].sample(Natural(natural), numbers[i]))
-        for _ in range(steps):
-            numbers = dbm.numbers(v, generator)
-            values = dbm.resample(dbm.resample(values, 1, numbers), 0, numbers, visible=False)
-        return values[1:]  # type: ignore[return-value]
+class InferredMachine(LayeredMachine):
+    """Layers in a row with the posteriors of the hidden ones: by mean field, and exactly where these are small."""
+
+    def sums_exactly(self) -> bool:
+        """Whether `forward` is within reach."""
+        return few_states(self)
+
+    def infer(
+        self, v: Tensor, *, iterations: int = 50, tolerance: float | None = 1e-5, damping: float = 0.0
+    ) -> Posterior:
+        """Mean-field posteriors of the hidden layers.
+
+            ηˡ ← damping·ηˡ + (1 - damping)(cˡ + φ(μ^{l-1})Wˡ + W^{l+1}φ(μ^{l+1})),   odd layers, then even ones
+
+        from a pass upwards with doubled inputs. Without damping every half-iteration raises the bound, so it converges,
+        to a local optimum; damping (of natural parameters, so that μ stays a mean) can help to other optima and never
+        changes the fixed points.
+
+        Args:
+            v: visible states `(batch, *event)`; gray values in [0, 1] are taken as means of Bernoulli units.
+            iterations: most of them; exactly so many without a tolerance.
+            tolerance: stop when no mean changes by more; None never looks, so that nothing waits for the device.
+            damping: in [0, 1).
+
+        >>> import gibbsian as gb
+        >>> posterior = gb.models.DBM(4, 3, 2).infer(torch.ones(2, 4))
+        >>> posterior.converged, posterior.iterations < 50
+        (True, True)
+        """
+        if iterations < 1 or not 0 <= damping < 1:
+            raise ArgumentError(
+                f"iterations={iterations}, damping={damping}: at least one iteration, damping in [0, 1)"
+            )
+        with torch.no_grad():
+            below, naturals, seen = start(self, v)
+            for done in range(1, iterations + 1):
+                before = list(seen)
+                update(self, 1, seen, below, naturals, damping)
+                update(self, 0, seen, below, naturals, damping)
+                if tolerance is not None or done == iterations:
+                    changes = [(a - b).abs().max() for a, b in zip(seen[1:], before[1:], strict=True)]
+                    residual = torch.stack(changes).max()
+                converged = None if tolerance is None else bool(residual <= tolerance)
+                if converged:
+                    break
+            means = [unit.mean(Natural(n)) for unit, n in zip(self.layers[1:], naturals, strict=True)]
+            return Posterior(tuple(means), tuple(naturals), done, residual, converged)
+
+    def log_mass_bound(
+        self,
+        x: Tensor,
+        *,
+        iterations: int = 50,
+        tolerance: float | None = 1e-5,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """A lower bound on log Σ_h exp(-E(v, h)), `(batch,)`: -E(v, μ) + H(μ) at the mean-field posterior μ.
+
+        Given the μ of the odd layers the even ones can be summed out on average:
+        Σ_odd [η⁰·φ(μ) + H(μ)] + Σ_even log Σ exp(natural(φ(μ_odd))), η⁰ the input from v and the bias.
+        Nothing is drawn, so that the generator, which other machines need, is not looked at.
+        """
+        with torch.no_grad():
+            naturals = self.infer(x, iterations=iterations, tolerance=tolerance).naturals
+            visible = self.layers[0].statistic(x)
+            seen = [visible, *(statistic(u, n) for u, n in zip(self.layers[1:], naturals, strict=True))]
+            total = -self.layers[0].energy(x, self.biases[0])
+            for i, unit in enumerate(self.layers):
+                if i % 2:
+                    own = self.biases[i] if i > 1 else torch.addmm(self.biases[1], visible, self.weights[0])
+                    total = total + odd_term(unit, own, naturals[i - 1], seen[i])
+                elif i:
+                    total = total + unit.log_partition(self.natural(i, seen))
+            return total
+
+    def draw_hidden(self, v: Tensor, *, generator: torch.Generator, steps: int = 100) -> list[Tensor]:
+        """h¹, h², ... ~ p(h | v): exactly where the hidden states can be enumerated, else after `steps` Gibbs sweeps
+        with v clamped that start from the mean-field posterior."""
+        with torch.no_grad():
+            if few_states(self):
+                return exact_hidden(self, v, tuple(part[0] for part in exact_noise(self, v, 1, generator)))
+            numbers = self.numbers(v, generator)
+            values: list[Tensor | None] = [v]
+            for i, natural in enumerate(self.infer(v).naturals, start=1):
+                values.append(self.layers[i].sample(Natural(natural), numbers[i]))
+            for _ in range(steps):
+                numbers = self.numbers(v, generator)
+                values = self.resample(self.resample(values, 1, numbers), 0, numbers, visible=False)
+            return values[1:]  # type: ignore[return-value]

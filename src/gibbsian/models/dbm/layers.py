@@ -16,13 +16,7 @@ from gibbsian.units import Natural, Unit, layer_noise
 
 
 class LayeredMachine(Energy):
-    """Conditionals, partial sums and half-sweeps of layers in a row.
-
-    Attributes:
-        layers: the units, the visible ones first.
-        weights: W¹, W², ..., `(below.size, above.size)` each.
-        biases: one a layer.
-    """
+    """Conditionals, partial sums and half-sweeps of layers in a row; see `DBM` for the attributes."""
 
     layers: Sequence[Unit]
     weights: nn.ParameterList

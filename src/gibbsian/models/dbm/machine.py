@@ -16,10 +16,9 @@ from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError
 from gibbsian.fast.compiled import compiled_copy
 from gibbsian.models.dbm.doubled import DoubledRBM
-from gibbsian.models.dbm.exact import exact_hidden, exact_mass, exact_noise, few_states
+from gibbsian.models.dbm.exact import exact_hidden, exact_mass, exact_noise
 from gibbsian.models.dbm.fused import fused_phases
-from gibbsian.models.dbm.infer import Posterior, draw_hidden, infer, log_mass_bound
-from gibbsian.models.dbm.layers import LayeredMachine
+from gibbsian.models.dbm.infer import InferredMachine
 from gibbsian.models.dbm.marginal import LayerMarginal
 from gibbsian.models.dbm.path import DBMPath
 from gibbsian.models.dbm.phases import phases, positive_phase
@@ -27,7 +26,7 @@ from gibbsian.random import quick_uniforms, require_generator, stream
 from gibbsian.units import Bernoulli, Count, Unit, as_unit, layer_noise
 
 
-class DBM(LayeredMachine):
+class DBM(InferredMachine):
     """Deep Boltzmann machine of any depth; `forward(v)` is its free energy, its domain that of the visible units.
 
         two layers of Bernoulli units:  E = -vᵀW¹h¹ - h¹ᵀW²h² - b·v - c¹·h¹ - c²·h²
@@ -102,32 +101,7 @@ class DBM(LayeredMachine):
         """The even layers, and the odd ones."""
         return [self.marginal(0), self.marginal(1)]
 
-    def sums_exactly(self) -> bool:
-        """Whether `forward` is within reach."""
-        return few_states(self)
-
-    # --- inference and sampling ---------------------------------------------------------------------
-
-    def infer(
-        self, v: Tensor, *, iterations: int = 50, tolerance: float | None = 1e-5, damping: float = 0.0
-    ) -> Posterior:
-        """Mean-field posteriors of the hidden layers; see `Posterior` and `gibbsian.models.dbm.infer`."""
-        return infer(self, v, iterations=iterations, tolerance=tolerance, damping=damping)
-
-    def log_mass_bound(
-        self,
-        x: Tensor,
-        *,
-        iterations: int = 50,
-        tolerance: float | None = 1e-5,
-        generator: torch.Generator | None = None,
-    ) -> Tensor:
-        """A lower bound on log Σ_h exp(-E(v, h)), `(batch,)`: -E(v, μ) + H(μ) at the mean-field posterior μ.
-
-        Nothing is drawn, so that the generator, which other machines need, is not looked at.
-        """
-        with torch.no_grad():
-            return log_mass_bound(self, self.infer(x, iterations=iterations, tolerance=tolerance), x)
+    # --- sampling ---------------------------------------------------------------------------------
 
     def gibbs_noise(self, x: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, ...]:
         """One uniform to pick the state of the enumerated half, and what the other layers need."""
@@ -139,11 +113,6 @@ class DBM(LayeredMachine):
             values: list[Tensor | None] = [x, *exact_hidden(self, x, noise)]
             natural = self.natural(0, self.statistics(values))
             return self.layers[0].resample(natural, noise[1], x, clamp)
-
-    def draw_hidden(self, v: Tensor, *, generator: torch.Generator, steps: int = 100) -> list[Tensor]:
-        """h¹, h², ... ~ p(h | v): exactly where the hidden states can be enumerated, else after `steps` Gibbs sweeps
-        with v clamped that start from the mean-field posterior."""
-        return draw_hidden(self, v, generator, steps)
 
     def fill_in(self, v: Tensor, clamp: Tensor, *, steps: int = 1000, generator: torch.Generator) -> Tensor:
         """Complete partial examples: Gibbs sweeps with the entries where `clamp` is True held, all else drawn.
@@ -168,12 +137,7 @@ class DBM(LayeredMachine):
             return torch.where(clamp, v, mean)
 
     def path(self, base_bias: Tensor | None = None, *, data: Tensor | None = None) -> DBMPath:
-        """The annealing path from independent units to this machine, its state the odd layers; see `RBM.path`.
-
-        Args:
-            base_bias: b^A, the visible bias of the base; 0 where it is left out.
-            data: fit the base to it instead (base rates; for Gaussian units means and variances).
-        """
+        """The annealing path from independent units to this machine, its state the odd layers; arguments as in `RBM.path`."""
         return DBMPath(self, base_bias, data)
 
     def draw(
@@ -188,14 +152,9 @@ class DBM(LayeredMachine):
     ) -> Tensor:
         """n draws of v: block Gibbs sweeps over the even layers, of which the visible ones are kept.
 
-        Args:
-            n: how many, one chain each.
-            steps: sweeps of every chain.
-            start: visible states to start from, gone through again where there are fewer than n; hidden ones, and all
-                where it is left out, are reference draws of their domains.
-            clamp: True for entries of v that stay.
-            label: refused; a DBM has no classes.
-            generator: required.
+        Arguments as in `capabilities.DrawableModel`: `start` are visible states, gone through again where there are
+        fewer than n; hidden ones, and all where it is left out, are reference draws of their domains. A DBM has no
+        classes, so that a label is refused.
         """
         if label is not None:
             raise CapabilityError("a DBM knows no classes to draw from; clamp a label that it was trained with")
@@ -208,10 +167,7 @@ class DBM(LayeredMachine):
         if clamp is not None:
             loose = [torch.zeros(layer.shape, dtype=torch.bool, device=like.device) for layer in layers[1:]]
             held = even.join([clamp.to(like.device).expand(layers[0].shape), *loose])
-        x = even.join(layers)
-        for _ in range(steps):
-            x = even.gibbs_sweep(x, tuple(part[0] for part in even.gibbs_noise(x, 1, generator)), held)
-        return even.split(x)[0]
+        return even.split(even.swept(even.join(layers), steps, generator, held))[0]
 
     def filters(self) -> Filters:
         """What each unit of the first hidden layer looks for."""

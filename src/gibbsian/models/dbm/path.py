@@ -11,8 +11,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from gibbsian.capabilities import Path
-from gibbsian.models.dbm.infer import draw_hidden
-from gibbsian.models.dbm.layers import LayeredMachine
+from gibbsian.models.dbm.infer import InferredMachine
 from gibbsian.models.dbm.marginal import LayerMarginal
 from gibbsian.models.rbm.path import visible_base
 from gibbsian.random import require_generator
@@ -33,7 +32,7 @@ class DBMPath(Path):
     tensor(6.2383)
     """
 
-    def __init__(self, dbm: LayeredMachine, base_bias: Tensor | None, data: Tensor | None) -> None:
+    def __init__(self, dbm: InferredMachine, base_bias: Tensor | None, data: Tensor | None) -> None:
         base = visible_base(dbm.layers[0], dbm.biases[0].detach(), base_bias, data)
         base = dbm.layers[0].base(dbm.biases[0]) if base is None else base
         self.dbm, self.odd = dbm, LayerMarginal(dbm, 1)
@@ -61,7 +60,7 @@ class DBMPath(Path):
         """The odd layers given visible states: exact draws for few hidden units, else by clamped sweeps."""
         if x.shape[1:] == self.odd.domain.shape != self.dbm.domain.shape:
             return x.clone()
-        hidden = draw_hidden(self.dbm, x, generator, 100)
+        hidden = self.dbm.draw_hidden(x, generator=generator)
         return self.odd.join([hidden[i - 1] for i in self.odd.own])
 
     def noise(self, x: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, ...]:
@@ -105,8 +104,5 @@ class DBMPath(Path):
             increment += (after - before) * own.double()
             for i in odd.own:
                 values[i] = None
-            return odd.join(self._odd(values, after, numbers)), increment
-
-    def _odd(self, values: list[Tensor | None], beta: Tensor, numbers: dict[int, Tensor]) -> list[Tensor]:
-        drawn = self.dbm.resample(values, 1, numbers, beta=beta)  # their base is uniform: β natural
-        return [drawn[i] for i in self.odd.own]  # type: ignore[misc]
+            drawn = dbm.resample(values, 1, numbers, beta=after)  # their base is uniform: β natural
+            return odd.join([drawn[i] for i in odd.own]), increment  # type: ignore[misc]

@@ -7,7 +7,6 @@ given the even ones, which are at hand and vary less.
 """
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -47,7 +46,7 @@ def phases(
         value = positive.energy - negative.energy
     weights, biases = None, None
     if dbm.linear_biases():
-        weights, biases = phase_contrast(positive, negative)
+        weights, biases = layer_gradients(positive.statistics, negative.statistics)
     else:
         hidden = zip(positive.statistics[1:], dbm.layers[1:], strict=True)
         even = [None if i % 2 else layer for i, layer in enumerate(layers)]
@@ -117,14 +116,13 @@ def negative_phase(
     return Phase(seen, energy), values
 
 
-def phase_contrast(positive: Phase, negative: Phase) -> tuple[list[Tensor], list[Tensor]]:
-    """Gradients of positive minus negative energies in weights and biases, for layers with linear biases.
-
-    Both phases go through one product for each weight, so that every matrix is written once.
-    """
-    n, m = len(positive.statistics[0]), len(negative.statistics[0])
-    biases = [b.mean(0).sub_(a.mean(0)) for a, b in zip(positive.statistics, negative.statistics, strict=True)]
-    both = []
-    for i, (a, b) in enumerate(zip(positive.statistics, negative.statistics, strict=True)):
-        both.append(torch.cat([a * (-1 / n), b * (1 / m)]) if i % 2 else torch.cat([a, b]))
-    return [x.T @ y for x, y in pairwise(both)], biases
+def layer_gradients(positive: Sequence[Tensor], negative: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    """Gradients of positive minus negative energies in weights and biases from the statistics of every layer, where
+    biases are linear. Both phases go through one product for each weight, so that every matrix is written once."""
+    n, m = len(positive[0]), len(negative[0])
+    both = [
+        torch.cat([a * (-1 / n), b * (1 / m)] if i % 2 else [a, b])
+        for i, (a, b) in enumerate(zip(positive, negative, strict=True))
+    ]
+    weights = [both[i].T @ both[i + 1] for i in range(len(both) - 1)]
+    return weights, [b.mean(0) - a.mean(0) for a, b in zip(positive, negative, strict=True)]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gibbsian.fast.logistic import Logistic
+from gibbsian.models.rbm.machine import RBM
 from gibbsian.recorded import Recorded
 from gibbsian.units import Bernoulli, Natural, Unit, layer_noise
 from gibbsian.units.binary import below
@@ -21,12 +22,15 @@ def layer_log_prob(unit: Unit, x: Tensor, bias: Tensor, input: Tensor) -> Tensor
     return (input * unit.statistic(x)).sum(1) - unit.energy(x, bias) - cumulant
 
 
+def _coins(unit: Unit, p: Tensor, generator: torch.Generator) -> Tensor:
+    u = layer_noise([unit], p, 1, generator, quick=True)[0][0]
+    return below(u, p, out=u)
+
+
 def draw(unit: Unit, natural: Natural, generator: torch.Generator, total: Tensor | None = None) -> Tensor:
     """States of a layer, `(batch, *event)`."""
     if type(unit) is Bernoulli:
-        p = unit.mean(natural)
-        u = layer_noise([unit], p, 1, generator, quick=True)[0][0]
-        return below(u, p, out=u)
+        return _coins(unit, unit.mean(natural), generator)
     like = natural.linear if total is None else total[:, None]
     (noise,) = layer_noise([unit], like, 1, generator, None if total is None else unit)
     return unit.sample(natural, noise[0], total)
@@ -71,9 +75,9 @@ class Directed(Recorded):
         """h ~ q(h | x)."""
         with torch.no_grad():
             if type(self.lower) is type(self.upper) is Bernoulli:
-                p = Logistic.of(self.recognition_bias, self.recognition_weight).mean(x)
-                u = layer_noise([self.upper], p, 1, generator, quick=True)[0][0]
-                return below(u, p, out=u)
+                return _coins(
+                    self.upper, Logistic.of(self.recognition_bias, self.recognition_weight).mean(x), generator
+                )
             return draw(self.upper, self.upper.natural(*self.up_input(x)), generator)
 
     def down_mean(self, h: Tensor, total: Tensor | None = None) -> Tensor:
@@ -103,6 +107,28 @@ class Directed(Recorded):
             cumulant = total[:, None] * self.lower.log_partition(natural, torch.ones_like(total[:1]))
         own = self.lower.energy(x, bias) - self.lower.constant(bias)
         return self.lower.statistic(x) @ input.T - own[:, None] - cumulant
+
+
+def can_tie(below: Unit, above: Unit) -> bool:
+    """Does the hidden layer of a machine repeat the kind of the layer two below it, with room for its units?"""
+    room = above.size == below.size or (above.size > below.size and isinstance(above, Bernoulli))
+    return type(above) is type(below) and room and not below.real
+
+
+def tie(machine: RBM, below: Directed) -> None:
+    """Turn the RBM below over: W = W_belowᵀ, b = c_below, c = b_below.
+
+    Further hidden units keep small weights, with their mean input at first, ½Σw, taken out of the visible bias, so
+    that the law changes to second order only. Label weights start at 0, where labels change nothing.
+    """
+    n, skip = below.lower.size, machine.visible.size - below.upper.size
+    machine.weight[:skip] = 0
+    machine.weight[skip:, :n] = below.weight.T
+    machine.hidden_bias.zero_()
+    machine.hidden_bias[:n] = below.bias
+    machine.visible_bias.zero_()
+    machine.visible_bias[skip:] = below.recognition_bias
+    machine.visible_bias.sub_(0.5 * machine.weight[:, n:].sum(1))
 
 
 class Upward(Recorded):

@@ -16,9 +16,8 @@ from gibbsian.capabilities import Filters, WakeSleep
 from gibbsian.derivatives.known import sum_of
 from gibbsian.domains import Discrete, Domain
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, CapabilityError, DataError
-from gibbsian.models.dbn.directed import Directed
-from gibbsian.models.dbn.parts import can_tie, classifier_of, machine_of, tie
+from gibbsian.errors import ArgumentError, CapabilityError, DataError, check_count
+from gibbsian.models.dbn.directed import Directed, Upward, can_tie, tie
 from gibbsian.models.dbn.phases import sleep_phase, wake_phase
 from gibbsian.models.joint import JointEnergy
 from gibbsian.models.rbm.machine import RBM
@@ -80,8 +79,8 @@ class DBN(Energy):
             )
         units = [copy.deepcopy(as_unit(layer, f"layer {i}")) for i, layer in enumerate(layers)]
         _check_hidden(units[1:])
-        if labels is not None and (isinstance(labels, bool) or not isinstance(labels, int) or labels < 2):
-            raise ArgumentError(f"DBN(labels={labels!r}): at least two classes are needed")
+        if labels is not None:
+            check_count(self, "labels", labels, 2)
         super().__init__(units[0].domain)
         generator = stream(0, "init") if generator is None else generator
         self.classes, self.tied = labels, tied
@@ -342,25 +341,14 @@ class DBN(Energy):
             labels = self.one_hot(y, x)
             x = torch.cat([labels, x[:, labels.shape[1] :]], 1)
             clamp = torch.arange(x.shape[1], device=device) < labels.shape[1]
-        for _ in range(steps):
-            noise = self.top.gibbs_noise(x, 1, generator)
-            x = self.top.gibbs_sweep(x, tuple(part[0] for part in noise), clamp)
+        x = self.top.swept(x, steps, generator, clamp)
         return self.down(self.features_of(x), generator=generator, mean=mean, total=total)
 
-    def draw(
-        self,
-        n: int,
-        *,
-        steps: int = 1000,
-        start: Tensor | None = None,
-        clamp: Tensor | None = None,
-        label: int | Tensor | None = None,
-        generator: torch.Generator,
-    ) -> Tensor:
+    def draw(self, n: int, *, clamp: Tensor | None = None, **options: Any) -> Tensor:
         """`generate`, for whoever draws any model; nothing of v can be held, since it is generated from above."""
         if clamp is not None:
             raise CapabilityError("a DBN generates v from its top layers, so that no entry of v can be held")
-        return self.generate(n, steps=steps, label=label, start=start, generator=generator)
+        return self.generate(n, **options)
 
     def features_of(self, x: Tensor) -> Tensor:
         """The states of the last layer but one in states of the top machine's visible layer."""
@@ -413,16 +401,19 @@ class DBN(Energy):
             return torch.cat([self.one_hot(batch[1], h), h.flatten(1)], 1)
 
     def machine(self, stage: int) -> RBM:
-        """The RBM of two neighboring layers, with the network's own parameters."""
-        return machine_of(self.layers, self.top, stage)
+        """The RBM of two neighboring layers, with the network's own parameters: G, g and r of a directed layer."""
+        if stage == len(self.directed):
+            return self.top
+        layer = self.layers[stage]
+        machine = RBM(layer.lower, layer.upper)
+        machine.visible, machine.hidden = layer.lower, layer.upper
+        machine.weight, machine.visible_bias, machine.hidden_bias = layer.weight, layer.bias, layer.recognition_bias
+        return machine
 
     def begin_stage(self, stage: int, batch: Tensor) -> RBM:
-        """The RBM of two neighboring layers with the model's own parameters, started from the one below it.
-
-        Where its hidden layer repeats the kind of the layer two below and has room for it, it starts as that RBM
-        turned over: W = W_belowᵀ, b = c_below, c = b_below. Further units begin with small weights, compensated in
-        the visible bias. Elsewhere it starts from small weights and the base rates of `batch`.
-        """
+        """`machine(stage)`, started as the RBM below it turned over, W = W_belowᵀ, b = c_below, c = b_below, where its
+        hidden layer repeats the kind of the layer two below and has room for it; further units begin with small weights,
+        compensated in the visible bias. Elsewhere it starts from small weights and the base rates of `batch`."""
         machine = self.machine(stage)
         with torch.no_grad():
             if self.tied and stage and can_tie(self.layers[stage - 1].lower, machine.hidden):
@@ -457,8 +448,27 @@ class DBN(Energy):
             classes = self._need_labels("to_classifier() without a number of classes")
         if self.classes is not None and classes != self.classes:
             raise ArgumentError(f"to_classifier({classes}): the network has labels of {self.classes} classes")
-        domain = self.domain if domain is None else domain
-        return classifier_of(self.layers, self.top, self.classes or 0, classes, domain, generator)
+        layers, top, (label, rest) = self.layers, self.top, self.top_weights()
+        generator = stream(0, "init") if generator is None else generator
+        ups = [Upward(layer.lower, layer.upper) for layer in layers]
+        ups.append(Upward(self.penultimate, top.hidden))
+        last = nn.utils.skip_init(nn.Linear, top.hidden.size, classes)
+        weights: list[tuple[Tensor, Tensor]] = [(la.recognition_weight, la.recognition_bias) for la in layers]
+        weights.append((rest, top.hidden_bias))
+        with torch.no_grad():
+            for up, (weight, bias) in zip(ups, weights, strict=True):
+                up.weight.copy_(weight)
+                up.bias.copy_(bias)
+            if self.classes is None:
+                nn.init.normal_(last.weight, 0.0, 0.01, generator=generator)
+                nn.init.zeros_(last.bias)
+            else:
+                ups[-1].bias.add_(label.mean(0))  # an undecided label
+                last.weight.copy_(label)
+                last.bias.copy_(top.visible_bias[:classes])
+        flat = [nn.Flatten()] if len(top.hidden.domain.shape) > 1 else []
+        net = nn.Sequential(*ups, *flat, last).to(top.weight)
+        return JointEnergy(net, self.domain if domain is None else domain)
 
     def extra_repr(self) -> str:
         return f"labels={self.classes}" if self.classes else ""
