@@ -26,9 +26,8 @@ from gibbsian.fast.graphs import (
     tensors_of,
 )
 from gibbsian.objectives.base import Loss, Step
-from gibbsian.training.feed import rows_of
+from gibbsian.training.feed import TensorRows, rows_of
 from gibbsian.training.job import Job
-from gibbsian.training.rows import TensorRows
 from gibbsian.training.steps import Outcome, Steps
 
 _WARM = 3  # eager steps first: they allocate the optimizer's state and what libraries set up lazily

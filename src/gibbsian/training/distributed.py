@@ -8,9 +8,10 @@ processes take the same decisions. Only rank 0 writes.
 import atexit
 import gc
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -48,7 +49,8 @@ class World:
         like = gradients[0]
         tail = torch.tensor([rows, *signals], dtype=like.dtype, device=like.device)
         flat = torch.cat([*(g.flatten().to(like.dtype) * rows for g in gradients), tail])
-        self._sum(flat)
+        with _peers():
+            dist.all_reduce(flat)
         total = flat[-len(tail) :].tolist()
         start = 0
         for parameter, gradient in zip(parameters, gradients, strict=True):
@@ -63,7 +65,8 @@ class World:
         if self.alone or not values:
             return values
         flat = torch.tensor([values[key] for key in sorted(values)], dtype=torch.float64, device=device)
-        self._sum(flat)
+        with _peers():
+            dist.all_reduce(flat)
         return dict(zip(sorted(values), (flat / self.size).tolist(), strict=True))
 
     def wait(self, device: torch.device) -> None:
@@ -75,10 +78,8 @@ class World:
         if self.alone:
             return [value]
         everything: list[Any] | None = [None] * self.size if self.first else None
-        try:
+        with _peers():
             dist.gather_object(value, everything)
-        except RuntimeError as error:
-            _lost(error)
         return everything or []
 
     def gather_rows(self, rows: Tensor) -> Tensor:
@@ -86,34 +87,29 @@ class World:
         if self.alone:
             return rows
         everything: list[Any] = [None] * self.size
-        try:
+        with _peers():
             dist.all_gather_object(everything, rows.detach().cpu())
-        except RuntimeError as error:
-            _lost(error)
         return torch.cat(everything).to(rows.device)
 
     def copy_from_first(self, modules: Iterable[nn.Module]) -> None:
         """Give every process the weights and buffers of rank 0."""
         if self.alone:
             return
-        try:
+        with _peers():
             for module in modules:
                 for tensor in [*module.parameters(), *module.buffers()]:
                     dist.broadcast(tensor.data, 0)
-        except RuntimeError as error:
-            _lost(error)
-
-    def _sum(self, flat: Tensor) -> None:
-        try:
-            dist.all_reduce(flat)
-        except RuntimeError as error:
-            _lost(error)
 
 
-def _lost(error: RuntimeError) -> NoReturn:
-    raise ProcessError(
-        f"another process of this job was lost ({' '.join(str(error).split())[:200]}); see its own message"
-    ) from error
+@contextmanager
+def _peers() -> Iterator[None]:
+    """Inside, an error of the connection means that another process was lost."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise ProcessError(
+            f"another process of this job was lost ({' '.join(str(error).split())[:200]}); see its own message"
+        ) from error
 
 
 def join(device: torch.device | str | None = None) -> tuple[World, torch.device | None]:

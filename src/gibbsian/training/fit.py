@@ -13,7 +13,6 @@ from gibbsian.errors import ArgumentError, CapabilityError, CheckpointError, Tra
 from gibbsian.objectives.base import Objective
 from gibbsian.training import checkpoint, keep
 from gibbsian.training.captured import steps_of
-from gibbsian.training.folder import read_config
 from gibbsian.training.guard import Guard
 from gibbsian.training.job import Job
 from gibbsian.training.log import check_tensorboard, read_log
@@ -162,7 +161,7 @@ def resume(
     if steps is not None and epochs is not None:
         raise ArgumentError("say how long to train: steps=1000 or epochs=10, one of the two")
     folder = Path(run_dir)
-    config = read_config(folder)
+    config = keep.read_config(folder)
     tree = checkpoint.read_latest(folder)
     energy, settings = config["energy"], config["settings"]
     checkpoint.load_module(energy, tree["energy"], tree["frozen"])
@@ -204,7 +203,7 @@ def load(
     """
     trust_modules(trust)
     folder = Path(run_dir)
-    energy = read_config(folder, ("energy",))["energy"]
+    energy = keep.read_config(folder, ("energy",))["energy"]
     step = which if isinstance(which, int) else None
     if which == "best":
         best = checkpoint.read_latest(folder, keys=("best",))["best"]

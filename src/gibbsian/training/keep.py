@@ -1,12 +1,27 @@
-"""Keeping a run: what is collected, saved, resumed, and rolled back to."""
+"""Keeping a run: what is collected, saved, resumed, and rolled back to; and the folder of a run.
 
+run/config.json        the energy by its constructor, the objective and the settings
+run/environment.json   versions and devices
+run/metrics.jsonl      one record a line
+run/checkpoints/       see gibbsian.training.checkpoint
+"""
+
+import json
 import logging
+import os
+import platform
+import shutil
+import time
 import warnings
+from pathlib import Path
 from typing import Any
 
+import torch
+
+import gibbsian
 from gibbsian.errors import CheckpointError, DivergenceError, TrainingWarning
 from gibbsian.random import stream
-from gibbsian.training import checkpoint, folder
+from gibbsian.training import checkpoint
 from gibbsian.training.job import Job
 
 logger = logging.getLogger("gibbsian")
@@ -136,14 +151,68 @@ def save(job: Job) -> None:
     job.world.wait(job.device)
 
 
+# --- the folder ------------------------------------------------------------------------------------
+
+
 def create_folder(job: Job) -> None:
-    """Write configuration and first checkpoint into a new run folder, where one is wanted."""
-    run = job.run
-    if run.folder is None:
+    """Write configuration, environment and first checkpoint into a new run folder, where one is wanted.
+
+    The folder appears whole or not at all.
+    """
+    if job.run.folder is None:
         return
     tree = _gathered(job)
     if job.world.first:
-        rows = job.feed.rows
-        config = {"energy": run.energy, "objective": job.original_objective, "settings": job.settings, "rows": rows}
-        folder.create(run.folder, config, tree, job.device)
+        _create(job, job.run.folder, tree)
     job.world.wait(job.device)
+
+
+def _create(job: Job, folder: Path, tree: dict[str, Any]) -> None:
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise CheckpointError(
+            f"{folder} already holds files; go on with gibbsian.resume({str(folder)!r}, data), "
+            "or choose another run_dir"
+        )
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    objective, rows = job.original_objective, job.feed.rows
+    config = {"energy": job.run.energy, "objective": objective, "settings": job.settings, "rows": rows}
+    try:
+        checkpoint.write_tree(temporary, "config", config, weightless={"energy"})
+        (temporary / "environment.json").write_text(json.dumps(_environment(job.device), indent=1))
+        checkpoint.save_checkpoint(temporary, tree["step"], tree)
+        temporary.rename(folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _environment(device: torch.device) -> dict[str, Any]:
+    return {
+        "gibbsian": gibbsian.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
+        "threads": torch.get_num_threads(),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }
+
+
+def read_config(folder: Path, keys: tuple[str, ...] | None = None) -> dict[str, Any]:
+    """The configuration of a run, or its parts under `keys`."""
+    if not (folder / "config.json").exists():
+        raise CheckpointError(
+            f"{folder} is not a run folder: it has no config.json; give the run_dir of a gibbsian.fit"
+        )
+    return checkpoint.read_tree(folder, "config", keys)
+
+
+def where(folder: Path | None) -> str:
+    """Where the last checkpoint is and how to go on from it."""
+    if folder is None:
+        return "nothing was saved, since there is no run_dir; the energy holds the weights reached so far"
+    saved = checkpoint.steps_saved(folder)
+    last = f"the last checkpoint is of step {saved[-1]}" if saved else "there is no checkpoint"
+    return f"{last} in {folder}; go on with gibbsian.resume({str(folder)!r}, data)"

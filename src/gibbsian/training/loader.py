@@ -10,8 +10,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDa
 
 from gibbsian.errors import DataError
 from gibbsian.random import isolated, stream
-from gibbsian.training.feed import Check, Feed
-from gibbsian.training.rows import ArrayRows, DatasetRows, TensorRows
+from gibbsian.training.feed import ArrayRows, Check, DatasetRows, Feed, TensorRows
 
 
 @runtime_checkable
@@ -150,7 +149,7 @@ def make_feed(
     if isinstance(data, TensorDataset):
         data = data.tensors
     if isinstance(data, Dataset) and isinstance(data, Sized):
-        return DatasetRows(data, batch_size, torch.device("cpu"), *common)
+        return DatasetRows(data, len(data), batch_size, torch.device("cpu"), *common)
     parts = data if isinstance(data, tuple) else (data,)
     if parts and _all_are(Tensor | np.ndarray, parts):
         return _indexed(parts, batch_size, common)
@@ -176,11 +175,11 @@ def _indexed(parts: tuple[Any, ...], batch_size: int, common: tuple[Any, ...]) -
         home = parts[0].device
         if home != device and _fits(parts, device):
             home = device
-        feed = TensorRows(tuple(part.to(home) for part in parts), batch_size, home, *common)
+        feed = TensorRows(tuple(part.to(home) for part in parts), lengths[0], batch_size, home, *common)
         if transform is None:
             feed.verify()
         return feed
-    return ArrayRows(parts, batch_size, torch.device("cpu"), *common)
+    return ArrayRows(parts, lengths[0], batch_size, torch.device("cpu"), *common)
 
 
 def _in_memory(part: Any) -> Any:

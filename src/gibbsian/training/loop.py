@@ -12,16 +12,18 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, NoReturn
 
 import torch
+from torch import Tensor
 
-from gibbsian.errors import ProcessError
+from gibbsian.errors import ArgumentError, ProcessError
 from gibbsian.progress import progress_bar
+from gibbsian.random import stream
 from gibbsian.training import keep
-from gibbsian.training.folder import where
+from gibbsian.training.checkpoint import freeze
+from gibbsian.training.feed import rows_of
 from gibbsian.training.job import Job
 from gibbsian.training.log import Log
 from gibbsian.training.run import Run
 from gibbsian.training.steps import Steps
-from gibbsian.training.validation import Validation
 
 Hook = Callable[[Run], Any] | tuple[int, Callable[[Run], Any]]
 
@@ -130,6 +132,52 @@ class Plan:
         return any(answers)
 
 
+class Validation:
+    """A given function of the energy, or the objective's loss on held-out data, logged; and which was best.
+
+    The energy is judged in evaluation mode, its average where there is one. The loss on held-out data uses a
+    stream of its own, the same every time, and copies of the chains: training is not disturbed.
+    """
+
+    def __init__(self, job: Job, held_out: Any) -> None:
+        self.job = job
+        self.judge: Callable[[Any], Any] = self.mean_loss
+        if callable(held_out) and not isinstance(held_out, Tensor):
+            self.judge = held_out
+        else:
+            self.feed = job.make_feed(held_out)
+
+    def mean_loss(self, energy: Any) -> dict[str, float]:
+        """The mean of the objective's loss over the held-out rows."""
+        job = self.job
+        generator = stream(job.settings.seed, "validation", job.device)
+        total, rows = 0.0, 0
+        for batch in self.feed.sweep():
+            loss = job.run.objective(energy, batch, freeze(job.run.state, modules=False), generator)
+            total, rows = total + float(loss.value.detach()) * rows_of(batch), rows + rows_of(batch)
+        return {"loss": total / rows}
+
+    def __call__(self) -> None:
+        """Judge, log, and keep the checkpoint of the best."""
+        job, run = self.job, self.job.run
+        energy, was_training = run.ema or run.energy, run.energy.training
+        energy.eval()
+        try:
+            found = self.judge(energy)
+        finally:
+            run.energy.train(was_training)
+        named = found if isinstance(found, dict) else {"score": found}
+        if not named:
+            raise ArgumentError("validation returned no numbers; return one, or a dictionary of them")
+        values = {f"validation_{name}": float(value) for name, value in named.items()}
+        values = job.world.mean(values, job.device)
+        job.log.write({"step": run.step, **values})
+        first = values[f"validation_{next(iter(named))}"]
+        if job.settings.checkpoints.keep_best and (job.best is None or first < job.best[1]):
+            job.best = (run.step, first)
+            keep.save(job)
+
+
 class _Show:
     """The progress bar, moved a few times a second, and the speed of the run."""
 
@@ -165,7 +213,7 @@ def _opened(job: Job, progress: bool | None) -> Iterator[_Show]:
         with progress_bar(settings.steps, "training", progress if job.world.first else False) as advance:
             yield _Show(advance, run.step)
     except ProcessError as error:
-        raise ProcessError(f"{error}; {where(run.folder)}") from error
+        raise ProcessError(f"{error}; {keep.where(run.folder)}") from error
     finally:
         run.energy.train(was_training)
         job.log.close()
@@ -194,7 +242,7 @@ def _signals() -> Iterator[list[int]]:
 
 
 def _stop(job: Job, number: int) -> NoReturn:
-    message = f"stopped at step {job.run.step}; {where(job.run.folder)}"
+    message = f"stopped at step {job.run.step}; {keep.where(job.run.folder)}"
     if job.world.first:
         print(message, file=sys.stderr)
     if number == signal.SIGTERM:
