@@ -22,7 +22,7 @@ import gibbsian as gb
 from gibbsian import domains, errors, kernels
 from gibbsian.kernels.base import Info, Kernel
 from gibbsian.objectives import ContrastiveDivergence, MonteCarloLikelihood, PersistentContrastiveDivergence
-from gibbsian.objectives.entropy import nearest_neighbor_entropy
+from gibbsian.objectives.contrastive import nearest_neighbor_entropy
 from gibbsian.objectives.persistent import Chains
 
 STATES = domains.Binary(6).states(dtype=F64)

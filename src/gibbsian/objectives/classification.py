@@ -62,8 +62,7 @@ class ClassificationLikelihood(Objective):
             "use models.ClassificationRBM, or for other classifiers objectives.CrossEntropy and a generative objective "
             "in Weighted",
         )
-        y = labels(batch, "ClassificationLikelihood")
-        check_classes(energy, y)
+        check_classes(energy, labels(batch, "ClassificationLikelihood"))
 
     def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
         x, y = observed(batch), labels(batch, "ClassificationLikelihood")
@@ -79,27 +78,21 @@ class ClassificationLikelihood(Objective):
             if self.discriminative:
                 value = value + self.discriminative * cross_entropy
             if self.generative:
-                gap = self._pair_gap(energy, inputs, label, generator)
+                gap = self._gap(energy, generator, inputs, label)
                 metrics["gap"] = gap
                 value = value + self.generative * gap
         if self.unsupervised and not bool(labeled.all()):
-            gap = self._gap(energy, x[~labeled], generator)
+            gap = self._gap(energy, generator, x[~labeled])
             metrics["unsupervised_gap"] = gap
             value = value + self.unsupervised * gap
         return finish(self, value, state, metrics)
 
-    def _pair_gap(self, energy: Any, x: Tensor, y: Tensor, generator: torch.Generator) -> Tensor:
-        u, v = x, y
+    def _gap(self, energy: Any, generator: torch.Generator, *data: Tensor) -> Tensor:
+        """F(data) - F(samples) of pairs (x, y), or of x alone."""
+        value, sweep = (energy.pair_energy, energy.pair_sweep) if len(data) == 2 else (energy, energy.gibbs_sweep)
+        samples = data
         for _ in range(self.steps):
-            u, v = energy.pair_sweep(u, v, _one(energy.gibbs_noise(u, 1, generator)))
-        return energy.pair_energy(x, y).mean() - energy.pair_energy(u, v).mean()
-
-    def _gap(self, energy: Any, x: Tensor, generator: torch.Generator) -> Tensor:
-        u = x
-        for _ in range(self.steps):
-            u = energy.gibbs_sweep(u, _one(energy.gibbs_noise(u, 1, generator)))
-        return energy(x).mean() - energy(u).mean()
-
-
-def _one(noise: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    return tuple(part[0] for part in noise)
+            noise = tuple(part[0] for part in energy.gibbs_noise(samples[0], 1, generator))
+            moved = sweep(*samples, noise)
+            samples = moved if len(data) == 2 else (moved,)
+        return value(*data).mean() - value(*samples).mean()

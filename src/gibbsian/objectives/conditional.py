@@ -12,7 +12,7 @@ from gibbsian.kernels.base import where_chain
 from gibbsian.kernels.tempering import ParallelTempering
 from gibbsian.objectives.base import Batch, Loss, Step, WrappedObjective, finish
 from gibbsian.objectives.chains import walk
-from gibbsian.objectives.persistent import PersistentContrastiveDivergence
+from gibbsian.objectives.persistent import PersistentContrastiveDivergence, written
 from gibbsian.objectives.starts import start_points
 from gibbsian.random import require_generator
 
@@ -109,9 +109,7 @@ class Conditional(WrappedObjective):
         step: Step,
     ) -> Loss:
         require_generator(generator, y.device)
-        index = None
-        if inner.buffer is not None and inner.buffer != inner.chains:
-            index = torch.randperm(len(state.x), generator=generator, device=y.device)[: inner.chains]
+        index = inner.chosen(state.x, None, generator)
         before, bound = (part if index is None else part[index] for part in state)
         if inner.reinit:
             rows = _rows(len(y), len(before), generator, y.device)
@@ -122,10 +120,7 @@ class Conditional(WrappedObjective):
         samples, metrics = walk(member, inner.kernel, before, inner.steps, generator, watched=step.watched)
         low, high = energy.given(condition)(y).mean(), member(samples).mean()
         metrics |= {"energy_data": low, "energy_samples": high, "gap": low - high}
-        if index is None:
-            state = BoundChains(samples, bound)
-        else:
-            state = BoundChains(state.x.index_copy(0, index, samples), state.condition.index_copy(0, index, bound))
+        state = BoundChains(written(state.x, index, samples), written(state.condition, index, bound))
         return finish(self, low - high, state, metrics)
 
 

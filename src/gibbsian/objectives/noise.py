@@ -186,17 +186,8 @@ class FlowNoise(FittedNoise):
 
     def fit(self, domain: Domain, x: Tensor, generator: torch.Generator) -> nn.Module:
         _need(self, domain, (Real,))
-        loc, scale = spread(x)
-        flow = Flow(
-            domain.shape,
-            "density",
-            loc,
-            scale,
-            transforms=self.transforms,
-            hidden=self.hidden,
-            bins=self.bins,
-            generator=generator,
-        )
+        size: dict[str, Any] = {"transforms": self.transforms, "hidden": self.hidden, "bins": self.bins}
+        flow = Flow(domain.shape, "density", *spread(x), **size, generator=generator)
         optimizer = torch.optim.Adam(flow.parameters(), lr=self.lr)
         with torch.enable_grad():
             for _ in range(self.steps):

@@ -37,6 +37,12 @@ class Chains(NamedTuple):
     hot: Tensor | None = None
     turn: Tensor | None = None
 
+    def at(self, index: Tensor | None) -> "Chains":
+        """Some of the slots; all of them where that is None."""
+        if index is None:
+            return self
+        return self._replace(x=self.x[index], hot=None if self.hot is None else self.hot[index])
+
 
 @contextmanager
 def overlaid(parameters: list[torch.nn.Parameter], shift: Tensor | None) -> Iterator[None]:
@@ -56,7 +62,7 @@ def overlaid(parameters: list[torch.nn.Parameter], shift: Tensor | None) -> Iter
             p.data = data
 
 
-def _written(slots: Tensor, index: Tensor | None, moved: Tensor) -> Tensor:
+def written(slots: Tensor, index: Tensor | None, moved: Tensor) -> Tensor:
     """The slots with those at `index` replaced; all of them where that is None."""
     return moved if index is None else slots.index_copy(0, index, moved)
 
@@ -145,12 +151,12 @@ class PersistentContrastiveDivergence(SampledObjective):
     def check(self, energy: Any, batch: Batch) -> None:
         super().check(energy, batch)
         check_starts(self.start, energy)
-        if self.classes is not None and not isinstance(energy, Family):
-            raise CapabilityError(
-                f"class-bound slots need a family with given(labels), such as models.JointEnergy; "
-                f"{type(energy).__name__} has none"
-            )
         if self.classes is not None:
+            if not isinstance(energy, Family):
+                raise CapabilityError(
+                    f"class-bound slots need a family with given(labels), such as models.JointEnergy; "
+                    f"{type(energy).__name__} has none"
+                )
             y = labels(batch, "class-bound slots")
             if int(y.min()) < 0 or int(y.max()) >= self.classes:
                 raise DataError(f"labels run from {int(y.min())} to {int(y.max())}, expected 0 to {self.classes - 1}")
@@ -174,71 +180,32 @@ class PersistentContrastiveDivergence(SampledObjective):
     def loss(self, energy: Any, batch: Batch, state: Chains, generator: torch.Generator, step: Step) -> Loss:
         data = observed_with(batch, generator)
         y = None if self.classes is None else labels(batch, "class-bound slots")
-        member, index = energy if y is None else energy.given(y), self._chosen(state, y, generator)
-        before, hot = self._begun(energy, batch, state, index, y, generator)
-        turn, fast = state.turn, state.fast
+        member, index = energy if y is None else energy.given(y), self.chosen(state.x, y, generator)
+        before, fast = self._begun(energy, batch, state.at(index), y, generator), state.fast
         if plain_gibbs(self.kernel, member) and not self.penalty and fast is None:
-            value, samples, known = member.contrast(data, before, self.steps, generator, fused=step.fused)
-            metrics = {"gap": value, **chain_metrics(before, samples, step.watched)}
+            value, samples, known = member.contrast(data, before.x, self.steps, generator, fused=step.fused)
+            after, metrics = before._replace(x=samples), {"gap": value}
+            metrics |= chain_metrics(before.x, samples, step.watched)
         else:
             with overlaid(trainable(energy), fast):
-                samples, hot, turn, moved = self._moved(member, before, hot, turn, generator, step)
-            value, metrics = energy_gap(member, data, samples, self.penalty, watched=step.watched)
+                after, moved = self._moved(member, before, generator, step)
+            value, metrics = energy_gap(member, data, after.x, self.penalty, watched=step.watched)
             metrics, known = metrics | moved, None
         if fast is not None:
             parameters = trainable(energy)
             gradients = gradients_of(value, parameters)
             fast = self.fast_decay * fast - self.fast_weights * parameters_to_vector(gradients)  # type: ignore[operator]
             value, known = with_gradients(value.detach(), parameters, gradients)
-        heat = None if state.hot is None or hot is None else _written(state.hot, index, hot)
-        state = Chains(_written(state.x, index, samples.detach()), fast, heat, turn)
+        hot = None if state.hot is None or after.hot is None else written(state.hot, index, after.hot)
+        state = Chains(written(state.x, index, after.x.detach()), fast, hot, after.turn)
         return finish(self, value, state, metrics, gradients=known)
 
-    def _chosen(self, state: Chains, y: Tensor | None, generator: torch.Generator) -> Tensor | None:
-        """The slots that move: those of the classes y, some of the buffer, or all (None)."""
-        if y is not None:
-            return self._slots_of(y, state.x, generator)
-        if self.buffer is None or self.buffer == self.chains:
-            return None
-        return torch.randperm(len(state.x), generator=generator, device=state.x.device)[: self.chains]
-
-    def _begun(
-        self,
-        energy: Any,
-        batch: Batch,
-        state: Chains,
-        index: Tensor | None,
-        y: Tensor | None,
-        generator: torch.Generator,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Where those chains and their hotter replicas are before they move, some of them started anew."""
-        before = state.x if index is None else state.x[index]
-        hot = state.hot if state.hot is None or index is None else state.hot[index]
-        if self.reinit:
-            data = observed(batch)
-            fresh = start_points(self.start, len(before), energy, data, generator, y=classes_of(batch), wanted=y)
-            anew = torch.rand(len(before), generator=generator, device=data.device) < self.reinit
-            before = where_chain(anew, fresh, before)
-            hot = hot if hot is None else where_chain(anew, fresh[:, None].expand_as(hot), hot)
-        return before, hot
-
-    def _moved(
-        self,
-        member: Any,
-        before: Tensor,
-        hot: Tensor | None,
-        turn: Tensor | None,
-        generator: torch.Generator,
-        step: Step,
-    ) -> tuple[Tensor, Tensor | None, Tensor | None, dict[str, Tensor]]:
-        """Chains, hotter replicas and their turn after the steps of an update, and metrics."""
-        if isinstance(self.kernel, ParallelTempering) and hot is not None and turn is not None:
-            return walk_tempered(member, self.kernel, before, hot, turn, self.steps, generator, watched=step.watched)
-        samples, moved = walk(member, self.kernel, before, self.steps, generator, watched=step.watched)
-        return samples, hot, turn, moved
-
-    def _slots_of(self, y: Tensor, slots: Tensor, generator: torch.Generator) -> Tensor:
-        """For every row a slot of its class, no slot twice."""
+    def chosen(self, slots: Tensor, y: Tensor | None, generator: torch.Generator) -> Tensor | None:
+        """The slots that move: for every row one of its class y, no slot twice; some of the buffer; or all (None)."""
+        if y is None:
+            if self.buffer is None or self.buffer == self.chains:
+                return None
+            return torch.randperm(len(slots), generator=generator, device=slots.device)[: self.chains]
         classes, each = self.classes or 1, len(slots) // (self.classes or 1)
         if each < len(y):
             raise ArgumentError(
@@ -249,3 +216,26 @@ class PersistentContrastiveDivergence(SampledObjective):
         same = y[:, None] == y[None, :]
         rank = same.tril(-1).sum(1)  # how many rows before this one have its class
         return y * each + order[y, rank]
+
+    def _begun(self, energy: Any, batch: Batch, chains: Chains, y: Tensor | None, generator: torch.Generator) -> Chains:
+        """The chains before they move, some of them started anew."""
+        if not self.reinit:
+            return chains
+        data, (x, _, hot, _) = observed(batch), chains
+        fresh = start_points(self.start, len(x), energy, data, generator, y=classes_of(batch), wanted=y)
+        anew = torch.rand(len(x), generator=generator, device=data.device) < self.reinit
+        hot = hot if hot is None else where_chain(anew, fresh[:, None].expand_as(hot), hot)
+        return chains._replace(x=where_chain(anew, fresh, x), hot=hot)
+
+    def _moved(
+        self, member: Any, chains: Chains, generator: torch.Generator, step: Step
+    ) -> tuple[Chains, dict[str, Tensor]]:
+        """The chains after the steps of an update, and metrics."""
+        x, _, hot, turn = chains
+        if not isinstance(self.kernel, ParallelTempering) or hot is None or turn is None:
+            x, moved = walk(member, self.kernel, x, self.steps, generator, watched=step.watched)
+            return chains._replace(x=x), moved
+        x, hot, turn, moved = walk_tempered(
+            member, self.kernel, x, hot, turn, self.steps, generator, watched=step.watched
+        )
+        return chains._replace(x=x, hot=hot, turn=turn), moved

@@ -69,18 +69,8 @@ class FlowSampler(SamplerKind):
     bins: int = 8
 
     def build(self, domain: Domain, x: Tensor, generator: torch.Generator) -> FlowNetwork:
-        loc, scale = spread(x)
-        flow = Flow(
-            domain.shape,
-            "sample",
-            loc,
-            scale,
-            transforms=self.transforms,
-            hidden=self.hidden,
-            bins=self.bins,
-            generator=generator,
-        )
-        return FlowNetwork(flow)
+        size: dict[str, Any] = {"transforms": self.transforms, "hidden": self.hidden, "bins": self.bins}
+        return FlowNetwork(Flow(domain.shape, "sample", *spread(x), **size, generator=generator))
 
 
 class LatentPosterior(Energy):
@@ -98,33 +88,26 @@ class LatentPosterior(Energy):
 class ImplicitNetwork(nn.Module):
     """x = G(z) + σε, with s_q(x) fitted by denoising or averaged over posterior latents."""
 
-    def __init__(
-        self,
-        network: nn.Module,
-        latent: int,
-        sigma: float,
-        score: nn.Module | None,
-        kernel: Kernel,
-        steps: int,
-        like: Tensor,
-    ) -> None:
+    anchor: Tensor
+
+    def __init__(self, kind: "ImplicitSampler", network: nn.Module, score: nn.Module | None, like: Tensor) -> None:
         super().__init__()
-        self.network, self.latent, self.sigma = network, latent, sigma
-        self.score, self.kernel, self.steps = score, kernel, steps
+        self.network, self.score, self.latent, self.sigma = network, score, kind.latent, kind.sigma
+        self.kernel, self.steps = kind.kernel or HMC(step_size=kind.sigma, leapfrog_steps=10), kind.steps
         self.register_buffer("anchor", like.new_zeros(()), persistent=False)
 
-    def latents(self, n: int, generator: torch.Generator) -> Tensor:
-        """z ~ N(0, I)."""
-        anchor: Tensor = self.anchor  # type: ignore[assignment]
-        require_generator(generator, anchor.device)
-        return torch.randn(n, self.latent, generator=generator, dtype=anchor.dtype, device=anchor.device)
+    def forward(self, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        """z ~ N(0, I), ε, and x = G(z) + σε."""
+        like = self.anchor
+        require_generator(generator, like.device)
+        z = torch.randn(n, self.latent, generator=generator, dtype=like.dtype, device=like.device)
+        clean = self.network(z)
+        noise = torch.randn(clean.shape, generator=generator, dtype=clean.dtype, device=clean.device)
+        return z, noise, clean + self.sigma * noise
 
     def draw(self, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """Samples, a term with the gradient of -H(q) (its value means nothing), and metrics."""
-        z = self.latents(n, generator)
-        clean = self.network(z)
-        noise = torch.randn(clean.shape, generator=generator, dtype=clean.dtype, device=clean.device)
-        x = clean + self.sigma * noise
+        z, noise, x = self(n, generator)
         if self.score is not None:
             s_q = self.score(x.detach())
             fit = 0.5 * (self.sigma * s_q + noise).square().flatten(1).sum(1).mean()
@@ -142,9 +125,7 @@ class ImplicitNetwork(nn.Module):
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """n samples `(n, *event)`."""
         with torch.no_grad():
-            clean = self.network(self.latents(n, generator))
-            noise = torch.randn(clean.shape, generator=generator, dtype=clean.dtype, device=clean.device)
-            return clean + self.sigma * noise
+            return self(n, generator)[2]
 
 
 class _Affine(nn.Module):
@@ -227,9 +208,7 @@ class ImplicitSampler(SamplerKind):
             if own is None:
                 own = _Affine(_perceptron(domain.numel, self.hidden, domain.numel), loc, scale, front=True)
         score = None if self.entropy == "posterior" else own
-        kernel = self.kernel or HMC(step_size=self.sigma, leapfrog_steps=10)
-        parts = copy.deepcopy(network), self.latent, self.sigma, copy.deepcopy(score), kernel, self.steps, x
-        sampler = ImplicitNetwork(*parts).to(x)
+        sampler = ImplicitNetwork(self, copy.deepcopy(network), copy.deepcopy(score), x).to(x)
         shape = tuple(sampler.sample(2, generator=generator).shape)
         if shape != (2, *domain.shape):
             raise ShapeError(f"the generator network makes {shape} from 2 latents, expected {(2, *domain.shape)}")
