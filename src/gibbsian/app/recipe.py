@@ -32,9 +32,9 @@ from gibbsian.errors import ArgumentError, DataError, GibbsianError, suggest
 from gibbsian.kernels import Kernel
 from gibbsian.metrics.evaluate import LIKELIHOODS
 from gibbsian.objectives import Objective
+from gibbsian.objectives.adversarial import SamplerKind
 from gibbsian.objectives.noise import FittedNoise
 from gibbsian.objectives.ranking import Proposal
-from gibbsian.objectives.samplers import SamplerKind
 from gibbsian.training.fit import fit
 from gibbsian.training.guard import Guard
 from gibbsian.training.trust import known_module

@@ -1,13 +1,12 @@
 """Learning principles: losses whose gradient is the learning rule, on any energy that fits."""
 
-from gibbsian.objectives.adversarial import Adversarial
+from gibbsian.objectives.adversarial import Adversarial, FlowSampler, ImplicitSampler
 from gibbsian.objectives.base import Loss, Objective
-from gibbsian.objectives.classification import ClassificationLikelihood
+from gibbsian.objectives.classification import ClassificationLikelihood, CrossEntropy, DropoutCrossEntropy
 from gibbsian.objectives.conditional import Conditional
 from gibbsian.objectives.contrastive import ContrastiveDivergence
 from gibbsian.objectives.denoising import DenoisingScoreMatching, MultiScaleDenoising
 from gibbsian.objectives.energy_margin import EnergyMargin
-from gibbsian.objectives.joint import CrossEntropy, DropoutCrossEntropy
 from gibbsian.objectives.latent import LatentLikelihood
 from gibbsian.objectives.likelihood import ExactLikelihood, MonteCarloLikelihood
 from gibbsian.objectives.neighbors import MinimumProbabilityFlow, PseudoLikelihood, RatioMatching
@@ -18,7 +17,6 @@ from gibbsian.objectives.perturb_and_map import PerturbAndMAP
 from gibbsian.objectives.ranking import Around, Flips, RankingContrastive
 from gibbsian.objectives.redrawn import Binarized, Blurred
 from gibbsian.objectives.regularizers import Centered, Sparsity, WeightDecay
-from gibbsian.objectives.samplers import FlowSampler, ImplicitSampler
 from gibbsian.objectives.score import (
     ExplicitScoreMatching,
     ImplicitScoreMatching,

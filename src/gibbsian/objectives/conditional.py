@@ -94,20 +94,9 @@ class Conditional(WrappedObjective):
 
     def loss(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator, step: Step) -> Loss:
         condition, y = self.split(energy, batch)
-        if isinstance(self.objective, PersistentContrastiveDivergence):
-            return self._persistent(self.objective, energy, condition, y, state, generator, step)
-        return self.objective.loss(energy.given(condition), y, state, generator, step)
-
-    def _persistent(
-        self,
-        inner: PersistentContrastiveDivergence,
-        energy: Any,
-        condition: Tensor,
-        y: Tensor,
-        state: BoundChains,
-        generator: torch.Generator,
-        step: Step,
-    ) -> Loss:
+        inner = self.objective
+        if not isinstance(inner, PersistentContrastiveDivergence):
+            return inner.loss(energy.given(condition), y, state, generator, step)
         require_generator(generator, y.device)
         index = inner.chosen(state.x, None, generator)
         before, bound = (part if index is None else part[index] for part in state)

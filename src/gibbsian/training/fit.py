@@ -163,18 +163,10 @@ def resume(
     folder = Path(run_dir)
     config = keep.read_config(folder)
     tree = checkpoint.read_latest(folder)
-    energy, settings = config["energy"], config["settings"]
+    energy, objective, settings = config["energy"], config["objective"], config["settings"]
     checkpoint.load_module(energy, tree["energy"], tree["frozen"])
-    job = Job(
-        energy,
-        config["objective"],
-        data,
-        settings if steps is None else dataclasses.replace(settings, steps=steps),
-        epochs=epochs,
-        device=device,
-        run_dir=folder,
-        transform=transform,
-    )
+    settings = settings if steps is None else dataclasses.replace(settings, steps=steps)
+    job = Job(energy, objective, data, settings, epochs=epochs, device=device, run_dir=folder, transform=transform)
     if config["rows"] != job.feed.rows:
         text = f"the run was trained on {config['rows']} rows and goes on with {job.feed.rows}"
         warnings.warn(f"{text}: the order of the examples changes", TrainingWarning, stacklevel=2)

@@ -1,6 +1,6 @@
 """Batches as a loader makes them, and the choice of the feed for a kind of data."""
 
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sized
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -151,7 +151,7 @@ def make_feed(
     if isinstance(data, Dataset) and isinstance(data, Sized):
         return DatasetRows(data, len(data), batch_size, torch.device("cpu"), *common)
     parts = data if isinstance(data, tuple) else (data,)
-    if parts and _all_are(Tensor | np.ndarray, parts):
+    if parts and all(isinstance(part, Tensor | np.ndarray) for part in parts):
         return _indexed(parts, batch_size, common)
     if isinstance(data, Iterable) and not isinstance(data, _NO_BATCHES):
         return Loader(data, *common)
@@ -161,17 +161,13 @@ def make_feed(
     )
 
 
-def _all_are(kinds: Any, parts: Sequence[Any]) -> bool:
-    return all(isinstance(part, kinds) for part in parts)
-
-
 def _indexed(parts: tuple[Any, ...], batch_size: int, common: tuple[Any, ...]) -> Feed:
     device, transform = common[1], common[3]
     lengths = [len(part) if part.ndim else 0 for part in parts]
     if len(set(lengths)) != 1:
         raise DataError(f"the parts of the data have {' and '.join(map(str, lengths))} rows; they must have as many")
     parts = tuple(map(_in_memory, parts))
-    if _all_are(Tensor, parts):
+    if all(isinstance(part, Tensor) for part in parts):
         home = parts[0].device
         if home != device and _fits(parts, device):
             home = device

@@ -9,11 +9,6 @@ from typing import Any
 from gibbsian.errors import ArgumentError, CapabilityError
 
 
-def _plain(value: Any) -> Any:
-    """JSON has no NaN: numbers that are not finite are written as words."""
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def read_log(folder: Path, lines: int | None = None) -> list[dict[str, Any]]:
     """The records of a run, or its first `lines`; a last line that was cut off by a crash is left out.
 
@@ -54,7 +49,8 @@ class Log:
 
     @staticmethod
     def _line(record: dict[str, Any]) -> str:
-        return json.dumps({name: _plain(value) for name, value in record.items()}) + "\n"
+        odd = {name: str(x) for name, x in record.items() if isinstance(x, float) and not math.isfinite(x)}
+        return json.dumps(record | odd) + "\n"  # JSON has no NaN: numbers that are not finite are written as words
 
     def write(self, record: dict[str, Any]) -> None:
         """Add a record, a flat dictionary with a `step`."""

@@ -37,7 +37,10 @@ def train(job: Job, steps: Steps, held_out: Any, hooks: Sequence[Hook], progress
         while run.step < settings.steps and not stopping:
             due = plan.next(steps)
             loss, rows, problem = steps.differentiate(due.at_once, watched=due.watched)  # batch → loss → gradients
-            stopping, problem = _agree(job, rows, bool(caught), problem)
+            stops, diverged = job.world.share_gradients(job.parameters, rows, (bool(caught), problem is not None))
+            stopping = stops > 0
+            if diverged > 0 and problem is None:
+                problem = "another process diverged"
             numbers: dict[str, float] = {}
             if problem is None:
                 norm = job.clip_gradients(measure=due.read)
@@ -64,14 +67,6 @@ def train(job: Job, steps: Steps, held_out: Any, hooks: Sequence[Hook], progress
         if caught:
             _stop(job, caught[0])
     return run
-
-
-def _agree(job: Job, rows: int, stop: bool, problem: str | None) -> tuple[bool, str | None]:
-    """Mean gradients over all processes, and whether any of them wants to stop or has diverged."""
-    stops, diverged = job.world.share_gradients(job.parameters, rows, (stop, problem is not None))
-    if diverged > 0 and problem is None:
-        problem = "another process diverged"
-    return stops > 0, problem
 
 
 class Due(NamedTuple):

@@ -7,6 +7,7 @@ below, which is what the variational bound asks for.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -140,7 +141,15 @@ def pretrain(
         wrapped: Objective = Encoded(own.objective if isinstance(own, Binarized) else own, model, stage, draw)
         if isinstance(own, Binarized):  # gray values are drawn first, then encoded
             wrapped = Binarized(wrapped)
-        machine = model.begin_stage(stage, _first_rows(model, stage, wrapped, data, stage_seed, where, chosen))
+        check = partial(wrapped.check, None)  # of the data: the machine is still to be made
+        size, transform = chosen.get("batch_size", 128), chosen.get("transform")
+        feed = make_feed(data, size, seed=stage_seed, device=where, check=check, transform=transform)
+        batch, generator = feed.first(), stream(stage_seed, "first", where)
+        if isinstance(wrapped, Binarized):
+            batch = wrapped.drawn(model, batch, generator)
+        with torch.no_grad():
+            batch = model.encode(stage, batch, generator)
+        machine = model.begin_stage(stage, batch)
         runs.append(fit(machine, wrapped, data, seed=stage_seed, run_dir=folder, device=where, **chosen))
         model.end_stage(stage, machine)
     return runs
@@ -157,27 +166,3 @@ def _by_stage(given: dict[str, Any], count: int) -> list[dict[str, Any]]:
             kind = type(chosen["objective"]).__name__
             raise ArgumentError(f"the objective of stage {i} is a {kind}; see gibbsian.objectives")
     return stages
-
-
-def _first_rows(
-    model: Layered,
-    stage: int,
-    objective: Objective,
-    data: Any,
-    seed: int,
-    device: torch.device,
-    options: dict[str, Any],
-) -> Batch:
-    """Some encoded rows, for the biases that a machine starts from."""
-
-    def check(batch: Any) -> None:
-        objective.check(None, batch)  # of the data, not of the machine, which is still to be made
-
-    feed = make_feed(
-        data, options.get("batch_size", 128), seed=seed, device=device, check=check, transform=options.get("transform")
-    )
-    generator, batch = stream(seed, "first", device), feed.first()
-    if isinstance(objective, Binarized):
-        batch = objective.drawn(model, batch, generator)
-    with torch.no_grad():
-        return model.encode(stage, batch, generator)
