@@ -12,8 +12,8 @@ from torch import Tensor
 from gibbsian.capabilities import NoiseLevels
 from gibbsian.domains import Domain, Real
 from gibbsian.errors import ArgumentError, CapabilityError, DomainError
-from gibbsian.kernels.base import Info, Kernel, event_view, masked, positive, schedule_values
-from gibbsian.kernels.langevin import Positions, normal_inputs
+from gibbsian.kernels.base import Info, event_view, masked, positive, schedule_values
+from gibbsian.kernels.langevin import Bare, Positions, normal_inputs
 
 
 class AnnealedInputs(NamedTuple):
@@ -26,7 +26,7 @@ class AnnealedInputs(NamedTuple):
 
 
 @dataclass(frozen=True)
-class AnnealedLangevin(Kernel):
+class AnnealedLangevin(Bare):
     """Annealed Langevin dynamics over the noise ladder of a family: `steps_per_level` steps at every σᵢ,
 
         x ← x + (αᵢ/2) s(x, σᵢ) + √αᵢ z,   αᵢ = ε σᵢ²/σ_L².
@@ -88,9 +88,6 @@ class AnnealedLangevin(Kernel):
 
     def total_steps(self, energy: Any) -> int:
         return len(energy.sigmas) * self.steps_per_level + self.denoise
-
-    def init(self, energy: Any, x: Tensor, clamp: Tensor | None = None) -> Positions:
-        return Positions(x, clamp)
 
     def draw(self, energy: Any, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> AnnealedInputs:
         ladder = energy.sigmas.to(x)

@@ -297,3 +297,18 @@ def start_state(energy: Energy, x: Tensor, clamp: Tensor | None) -> ChainState:
 def where_chain(condition: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """Row-wise choice between two tensors of the same shape `(chains, ...)`."""
     return torch.where(event_view(condition, a), a, b)
+
+
+def where_state(condition: Tensor, a: Any, b: Any) -> Any:
+    """Row-wise choice between two states of which everything belongs to rows but what they share."""
+    rows = event_view(condition, a.x)
+    return type(a)(
+        *[p if p is q else torch.where(condition if p.dim() == 1 else rows, p, q) for p, q in zip(a, b, strict=True)]
+    )
+
+
+def accept(
+    old: Any, new: Any, log_ratio: Tensor, threshold: Tensor, worst: float = math.inf
+) -> tuple[Any, MetropolisInfo]:
+    """Every chain in its new state or in the old one, by the Metropolis test."""
+    return where_state(metropolis_test(log_ratio, threshold), new, old), MetropolisInfo(log_ratio, worst)

@@ -18,15 +18,14 @@ from gibbsian.kernels.base import (
     ChainState,
     Info,
     Kernel,
-    MetropolisInfo,
+    accept,
     event_view,
-    metropolis_test,
     positive,
     schedule_values,
     start_state,
-    where_chain,
+    where_state,
 )
-from gibbsian.kernels.gibbs import site_count, site_view
+from gibbsian.kernels.gibbs import flipped, movable, site_count, site_view
 from gibbsian.random import uniforms
 from gibbsian.units import pick
 
@@ -39,27 +38,13 @@ def gains(domain: Domain, x: Tensor, score: Tensor) -> Tensor:
     return -2 * x * score if isinstance(domain, Spin) else (1 - 2 * x) * score
 
 
-def movable(domain: Domain, x: Tensor, clamp: Tensor | None) -> Tensor | None:
-    """Which moves are allowed by the clamp, shaped as `gains`; None for all."""
-    return None if clamp is None else site_view((~clamp).expand(x.shape), domain)
+class Informed(Kernel):
+    """What both share: their domains, and a state that holds the score."""
 
+    domains: ClassVar[tuple[type[Domain], ...]] = (Binary, Spin, Categorical)
 
-def accept(
-    state: ChainState, new: ChainState, correction: Tensor, threshold: Tensor, allowed: Tensor | None = None
-) -> tuple[ChainState, Any]:
-    """The Metropolis test with log q(back) - log q(forth) = correction; chains without a move stay."""
-    log_ratio = state.energy - new.energy + correction
-    accepted = metropolis_test(log_ratio, threshold)
-    if allowed is not None:
-        accepted = accepted & allowed
-    x, e, s, clamp = state
-    chosen = ChainState(
-        where_chain(accepted, new.x, x),
-        torch.where(accepted, new.energy, e),
-        where_chain(accepted, new.score, s),
-        clamp,
-    )
-    return chosen, MetropolisInfo(log_ratio)
+    def init(self, energy: Energy, x: Tensor, clamp: Tensor | None = None) -> ChainState:
+        return start_state(energy, x, clamp)
 
 
 class PickInputs(NamedTuple):
@@ -70,7 +55,7 @@ class PickInputs(NamedTuple):
 
 
 @dataclass(frozen=True)
-class GibbsWithGradients(Kernel):
+class GibbsWithGradients(Informed):
     """Gibbs-with-gradients: one coordinate is picked from softmax(d/2), changed, and accepted or not.
 
     Exact for any differentiable energy over {0, 1}, ±1 or categorical units; each step costs one gradient
@@ -87,24 +72,19 @@ class GibbsWithGradients(Kernel):
     True
     """
 
-    domains: ClassVar[tuple[type[Domain], ...]] = (Binary, Spin, Categorical)
-
     def log_moves(self, domain: Domain, state: ChainState) -> tuple[Tensor, Tensor | None]:
         """log q of every move, `(chains, moves)`, and which chains have any; the present class is no move."""
         d = gains(domain, state.x, state.score) / 2
         allowed = movable(domain, state.x, state.clamp)
         if isinstance(domain, Categorical):
-            present = site_view(state.x, domain) == 1
-            allowed = ~present if allowed is None else allowed & ~present
+            other = site_view(state.x, domain) != 1
+            allowed = other if allowed is None else allowed[..., None] & other
         d = d.flatten(1)
         if allowed is None:
             return torch.log_softmax(d, 1), None
         some = allowed.flatten(1).any(1)
         d = d.masked_fill(~allowed.flatten(1) & some[:, None], -torch.inf)
         return torch.log_softmax(d, 1), some
-
-    def init(self, energy: Energy, x: Tensor, clamp: Tensor | None = None) -> ChainState:
-        return start_state(energy, x, clamp)
 
     def draw(self, energy: Any, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> PickInputs:
         u = uniforms(steps, 2 * len(x), generator, dtype=x.dtype, device=x.device).unflatten(1, (2, -1))
@@ -122,13 +102,13 @@ class GibbsWithGradients(Kernel):
             proposal = units.scatter(1, site, new)
             back = move - move % domain.classes + old.argmax(-1)
         else:
-            old = units.gather(1, move)
-            proposal = units.scatter(1, move, -old if isinstance(domain, Spin) else 1 - old)
+            proposal = units.scatter(1, move, flipped(domain, units.gather(1, move)))
             back = move
         new_state = start_state(energy, proposal.reshape(x.shape), state.clamp)
         log_back, _ = self.log_moves(domain, new_state)
         correction = (log_back.gather(1, back) - log_q.gather(1, move)).squeeze(1)
-        return accept(state, new_state, correction, inputs.threshold, some)
+        threshold = inputs.threshold if some is None else torch.where(some, inputs.threshold, torch.inf)
+        return accept(state, new_state, state.energy - new_state.energy + correction, threshold)
 
 
 class FlipInputs(NamedTuple):
@@ -140,7 +120,7 @@ class FlipInputs(NamedTuple):
 
 
 @dataclass(frozen=True)
-class DiscreteLangevin(Kernel):
+class DiscreteLangevin(Informed):
     """Discrete Langevin: all units at once propose to change, independently, then one Metropolis test.
 
         q(x'|x) ∝ Πᵢ exp(½ dᵢ - ‖Δᵢ‖²/2α):  flips with probability σ(dᵢ/2 - 1/2α) for {0, 1}, σ(dᵢ/2 - 2/α) for ±1,
@@ -164,7 +144,6 @@ class DiscreteLangevin(Kernel):
 
     step_size: float | Tensor
     adjusted: bool = field(default=True, kw_only=True)  # type: ignore[misc]
-    domains: ClassVar[tuple[type[Domain], ...]] = (Binary, Spin, Categorical)
     tuned: ClassVar[str] = "step_size"
     goal: ClassVar[float | None] = 0.5
 
@@ -187,10 +166,7 @@ class DiscreteLangevin(Kernel):
             flipped = site_view(origin, domain) != site_view(to, domain)
             per_site = torch.where(flipped, F.logsigmoid(logits), F.logsigmoid(-logits))
         allowed = movable(domain, origin, clamp)
-        if allowed is None:
-            return per_site.sum(1)
-        allowed = allowed[..., 0] if isinstance(domain, Categorical) else allowed
-        return torch.where(allowed, per_site, 0.0).sum(1)
+        return (per_site if allowed is None else torch.where(allowed, per_site, 0.0)).sum(1)
 
     def propose(self, domain: Domain, logits: Tensor, x: Tensor, u: Tensor, clamp: Tensor | None) -> Tensor:
         """The proposed state from one uniform a site."""
@@ -198,21 +174,16 @@ class DiscreteLangevin(Kernel):
         if isinstance(domain, Categorical):
             new = F.one_hot(pick(logits.exp(), u), domain.classes).to(x.dtype)
         else:
-            changed = -units if isinstance(domain, Spin) else 1 - units
-            new = torch.where(u < torch.sigmoid(logits), changed, units)
+            new = torch.where(u < torch.sigmoid(logits), flipped(domain, units), units)
         new = new.reshape(x.shape)
         return new if clamp is None else torch.where(clamp, x, new)
-
-    def init(self, energy: Energy, x: Tensor, clamp: Tensor | None = None) -> ChainState:
-        return start_state(energy, x, clamp)
 
     def draw(self, energy: Any, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> FlipInputs:
         sites = site_count(energy.domain)
         u = uniforms(steps, len(x) * (sites + 1), generator, dtype=x.dtype, device=x.device)
         flips = u[:, : len(x) * sites].reshape(steps, len(x), sites)
-        return FlipInputs(
-            flips, u[:, len(x) * sites :].log(), schedule_values(self.step_size, steps, start, x, "step_size")
-        )
+        sizes = schedule_values(self.step_size, steps, start, x, "step_size")
+        return FlipInputs(flips, u[:, len(x) * sites :].log(), sizes)
 
     def step(self, energy: Energy, state: ChainState, inputs: FlipInputs) -> tuple[ChainState, Any]:
         domain, x, clamp = energy.domain, state.x, state.clamp
@@ -221,12 +192,7 @@ class DiscreteLangevin(Kernel):
         new = start_state(energy, proposal, clamp)
         if not self.adjusted:
             lost = ~torch.isfinite(new.energy)
-            kept = ChainState(
-                where_chain(lost, x, new.x),
-                torch.where(lost, state.energy, new.energy),
-                where_chain(lost, state.score, new.score),
-                clamp,
-            )
-            return kept, Info(torch.full_like(new.energy, torch.nan), lost)
+            return where_state(lost, state, new), Info(torch.full_like(new.energy, torch.nan), lost)
         back = self.log_density(domain, self.logits(domain, new, inputs.step_size), proposal, x, clamp)
-        return accept(state, new, back - self.log_density(domain, logits, x, proposal, clamp), inputs.threshold)
+        correction = back - self.log_density(domain, logits, x, proposal, clamp)
+        return accept(state, new, state.energy - new.energy + correction, inputs.threshold)

@@ -11,15 +11,15 @@ from torch import Tensor
 
 from gibbsian.capabilities import GibbsModel, SiteModel
 from gibbsian.domains import Binary, Categorical, Discrete, Domain, Spin
-from gibbsian.errors import ArgumentError, CapabilityError
+from gibbsian.errors import CapabilityError, check_choice
 from gibbsian.kernels.base import Info, Kernel
-from gibbsian.kernels.langevin import Positions
+from gibbsian.kernels.langevin import Bare, Positions
 from gibbsian.random import uniforms
 from gibbsian.units import pick
 
 
 @dataclass(frozen=True)
-class Gibbs(Kernel):
+class Gibbs(Bare):
     """Gibbs sampling with the model's own exact conditionals: every block is resampled once a step.
 
     Two alternating blocks for an RBM, even and odd layers for a deep machine, colors for a lattice, one site
@@ -46,9 +46,6 @@ class Gibbs(Kernel):
             raise CapabilityError(
                 f"Gibbs needs exact conditionals, which {type(energy).__name__} does not know; use {other}"
             )
-
-    def init(self, energy: Any, x: Tensor, clamp: Tensor | None = None) -> Positions:
-        return Positions(x, clamp)
 
     def draw(self, energy: Any, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> Any:
         return energy.gibbs_noise(x, steps, generator)
@@ -84,6 +81,28 @@ def site_view(x: Tensor, domain: Domain) -> Tensor:
     return x.flatten(1, -2) if isinstance(domain, Categorical) else x.flatten(1)
 
 
+def movable(domain: Domain, x: Tensor, clamp: Tensor | None) -> Tensor | None:
+    """Which sites `(chains, sites)` the clamp leaves free; None for all."""
+    if clamp is None:
+        return None
+    free = site_view((~clamp).expand(x.shape), domain)
+    return free[..., 0] if isinstance(domain, Categorical) else free
+
+
+def flipped(domain: Domain, x: Tensor) -> Tensor:
+    """Two-valued units at their other value."""
+    return -x if isinstance(domain, Spin) else 1 - x
+
+
+class _Update(NamedTuple):
+    """Of every chain the site that is updated, its place, a uniform for its value, and whether it may move."""
+
+    site: int | Tensor
+    at: Any
+    u: Tensor
+    may: Tensor | None
+
+
 @dataclass(frozen=True)
 class SiteGibbs(Kernel):
     """Gibbs sampling one site after the other, for any energy over {0, 1}, ±1 or categorical units.
@@ -111,8 +130,7 @@ class SiteGibbs(Kernel):
     unroll: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        if self.scan not in {"systematic", "random"}:
-            raise ArgumentError(f"SiteGibbs(scan={self.scan!r}): expected 'systematic' or 'random'")
+        check_choice(self, "scan", self.scan, ("systematic", "random"))
 
     def init(self, energy: Any, x: Tensor, clamp: Tensor | None = None) -> SiteState:
         if isinstance(energy, SiteModel):
@@ -134,9 +152,7 @@ class SiteGibbs(Kernel):
         domain, rows = energy.domain, torch.arange(len(x), device=x.device)
         update = _categorical_update if isinstance(domain, Categorical) else _two_valued_update
         units = site_view(x, domain).clone(memory_format=torch.contiguous_format)
-        movable = None if clamp is None else site_view((~clamp).expand(x.shape), domain)
-        if movable is not None and isinstance(domain, Categorical):
-            movable = movable[..., 0]
+        free = movable(domain, x, clamp)
         lost = torch.zeros(len(x), dtype=torch.bool, device=x.device)
         count = inputs.value.shape[1]
         for k in range(count):
@@ -145,54 +161,39 @@ class SiteGibbs(Kernel):
             if self.scan == "random":
                 site = (inputs.which[:, k] * count).long().clamp_(max=count - 1)
                 at = (rows, site)
-            may = None if movable is None else movable[at]
-            e, bad = update(energy, units, e, site, at, inputs.value[:, k], may, x.shape)
+            here = _Update(site, at, inputs.value[:, k], None if free is None else free[at])
+            e, bad = update(energy, units, e, here, x.shape)
             lost |= bad
         return SiteState(units.reshape(x.shape), e, clamp), Info(torch.ones_like(rows, dtype=x.dtype), lost)
 
 
 def _two_valued_update(
-    energy: Any,
-    units: Tensor,
-    e: Tensor | None,
-    site: int | Tensor,
-    at: Any,
-    u: Tensor,
-    may: Tensor | None,
-    shape: torch.Size,
+    energy: Any, units: Tensor, e: Tensor | None, here: _Update, shape: torch.Size
 ) -> tuple[Tensor | None, Tensor]:
     """Resample one site of every chain in place: (energies after it, chains where the conditional is undefined)."""
+    site, at, u, may = here
     old = units[at].clone()
-    low = -1.0 if isinstance(energy.domain, Spin) else 0.0
-    flipped = low + 1 - old
-    e_flipped = None
+    other = flipped(energy.domain, old)
+    e_other: Any = None
     if e is None:
         p_one = torch.sigmoid(energy.site_logits(units.reshape(shape), site))
         bad = torch.isnan(p_one)
     else:
-        units[at] = flipped
-        e_flipped = energy(units.reshape(shape))
-        p_one = torch.sigmoid(torch.where(old == 1, e_flipped - e, e - e_flipped))
-        bad = torch.isnan(p_one) | (e_flipped == -torch.inf)
+        units[at] = other
+        e_other = energy(units.reshape(shape))
+        p_one = torch.sigmoid(torch.where(old == 1, e_other - e, e - e_other))
+        bad = torch.isnan(p_one) | (e_other == -torch.inf)
     stay = bad if may is None else bad | ~may
     flips = ((u < p_one) != (old == 1)) & ~stay
-    units[at] = torch.where(flips, flipped, old)
-    if e is None or e_flipped is None:
-        return None, bad
-    return torch.where(flips, e_flipped, e), bad
+    units[at] = torch.where(flips, other, old)
+    return None if e is None else torch.where(flips, e_other, e), bad
 
 
 def _categorical_update(
-    energy: Any,
-    units: Tensor,
-    e: Tensor | None,
-    site: int | Tensor,
-    at: Any,
-    u: Tensor,
-    may: Tensor | None,
-    shape: torch.Size,
+    energy: Any, units: Tensor, e: Tensor | None, here: _Update, shape: torch.Size
 ) -> tuple[Tensor | None, Tensor]:
     """The same for one categorical site: the energies of all its classes in one batch."""
+    _, at, u, may = here
     old, classes = units[at].clone(), units.shape[-1]
     options = torch.eye(classes, dtype=units.dtype, device=units.device)
     candidates = units.repeat(classes, 1, 1, 1)

@@ -9,17 +9,18 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
+from gibbsian.domains import Bounded
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError
+from gibbsian.errors import ArgumentError, DomainError
 from gibbsian.kernels.base import (
     ChainState,
     Kernel,
     MetropolisInfo,
     MoveInputs,
+    accept,
     event_view,
     gaussian_inputs,
     masked,
-    metropolis_test,
     positive,
     start_state,
 )
@@ -40,12 +41,20 @@ class Massive(Kernel):
 
     def check(self, energy: Any) -> None:
         super().check(energy)
-        self.metric.check_walls(energy.domain)
+        if self.metric.dense and isinstance(energy.domain, Bounded):  # reflection turns single coordinates round
+            raise DomainError(
+                f"a dense mass cannot be reflected at the walls of {energy.domain}; use a diagonal mass, or sample "
+                "gibbsian.unconstrained(energy)"
+            )
 
     def clamped(self, clamp: Tensor) -> Self:
         kernel = replace(self)
         object.__setattr__(kernel, "metric", self.metric.restrict(clamp))
         return kernel
+
+    def __post_init__(self) -> None:
+        positive("step_size", self.step_size, type(self).__name__)
+        object.__setattr__(self, "metric", Metric.of(self.mass))
 
     def init(self, energy: Any, x: Tensor, clamp: Tensor | None = None) -> Any:
         self.metric.check(x)
@@ -87,15 +96,14 @@ class HMC(Massive):
     metric: Metric = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         name = type(self).__name__
-        positive("step_size", self.step_size, name)
         if int(self.leapfrog_steps) != self.leapfrog_steps or self.leapfrog_steps < 1:
             raise ArgumentError(
                 f"{name}(leapfrog_steps={self.leapfrog_steps}): leapfrog_steps must be a whole number from 1 on"
             )
         if not 0 <= self.jitter < 1:
             raise ArgumentError(f"{name}(jitter={self.jitter}): jitter must lie in [0, 1)")
-        object.__setattr__(self, "metric", Metric.of(self.mass))
 
     @property
     def unroll(self) -> int:  # type: ignore[override]
@@ -111,20 +119,7 @@ class HMC(Massive):
         v = masked(metric.momentum(inputs.z), clamp)
         end = leapfrog(energy, Point(x, v, e, s), event_view(inputs.step_size, x), metric, clamp, self.leapfrog_steps)
         log_ratio = e - end.energy + metric.kinetic_drop(v, end.v)
-        return hamiltonian_test(state, end, log_ratio, inputs.threshold)
-
-
-def hamiltonian_test(
-    state: ChainState, end: Point, log_ratio: Tensor, threshold: Tensor
-) -> tuple[ChainState, MetropolisInfo]:
-    """Accept the end of a trajectory or stay; a non-finite or huge energy error is a divergence."""
-    accepted = metropolis_test(log_ratio, threshold)
-    x, e, s, clamp = state
-    rows = event_view(accepted, x)
-    new = ChainState(
-        torch.where(rows, end.x, x), torch.where(accepted, end.energy, e), torch.where(rows, end.score, s), clamp
-    )
-    return new, MetropolisInfo(log_ratio, DIVERGENCE)
+        return accept(state, ChainState(end.x, end.energy, end.score, clamp), log_ratio, inputs.threshold, DIVERGENCE)
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gibbsian.domains import Bounded, Box, Domain
+from gibbsian.domains import Bounded, Box
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, DomainError, ShapeError
+from gibbsian.errors import ArgumentError, ShapeError
 from gibbsian.kernels.base import masked
 
 
@@ -58,14 +58,6 @@ class Metric(NamedTuple):
         if not self.dense and got not in {(), want, (x[0].numel(),)}:
             raise ShapeError(f"the diagonal mass has shape {got}, expected a number or the event shape {want}")
 
-    def check_walls(self, domain: Domain) -> None:
-        """Refuse a dense mass where there are walls: reflection turns single coordinates round."""
-        if self.dense and isinstance(domain, Bounded):
-            raise DomainError(
-                f"a dense mass cannot be reflected at the walls of {domain}; use a diagonal mass, or sample "
-                "gibbsian.unconstrained(energy)"
-            )
-
     def to(self, x: Tensor) -> "Metric":
         """On the device, in the precision and (if diagonal) in the event shape of x."""
         if self.inverse is None or self.root is None:
@@ -77,15 +69,22 @@ class Metric(NamedTuple):
 
     def momentum(self, z: Tensor) -> Tensor:
         """v = R z ~ N(0, M)."""
-        if self.root is None:
-            return z
-        return _matvec(self.root, z) if self.dense else self.root * z
+        return self._times(self.root, z)
 
     def velocity(self, v: Tensor) -> Tensor:
         """M⁻¹ v."""
-        if self.inverse is None:
+        return self._times(self.inverse, v)
+
+    def _times(self, factor: Tensor | None, v: Tensor) -> Tensor:
+        if factor is None:
             return v
-        return _matvec(self.inverse, v) if self.dense else self.inverse * v
+        if not self.dense:
+            return factor * v
+        flat = v.flatten(1)
+        if factor.dim() == 2:
+            return (flat @ factor.T).reshape(v.shape)
+        rows = flat.reshape(-1, len(factor), flat.shape[1])  # several replicas of the chains may share their matrices
+        return torch.einsum("cij,rcj->rci", factor, rows).reshape(v.shape)
 
     def kinetic(self, v: Tensor) -> Tensor:
         """½ vᵀM⁻¹v per chain."""
@@ -97,34 +96,15 @@ class Metric(NamedTuple):
         return 0.5 * torch.addcmul(squares, after, self.velocity(after), value=-1.0).flatten(1).sum(1)
 
     def restrict(self, clamp: Tensor) -> "Metric":
-        """The metric of the coordinates that are not held: the block of M⁻¹ that belongs to them.
-
-        Diagonal metrics need nothing (masked momenta stay masked); for a dense one that block of M⁻¹ is
-        kept and the clamped coordinates are decoupled.
-        """
+        """The metric of the coordinates that are not held: of a dense one the block of M⁻¹ that belongs to them, the
+        others decoupled. A diagonal one needs nothing: masked momenta stay masked."""
         if not self.dense or self.inverse is None:
             return self
-        f = (~clamp).to(self.inverse).flatten(-self._event_dims(clamp))
+        f = (~clamp).to(self.inverse).reshape(-1, self.inverse.shape[-1]).squeeze(0)
         both = f[..., :, None] * f[..., None, :]
         inverse = self.inverse * both + torch.diag_embed(1 - f)
         mass = torch.cholesky_inverse(torch.linalg.cholesky(inverse))
         return Metric(inverse, torch.linalg.cholesky(mass), True)
-
-    def _event_dims(self, clamp: Tensor) -> int:
-        n = self.inverse.shape[-1]  # type: ignore[union-attr]
-        dims, size = 0, 1
-        while size < n:
-            dims += 1
-            size *= clamp.shape[-dims]
-        return max(dims, 1)
-
-
-def _matvec(matrix: Tensor, v: Tensor) -> Tensor:
-    flat = v.flatten(1)
-    if matrix.dim() == 2:
-        return (flat @ matrix.T).reshape(v.shape)
-    rows = flat.reshape(-1, len(matrix), flat.shape[1])  # several replicas of the chains may share their matrices
-    return torch.einsum("cij,rcj->rci", matrix, rows).reshape(v.shape)
 
 
 class Point(NamedTuple):

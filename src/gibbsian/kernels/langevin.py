@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gibbsian.domains import Bounded
-from gibbsian.errors import ArgumentError
+from gibbsian.errors import ArgumentError, check_choice, check_count
 from gibbsian.kernels.base import Info, Kernel, MoveInputs, event_view, masked, positive, schedule_values
 from gibbsian.kernels.integrators import bounce, reflect, stop
 from gibbsian.random import normals
@@ -23,6 +23,13 @@ class Positions(NamedTuple):
     clamp: Tensor | None = None
 
 
+class Bare(Kernel):
+    """Kernels whose state is positions alone."""
+
+    def init(self, energy: Any, x: Tensor, clamp: Tensor | None = None) -> Positions:
+        return Positions(x, clamp)
+
+
 def normal_inputs(x: Tensor, steps: int, generator: torch.Generator) -> Tensor:
     """Standard normals (steps, chains, *event)."""
     z = normals(steps, x.numel(), generator, dtype=x.dtype, device=x.device)
@@ -30,7 +37,7 @@ def normal_inputs(x: Tensor, steps: int, generator: torch.Generator) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Langevin(Kernel):
+class Langevin(Bare):
     """Unadjusted Langevin dynamics (ULA): x ← x + (ε²/2)s(x) + εz.
 
     Cheap, needs only a score, and biased: on N(0, 1) its own law has variance 1/(1 - ε²/4). Use MALA where an
@@ -53,9 +60,6 @@ class Langevin(Kernel):
 
     def __post_init__(self) -> None:
         positive("step_size", self.step_size, "Langevin")
-
-    def init(self, energy: Any, x: Tensor, clamp: Tensor | None = None) -> Positions:
-        return Positions(x, clamp)
 
     def draw(self, energy: Any, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> MoveInputs:
         z = normal_inputs(x, steps, generator)
@@ -80,7 +84,7 @@ class ShortRunInputs(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ShortRunLangevin(Kernel):
+class ShortRunLangevin(Bare):
     """The "Langevin" of deep image models: x ← x + α·clip(s(x), ±c) + τz, with step and noise decoupled.
 
     This is a cold, clipped optimizer and not a sampler of exp(-E): for small α it follows exp(-E/T) at
@@ -121,16 +125,14 @@ class ShortRunLangevin(Kernel):
         positive("noise", self.noise, "ShortRunLangevin", zero=True)
         if self.clip is not None:
             positive("clip", self.clip, "ShortRunLangevin")
-        if self.walls not in {"stop", "bounce"}:
-            raise ArgumentError(f"ShortRunLangevin(walls={self.walls!r}): expected 'stop' or 'bounce'")
+        check_choice(self, "walls", self.walls, ("stop", "bounce"))
         if self.last is not None:
             positive("last", self.last, "ShortRunLangevin")
             if isinstance(self.step_size, Tensor):
                 raise ArgumentError(
                     "ShortRunLangevin(last=...) falls from a number, but step_size is a schedule already"
                 )
-        if isinstance(self.cycle, bool) or not isinstance(self.cycle, int) or self.cycle < 2:
-            raise ArgumentError(f"ShortRunLangevin(cycle={self.cycle!r}): a whole number of steps from 2 on")
+        check_count(self, "cycle", self.cycle, 2)
 
     @property
     def temperature(self) -> float:
@@ -139,24 +141,17 @@ class ShortRunLangevin(Kernel):
         step = last(self.step_size) if self.last is None else self.last
         return float(f"{last(self.noise) ** 2 / (2 * step):.12g}")
 
-    def _steps(self, steps: int, start: int, x: Tensor) -> Tensor:
-        if self.last is None:
-            return schedule_values(self.step_size, steps, start, x, "step_size")
-        k = torch.arange(start, start + steps, dtype=x.dtype, device=x.device).remainder(self.cycle)
-        return self.step_size * (self.last / self.step_size) ** (k / (self.cycle - 1))
-
-    def init(self, energy: Any, x: Tensor, clamp: Tensor | None = None) -> Positions:
-        return Positions(x, clamp)
-
     def schedules(self) -> tuple[Any, ...]:
         return self.step_size, self.noise
 
     def draw(self, energy: Any, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> ShortRunInputs:
-        return ShortRunInputs(
-            normal_inputs(x, steps, generator),
-            self._steps(steps, start, x),
-            schedule_values(self.noise, steps, start, x, "noise"),
-        )
+        if self.last is None:
+            sizes = schedule_values(self.step_size, steps, start, x, "step_size")
+        else:
+            k = torch.arange(start, start + steps, dtype=x.dtype, device=x.device).remainder(self.cycle)
+            sizes = self.step_size * (self.last / self.step_size) ** (k / (self.cycle - 1))
+        noise = schedule_values(self.noise, steps, start, x, "noise")
+        return ShortRunInputs(normal_inputs(x, steps, generator), sizes, noise)
 
     def step(self, energy: Any, state: Positions, inputs: ShortRunInputs) -> tuple[Positions, Info]:
         x, clamp = state

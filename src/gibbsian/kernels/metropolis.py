@@ -19,10 +19,10 @@ from gibbsian.kernels.base import (
     MetropolisInfo,
     MoveInputs,
     WalkState,
+    accept,
     event_view,
     gaussian_inputs,
     masked,
-    metropolis_test,
     positive,
     where_chain,
 )
@@ -71,10 +71,7 @@ class RandomWalk(Kernel):
         if isinstance(energy.domain, Bounded):
             proposal, _ = reflect(proposal, proposal, energy.domain)
         e_new = energy(proposal)
-        log_ratio = e - e_new
-        accepted = metropolis_test(log_ratio, inputs.threshold)
-        state = WalkState(where_chain(accepted, proposal, x), torch.where(accepted, e_new, e), clamp)
-        return state, MetropolisInfo(log_ratio)
+        return accept(state, WalkState(proposal, e_new, clamp), e - e_new, inputs.threshold)
 
 
 class IndependenceState(NamedTuple):
@@ -153,12 +150,7 @@ class Independence(Kernel):
             new = self.proposal.sample_conditional(x, clamp, generator=inputs.draw)  # type: ignore[operator]
         e_new, q_new = energy(new), self.proposal(new)
         e_new = torch.where(energy.domain.contains(new).flatten(1).all(1), e_new, torch.inf)
-        log_ratio = e - e_new + q_new - q
-        accepted = metropolis_test(log_ratio, inputs.threshold)
-        state = IndependenceState(
-            where_chain(accepted, new, x), torch.where(accepted, e_new, e), torch.where(accepted, q_new, q), clamp
-        )
-        return state, MetropolisInfo(log_ratio)
+        return accept(state, IndependenceState(new, e_new, q_new, clamp), e - e_new + q_new - q, inputs.threshold)
 
 
 @dataclass(frozen=True)
@@ -225,6 +217,4 @@ class Metropolis(Kernel):
                     f"log_density returned shape {tuple(correction.shape)}, expected ({len(x)},): one number a chain"
                 )
             log_ratio = torch.where(inside, log_ratio + correction, -torch.inf)
-        accepted = metropolis_test(log_ratio, inputs.threshold)
-        state = WalkState(where_chain(accepted, new, x), torch.where(accepted, e_new, e), clamp)
-        return state, MetropolisInfo(log_ratio)
+        return accept(state, WalkState(new, e_new, clamp), log_ratio, inputs.threshold)

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError
-from gibbsian.kernels.base import ChainState, event_view, masked, positive, schedule_values
+from gibbsian.kernels.base import ChainState, event_view, masked, schedule_values
 from gibbsian.kernels.hmc import DIVERGENCE, Massive
 from gibbsian.kernels.integrators import Metric, Point, leapfrog
-from gibbsian.random import normals
+from gibbsian.kernels.langevin import normal_inputs
 
 BLOCK = 16  # leaves between two looks at whether any chain still grows, which on CUDA waits for the device
 
@@ -236,16 +236,15 @@ class NUTS(Massive):
     draws_in_steps: ClassVar[str] = "NUTS grows trajectories whose length depends on the chains; HMC compiles"
 
     def __post_init__(self) -> None:
-        positive("step_size", self.step_size, "NUTS")
+        super().__post_init__()
         if int(self.max_depth) != self.max_depth or not 1 <= self.max_depth <= 20:
             raise ArgumentError(
                 f"NUTS(max_depth={self.max_depth}): max_depth must be a whole number from 1 to 20; "
                 "a trajectory has up to 2^max_depth leapfrog steps"
             )
-        object.__setattr__(self, "metric", Metric.of(self.mass))
 
     def draw(self, energy: Any, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> NutsInputs:
-        z = normals(steps, x.numel(), generator, dtype=x.dtype, device=x.device).reshape(steps, *x.shape)
+        z = normal_inputs(x, steps, generator)
         sizes = schedule_values(self.step_size, steps, start, x, "step_size")
         # a generator for each step: how much a step draws depends on the longest trajectory, and no chain may
         # shift the numbers of its neighbors' next step
@@ -278,14 +277,8 @@ class NUTS(Massive):
             odds = tree.choice.log_weight - chosen.log_weight
             chosen = chosen.or_else(tree.choice, tree.growing & (u[1].log() < odds))
             depth = depth + tree.growing
-            old = Branch(
-                far.v.flatten(1),
-                metric.velocity(far.v).flatten(1),
-                near.v.flatten(1),
-                metric.velocity(near.v).flatten(1),
-                rho,
-                1 << level,
-            )
+            first_w, last_w = (metric.velocity(p.v).flatten(1) for p in (far, near))
+            old = Branch(far.v.flatten(1), first_w, near.v.flatten(1), last_w, rho, 1 << level)
             whole, straight = join(old, tree.branch, ground.ones)
             near, rho, alive = tree.end, whole.rho, tree.growing & straight
             if level + 1 < self.max_depth and not bool(alive.any()):

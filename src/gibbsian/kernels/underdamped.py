@@ -14,13 +14,12 @@ from gibbsian.errors import CapabilityError
 from gibbsian.kernels.base import (
     Info,
     MetropolisInfo,
+    accept,
     event_view,
     gaussian_inputs,
     masked,
-    metropolis_test,
     positive,
     schedule_values,
-    where_chain,
 )
 from gibbsian.kernels.hmc import DIVERGENCE, Massive
 from gibbsian.kernels.integrators import Metric, Point, leapfrog, reflect
@@ -88,9 +87,8 @@ class UnderdampedLangevin(Massive):
     goal: ClassVar[float | None] = 0.9  # it turns round at every refusal, so it wants few of them
 
     def __post_init__(self) -> None:
-        positive("step_size", self.step_size, "UnderdampedLangevin")
+        super().__post_init__()
         positive("friction", self.friction, "UnderdampedLangevin")
-        object.__setattr__(self, "metric", Metric.of(self.mass))
 
     @property
     def needs_energy(self) -> bool:  # type: ignore[override]
@@ -158,13 +156,6 @@ class UnderdampedLangevin(Massive):
         v = torch.addcmul(noise, c, v)
         end = leapfrog(energy, Point(x, v, e, s), eps, metric, clamp)
         log_ratio = e - end.energy + metric.kinetic_drop(v, end.v)
-        accepted = metropolis_test(log_ratio, threshold)
-        new = KineticState(
-            where_chain(accepted, end.x, x),
-            where_chain(accepted, end.v, -v),  # turned round, or the law would not stay
-            torch.where(accepted, end.energy, e),
-            where_chain(accepted, end.score, s),
-            torch.ones_like(thermal),
-            clamp,
-        )
-        return new, MetropolisInfo(log_ratio, DIVERGENCE)
+        old = state._replace(v=-v, thermal=torch.ones_like(thermal))  # turned round, or the law would not stay
+        new = old._replace(x=end.x, v=end.v, energy=end.energy, score=end.score)
+        return accept(old, new, log_ratio, threshold, DIVERGENCE)
