@@ -9,6 +9,7 @@ triggers a recompilation. Only the chunk is compiled, never the module: checkpoi
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -43,23 +44,17 @@ class EagerSteps:
         return state
 
 
+@dataclass
 class _Chunk:
     """The compiled form of a chunk: made at its first use and then kept for the energy, or the reason why there is none."""
 
-    def __init__(self) -> None:
-        self.fast: Callable[..., Any] | None = None
-        self.failure = ""
-        self.kernel: Kernel | None = None  # keeps the tensors alive whose addresses are captured
+    failure: str = ""
+    fast: Callable[..., Any] | None = None
+    kernel: Kernel | None = None  # keeps the tensors alive whose addresses are captured
 
 
-@weak_cache
-def _chunk(energy: Any, *key: Any) -> _Chunk:
-    return _Chunk()
-
-
-@weak_cache
-def _compiled_step(energy: Any, *key: Any) -> Any:
-    return compiled(one_step)
+_chunk = weak_cache(lambda energy, *key: _Chunk())
+_compiled_step = weak_cache(lambda energy, *key: compiled(one_step))
 
 
 def _signature(kernel: Kernel, state: Any, size: int) -> tuple[Any, ...]:
@@ -87,8 +82,7 @@ class CompiledSteps(EagerSteps):
         self.captured = any(t.is_cuda for t in tensors_of(state))
         self.key = _signature(kernel, state, size)
         if kernel.draws_in_steps:
-            self.chunk = _Chunk()
-            self.chunk.failure = kernel.draws_in_steps
+            self.chunk = _Chunk(kernel.draws_in_steps)
             warnings.warn(f"sampling eagerly, because {self.note}", CompileWarning, stacklevel=3)
         else:
             self.chunk = _chunk(energy, *self.key, *self._addresses())

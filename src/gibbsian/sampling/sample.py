@@ -3,7 +3,7 @@
 x0 → kernel.init → [chunk of K steps] → keep or stream → Trace
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -74,11 +74,7 @@ def sample(
     steps = check_counts(kernel.total_steps(energy) if steps is None else steps, burn_in, thin)
     with torch.no_grad(), explained(energy, x0.last if isinstance(x0, Trace) else x0):
         target = kernel.target(energy)
-        if isinstance(x0, Trace):
-            start = _resume(target, kernel, x0, clamp)
-        else:
-            start = _begin(energy, target, kernel, x0, clamp)
-        kernel, state, x, clamp, done = start
+        kernel, state, x, clamp, done = _start(energy, target, kernel, x0, clamp)
         generator = require_generator(generator, x.device)
         size = chunk_size(kernel, x)
         engine = CompiledSteps(target, kernel, state, size) if compile else EagerSteps(target, kernel)
@@ -112,28 +108,19 @@ def sample(
         )
 
 
-class _Start(NamedTuple):
-    """Where a run begins: the kernel that fits the clamp, its state and positions, and the steps that lie behind."""
-
-    kernel: Kernel
-    state: Any
-    x: Tensor
-    clamp: Tensor | None
-    done: int
-
-
-def _begin(energy: Any, target: Any, kernel: Kernel, x0: Tensor, clamp: Tensor | None) -> _Start:
+def _start(
+    energy: Any, target: Any, kernel: Kernel, x0: "Tensor | Trace", clamp: Tensor | None
+) -> tuple[Kernel, Any, Tensor, Tensor | None, int]:
+    """The kernel that fits the clamp, its state and positions, the clamp, and the steps that lie behind."""
+    if isinstance(x0, Trace):
+        if clamp is not None:
+            raise ArgumentError("a resumed run keeps the clamp of its trace; leave clamp out")
+        check_resumable(x0, kernel, target)
+        kernel = kernel if x0.clamp is None else kernel.clamped(x0.clamp)
+        return kernel, x0.state, x0.last, x0.clamp, x0.steps
     check_start(energy, x0)
     clamp = clamp_mask(clamp, x0, energy.domain)
     kernel = kernel if clamp is None else kernel.clamped(clamp)
     state = kernel.init(target, x0.detach().clone(), clamp)
     check_energies(kernel, state, x0)
-    return _Start(kernel, state, x0, clamp, 0)
-
-
-def _resume(target: Any, kernel: Kernel, trace: Trace, clamp: Tensor | None) -> _Start:
-    if clamp is not None:
-        raise ArgumentError("a resumed run keeps the clamp of its trace; leave clamp out")
-    check_resumable(trace, kernel, target)
-    kernel = kernel if trace.clamp is None else kernel.clamped(trace.clamp)
-    return _Start(kernel, trace.state, trace.last, trace.clamp, trace.steps)
+    return kernel, state, x0, clamp, 0

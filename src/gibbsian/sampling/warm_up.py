@@ -16,7 +16,7 @@ from gibbsian.errors import AdaptationWarning, ArgumentError, CapabilityError, D
 from gibbsian.kernels.base import Kernel
 from gibbsian.progress import progress_bar
 from gibbsian.random import require_generator
-from gibbsian.sampling.checks import check_energies, check_start, clamp_mask
+from gibbsian.sampling.checks import check_energies, check_kernel, check_start, clamp_mask
 from gibbsian.sampling.trace import Trace
 
 
@@ -154,8 +154,8 @@ def warm_up(
     >>> bool(0.7 < trace.acceptance < 0.9), bool(300 < 1 / warmed.kernel.mass[1] < 500)
     (True, True)
     """
+    check_kernel(kernel, energy)
     _check_tuned(kernel)
-    kernel.check(energy)
     if steps < 1 or int(steps) != steps:
         raise ArgumentError(f"steps={steps}: the length of the warm-up must be a whole number from 1 on")
     mass = _which_mass(kernel, mass)
@@ -174,7 +174,8 @@ def warm_up(
                 if edges and edges[0] <= at < edges[-1]:
                     run.learn_mass(last=at + 1 in edges)
                 tick(1, acceptance=acceptance, step=step_size)
-        reached = run.recent_acceptance()
+        later = run.recent[len(run.recent) // 2 :]  # of the steps since the last mass
+        reached = sum(later) / max(1, len(later))
         if abs(reached - target) > 0.2:
             warnings.warn(
                 f"the warm-up of {type(kernel).__name__} ended at acceptance {reached:.2f}, far from its target "
@@ -182,7 +183,7 @@ def warm_up(
                 AdaptationWarning,
                 stacklevel=2,
             )
-        new = run.adapted()
+        new = replace(run.kernel, **{kernel.tuned: math.exp(run.tuner.log_average)})
         trace = Trace(
             samples=None,
             last=run.position,
@@ -196,10 +197,8 @@ def warm_up(
     return WarmUp(new, trace)
 
 
-def _check_tuned(kernel: Any) -> None:
+def _check_tuned(kernel: Kernel) -> None:
     """Refuse a kernel without a step size to adapt, or without an acceptance to adapt it by."""
-    if not isinstance(kernel, Kernel):
-        raise ArgumentError(f"kernel is a {type(kernel).__name__}, expected one of gibbsian.kernels, such as NUTS")
     name, size = type(kernel).__name__, kernel.tuned
     if not kernel.adjusted:
         raise CapabilityError(
@@ -298,15 +297,6 @@ class _Run:
             self.kernel = replace(self.kernel, mass=mass)  # type: ignore[call-arg]
         self._start()
         self._tune(math.exp(self.tuner.log_average))
-
-    def recent_acceptance(self) -> float:
-        """The mean over the later half of the steps since the last mass."""
-        later = self.recent[len(self.recent) // 2 :]
-        return sum(later) / max(1, len(later))
-
-    def adapted(self) -> Kernel:
-        """The kernel with the step size and mass that were found."""
-        return replace(self.kernel, **{self.kernel.tuned: math.exp(self.tuner.log_average)})
 
     def _move(self, unit: Kernel, state: Any, step_size: float, at: int = 0) -> tuple[Any, Any]:
         inputs = unit.draw(self.target, self.position, 1, self.generator, at)
