@@ -80,11 +80,8 @@ def _check_reached(f: Tensor, most: Tensor, least: Tensor, mu: Tensor, eta: Tens
     direction = eta / eta.norm().clamp(min=1e-300)
     price = mu @ direction - slack * direction.abs().sum()
     if bool(beyond.any()) or (bool(eta.any()) and float((f @ direction).max()) <= float(price)):
-        where = (
-            f"feature {int(beyond.int().argmax())} at {float(mu[int(beyond.int().argmax())]):.6g}"
-            if beyond.any()
-            else "η"
-        )
+        first = int(beyond.int().argmax())
+        where = f"feature {first} at {float(mu[first]):.6g}" if beyond.any() else "η"
         raise InfeasibleError(
             f"no state was found on the far side of the moments along {where}, while η has grown to "
             f"{float(eta.abs().max()):.3g}: no law has these moments, or only one with states of probability 0; correct "
@@ -103,16 +100,8 @@ def _judged(
     family: ExponentialFamily, kernel: Kernel, x: Tensor, problem: Problem, steps: int, generator: torch.Generator
 ) -> Solution:
     """A long run at the η that was found: its moments with standard errors, and log Z by annealing."""
-    trace = sample(
-        family,
-        kernel,
-        x,
-        steps=11 * steps,
-        burn_in=steps,
-        thin=max(1, steps // 10),
-        generator=generator,
-        progress=False,
-    )
+    thin = max(1, steps // 10)
+    trace = sample(family, kernel, x, 11 * steps, burn_in=steps, thin=thin, generator=generator, progress=False)
     draws = trace.samples
     f = family.features(draws.flatten(0, 1)).double().unflatten(0, draws.shape[:2])  # type: ignore[union-attr]
     means = f.mean(0)  # one a chain: independent of each other

@@ -197,18 +197,11 @@ def _uniform_share(points: Points, mu: Tensor, slack: float) -> tuple[float, str
     rows = np.hstack([g.T, np.zeros((m, 1))])
     total = np.ones((1, n + 1))
     if slack > 0:
-        answer = linprog(
-            cost,
-            A_ub=np.vstack([rows, -rows]),
-            b_ub=np.concatenate([goal + slack / scale, -goal + slack / scale]),
-            A_eq=total,
-            b_eq=[1.0],
-            bounds=(0, None),
-            method="highs",
-        )
+        limits = np.concatenate([goal + slack / scale, -goal + slack / scale])
+        how = {"A_ub": np.vstack([rows, -rows]), "b_ub": limits, "A_eq": total, "b_eq": [1.0]}
     else:
-        equal, right = np.vstack([rows, total]), np.concatenate([goal, [1.0]])
-        answer = linprog(cost, A_eq=equal, b_eq=right, bounds=(0, None), method="highs")
+        how = {"A_eq": np.vstack([rows, total]), "b_eq": np.concatenate([goal, [1.0]])}
+    answer = linprog(cost, bounds=(0, None), method="highs", **how)
     if answer.status == 2:
         return 0.0, "infeasible"
     return (float(answer.x[-1]) if answer.status == 0 else 1.0), "feasible"

@@ -15,7 +15,7 @@ from gibbsian.energies.exponential import ExponentialFamily
 from gibbsian.errors import ArgumentError, CapabilityError, DataError, EstimateWarning, ShapeError
 from gibbsian.kernels.base import Kernel
 from gibbsian.maxent.chains import solve_by_chains
-from gibbsian.maxent.dual import Problem, Solution, solve
+from gibbsian.maxent.dual import Problem, solve
 from gibbsian.maxent.nodes import MOST_NUMBERS, enumerated, solve_by_quadrature
 
 METHODS = ("exact", "quadrature", "monte carlo")
@@ -114,8 +114,7 @@ def maximum_entropy(
     if method not in METHODS:
         raise ArgumentError(f"method={method!r}: expected one of {', '.join(map(repr, METHODS))}")
     most = iterations if iterations is not None else 60 if method == "monte carlo" else 200
-    problem = Problem(*_checked(moments, start, len(family.eta)), slack, tolerance, most)
-    _check_limits(slack, tolerance)
+    problem = Problem(*_checked(moments, start, len(family.eta), slack, tolerance), slack, tolerance, most)
     with torch.no_grad():
         if method == "monte carlo":
             found = solve_by_chains(family, problem, kernel, chains, steps, generator)
@@ -133,16 +132,23 @@ def maximum_entropy(
             EstimateWarning,
             stacklevel=2,
         )
-    return _result(family, found, problem.mu, slack, method)
+    mu, eta = problem.mu, found.eta
+    return MaximumEntropy(
+        energy=family,
+        residual=found.moments - mu,
+        dual=found.log_z - eta @ mu + slack * eta.abs().sum(),
+        entropy=found.log_z - eta @ found.moments,
+        method=method,
+        **found._asdict(),
+    )
 
 
-def _check_limits(slack: float, tolerance: float) -> None:
+def _checked(
+    moments: Tensor | Sequence[float], start: Tensor | None, features: int, slack: float, tolerance: float
+) -> tuple[Tensor, Tensor]:
+    """μ and the η to start from, one number for each feature."""
     if not slack >= 0 or not tolerance > 0:
         raise ArgumentError(f"slack={slack}, tolerance={tolerance}: slack is zero or more, tolerance positive")
-
-
-def _checked(moments: Tensor | Sequence[float], start: Tensor | None, features: int) -> tuple[Tensor, Tensor]:
-    """μ and the η to start from, one number for each feature."""
     mu = torch.as_tensor(moments, dtype=torch.float64).flatten()
     if len(mu) != features:
         raise ShapeError(f"{len(mu)} moments were given for {features} features; give one for each")
@@ -152,23 +158,6 @@ def _checked(moments: Tensor | Sequence[float], start: Tensor | None, features: 
     if eta.shape != mu.shape:
         raise ShapeError(f"start has shape {tuple(eta.shape)}, expected {tuple(mu.shape)}")
     return mu, eta
-
-
-def _result(family: ExponentialFamily, found: Solution, mu: Tensor, slack: float, method: str) -> MaximumEntropy:
-    eta = found.eta
-    return MaximumEntropy(
-        energy=family,
-        eta=eta,
-        moments=found.moments,
-        residual=found.moments - mu,
-        stderr=found.stderr,
-        dual=found.log_z - eta @ mu + slack * eta.abs().sum(),
-        entropy=found.log_z - eta @ found.moments,
-        log_z=found.log_z,
-        converged=found.converged,
-        iterations=found.iterations,
-        method=method,
-    )
 
 
 def _method(domain: Domain, features: int) -> str:

@@ -2,12 +2,16 @@
 
 from gibbsian.partition.annealed import ais
 from gibbsian.partition.base import LogZ
-from gibbsian.partition.bethe import bethe
-from gibbsian.partition.clamped import clamped_ais
-from gibbsian.partition.conditional import ais_each, conditional_log_likelihood
+from gibbsian.partition.conditional import ais_each, clamped_ais
 from gibbsian.partition.exact import LogZEach, exact, exact_each, exact_log_z
-from gibbsian.partition.likelihood import LogLikelihood, clamped_log_likelihood, log_likelihood
+from gibbsian.partition.likelihood import (
+    LogLikelihood,
+    clamped_log_likelihood,
+    conditional_log_likelihood,
+    log_likelihood,
+)
 from gibbsian.partition.mean_field import mean_field
+from gibbsian.partition.messages import bethe
 from gibbsian.partition.perturb import perturb_and_map
 from gibbsian.partition.probability_flow import FlowLikelihood, flow_log_likelihood
 from gibbsian.partition.quadrature import quadrature

@@ -1,7 +1,4 @@
-"""Annealed importance sampling, and the runner that it shares with its reverse and resampled forms.
-
-w = Π_k p*_{β_k}(x_{k-1}) / p*_{β_{k-1}}(x_{k-1}),   x_k ~ T_{β_k}(· | x_{k-1}),   E[w] = Z / Z₀
-"""
+"""Annealed importance sampling, and the runner that it shares with its reverse and resampled forms."""
 
 import math
 import warnings
@@ -37,7 +34,7 @@ def ais(
 ) -> LogZ:
     """log Z by annealed importance sampling from a base whose log Z is known.
 
-        w = Π_k p*_{β_k}(x_{k-1}) / p*_{β_{k-1}}(x_{k-1}),   log Z ≈ log Z₀ + log mean w
+        w = Π_k p*_{β_k}(x_{k-1}) / p*_{β_{k-1}}(x_{k-1}),   x_k ~ T_{β_k}(· | x_{k-1}),   log Z ≈ log Z₀ + log mean w
 
     Each step weights first and then moves at the new temperature. w is unbiased, so log Z is low on average,
     and an estimate that is high by t nats has probability e^-t at most; it can be far too low, and then its
@@ -156,21 +153,16 @@ def path_from(estimate: LogZ, energy: Energy) -> Path:
     return known["path"]
 
 
-Resampler = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-
-
 def run_path(
     path: Path,
     x: Tensor,
     ladder: Tensor,
     generator: torch.Generator,
     tick: Callable[..., None],
-    resample: Resampler | None = None,
+    resample: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = lambda x, log_w: (x, log_w),
 ) -> tuple[Tensor, Tensor]:
-    """Go along the ladder, up or down: weight each step, then move. The positions and log weights after it.
-
-    `resample` may exchange positions and reset weights after every step.
-    """
+    """Go along the ladder, up or down: weight each step, then move. The positions and log weights after it; `resample`
+    may exchange the first and reset the second after every step."""
     log_w = torch.zeros(len(x), dtype=torch.float64, device=x.device)
     betas = ladder.cpu().unbind()
     shown = 0
@@ -178,8 +170,7 @@ def run_path(
         noise = single(path.noise(x, 1, generator))
         x, increment = path.anneal(x, betas[k - 1], betas[k], noise)
         log_w += increment
-        if resample is not None:
-            x, log_w = resample(x, log_w)
+        x, log_w = resample(x, log_w)
         if k % 50 == 0:
             tick(k - shown)
             shown = k

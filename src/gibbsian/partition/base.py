@@ -1,4 +1,4 @@
-"""The estimate of a log partition function, with what is known about its error."""
+"""The estimate of a log partition function, with what is known about its error, and what estimators ask of models."""
 
 import math
 import weakref
@@ -8,6 +8,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from gibbsian.capabilities import Pairwise, PairwiseModel, require
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DivergenceError
 
@@ -88,6 +89,15 @@ def exactly(value: Tensor, method: str, **diagnostics: Any) -> LogZ:
     return LogZ(value, torch.zeros_like(value), value, value, method, diagnostics)
 
 
+def bounded(
+    value: Tensor, method: str, diagnostics: dict[str, Any], lower: Tensor | None = None, upper: Tensor | None = None
+) -> LogZ:
+    """A log Z whose error nobody knows; a side without a bound is open."""
+    inf = torch.full_like(value, math.inf)
+    lower, upper = -inf if lower is None else lower, inf if upper is None else upper
+    return LogZ(value, torch.full_like(value, math.nan), lower, upper, method, diagnostics)
+
+
 def require_energy(energy: Any) -> Energy:
     """Refuse what is not an energy."""
     if not isinstance(energy, Energy):
@@ -96,6 +106,20 @@ def require_energy(energy: Any) -> Energy:
             "gibbsian.as_energy(function, domain)"
         )
     return energy
+
+
+def pairwise(energy: Energy) -> Pairwise:
+    """All units of a machine, hidden ones too, as {0, 1} units with the same log Z.
+
+    >>> import gibbsian as gb
+    >>> pairwise(gb.models.RBM(3, 2)).weight.shape
+    torch.Size([6])
+    """
+    advice = (
+        "this estimator takes machines of two-valued units with pairwise weights, such as a BoltzmannMachine, an Ising "
+        "model, or an RBM with Bernoulli or Spin units. Use partition.ais or partition.exact"
+    )
+    return require(energy, PairwiseModel, "a pairwise form", advice).pairwise()
 
 
 def refuse_nan(value: Tensor, what: str) -> None:

@@ -1,21 +1,67 @@
-"""One log Z for every input of a conditional machine, and the likelihood of outputs given their inputs.
-
-log p(v | x) = -F(v | x) - log Z(x)
-"""
+"""Annealed importance sampling for every row: over hidden units with the visible ones clamped, and under every input."""
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from gibbsian.capabilities import Annealable, ConditionedModel, require
-from gibbsian.errors import ArgumentError, CapabilityError, ShapeError
+from gibbsian.capabilities import Annealable, ClampedModel, ConditionedModel, Path, require
+from gibbsian.errors import ArgumentError, CapabilityError
 from gibbsian.partition.annealed import ladder_of, run_path
 from gibbsian.partition.base import refuse_nan, require_energy
-from gibbsian.partition.exact import LogZEach, exact_each, require_inputs
-from gibbsian.partition.likelihood import LogLikelihood, likelihood_of
+from gibbsian.partition.exact import LogZEach, require_inputs
 from gibbsian.progress import progress_bar
 from gibbsian.random import require_generator
+
+
+class Clamped(NamedTuple):
+    """log Σ_h exp(-E(v, h)) of every row, with the standard error of each by the delta method."""
+
+    value: Tensor
+    stderr: Tensor
+
+
+def clamped_ais(
+    machine: ClampedModel,
+    v: Tensor,
+    chains: int = 20,
+    betas: "int | Tensor" = 200,
+    *,
+    generator: torch.Generator | None = None,
+    progress: bool | None = None,
+) -> Clamped:
+    """log Σ_h exp(-E(v, h)) of a machine with many hidden units, by AIS over h with v clamped.
+
+        w = Π exp(-(β_k - β_{k-1}) E(v, h_{k-1})),   log Σ_h exp(-E(v, h)) ≈ M log 2 + log mean w
+
+    Low on average, so a likelihood made with it errs on the safe side (as far as log Z does not flatter it).
+    Where the machine can sum its hidden units its own free energy is exact and cheaper.
+
+    Args:
+        machine: with hidden units that can be annealed (`hidden_path`), such as a BoltzmannMachine.
+        v: visible states `(batch, n)`.
+        chains: runs for every row.
+        betas: number of temperatures, or a tensor that rises from 0 to 1.
+        generator: the source of all randomness; required.
+        progress: show a progress bar; by default on a terminal.
+
+    >>> import gibbsian as gb
+    >>> g = torch.Generator().manual_seed(0)
+    >>> machine = gb.models.BoltzmannMachine(4, hidden=3)
+    >>> v = torch.tensor([[0.0, 1.0, 1.0, 0.0]])
+    >>> out = clamped_ais(machine, v, generator=g)
+    >>> bool((out.value + machine(v)).abs() < 0.01)
+    True
+    """
+    path_of = require(machine, ClampedModel, "clamped_ais", "use -energy(v), which is exact").hidden_path
+    generator = require_generator(generator, v.device)
+    require_energy(machine).domain.check(v, "v")
+    if chains < 2:
+        raise ArgumentError(f"chains={chains}: at least two runs for every row are needed for an error bar")
+    path = path_of(v.repeat_interleave(chains, 0))
+    mean, error = _log_means(path, (len(v), chains), 1, betas, "clamped AIS", generator, progress)
+    return Clamped(path.log_z0() + mean, error)
 
 
 def ais_each(
@@ -34,57 +80,37 @@ def ais_each(
     Args:
         machine: a conditional machine under its inputs.
         chains: runs for every input.
-        betas: number of temperatures, or a tensor that rises from 0 to 1.
-        generator: the source of all randomness; required.
-        progress: show a progress bar; by default on a terminal.
+        betas, generator, progress: as in `clamped_ais`.
     """
     machine = require_inputs(machine)
     generator = require_generator(generator, machine.inputs().device)
     if chains < 2:
         raise ArgumentError(f"chains={chains}: at least two runs for every input are needed for an error bar")
-    n, ladder = len(machine.inputs()), ladder_of(betas)
+    n = len(machine.inputs())
     path = require(machine.repeated(chains), Annealable, "ais_each", "use partition.exact_each").path()
     if path is None:
         raise CapabilityError(f"{type(machine).__name__} has no path for its units; use partition.exact_each")
-    start = path.sample(n * chains, generator=generator)
-    with progress_bar(len(ladder) - 1, "AIS for every input", progress) as tick:
-        _, log_w = run_path(path, start, ladder, generator, tick)
-    log_w = log_w.reshape(chains, n)
-    mean = torch.logsumexp(log_w, 0) - math.log(chains)
-    error = torch.exp(log_w - mean).std(0) / math.sqrt(chains)
+    mean, error = _log_means(path, (chains, n), 0, betas, "AIS for every input", generator, progress)
     value = path.log_z0().double().expand(n * chains)[:n] + mean.double()
     refuse_nan(value, "the AIS estimate of log Z(x)")
     return LogZEach(value, error.double(), "AIS")
 
 
-def conditional_log_likelihood(
-    machine: ConditionedModel, v: Tensor, log_z: "LogZEach | Tensor | None" = None
-) -> LogLikelihood:
-    """The mean of log p(v | x) over rows, row i of v under input i.
-
-    Errors of log Z(x) are independent between inputs, so they are part of the spread over the rows.
-
-    Args:
-        machine: a conditional machine or energy under its inputs, one for each row of v.
-        v: what was observed, `(rows, *event)`.
-        log_z: from `ais_each` or `exact_each`, or one number a row; exact sums where it is left out.
-
-    >>> import gibbsian as gb
-    >>> g = torch.Generator().manual_seed(0)
-    >>> model = gb.models.TemporalRBM(visible=4, hidden=3, order=1)
-    >>> past, v = torch.zeros(5, 1, 4), torch.ones(5, 4)
-    >>> round(float(conditional_log_likelihood(model.given(past), v).value), 1)  # nearly uniform: -4 log 2
-    -2.8
-    """
-    energy, inputs = require_energy(machine), len(require_inputs(machine).inputs())
-    energy.domain.check(v, "v")
-    if len(v) != inputs:
-        raise ShapeError(f"{inputs} inputs met {len(v)} rows; give one input for each row")
-    with torch.no_grad():
-        if log_z is None:
-            log_z = exact_each(machine)
-        method = log_z.method if isinstance(log_z, LogZEach) else "given"
-        value = log_z.value if isinstance(log_z, LogZEach) else log_z
-        if value.shape != (len(v),):
-            raise ShapeError(f"log_z has shape {tuple(value.shape)}, expected ({len(v)},): one number a row")
-        return likelihood_of(-energy(v).double() - value.to(v.device), None, f"{method} for every input")
+def _log_means(
+    path: Path,
+    shape: tuple[int, int],
+    dim: int,
+    betas: "int | Tensor",
+    title: str,
+    generator: torch.Generator,
+    progress: bool | None,
+) -> tuple[Tensor, Tensor]:
+    """The log of the mean weight along one axis of runs that are laid out in a shape, and its standard error."""
+    ladder = ladder_of(betas)
+    start = path.sample(shape[0] * shape[1], generator=generator)
+    with progress_bar(len(ladder) - 1, title, progress) as tick:
+        _, log_w = run_path(path, start, ladder, generator, tick)
+    log_w = log_w.reshape(shape)
+    mean = torch.logsumexp(log_w, dim, keepdim=True) - math.log(shape[dim])
+    error = torch.exp(log_w - mean).std(dim) / math.sqrt(shape[dim])
+    return mean.squeeze(dim), error

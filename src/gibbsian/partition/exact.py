@@ -1,7 +1,4 @@
-"""Exact partition functions: streamed sums over all states.
-
-log Z = log Σ_x exp(-E(x))
-"""
+"""Exact partition functions: streamed sums over all states."""
 
 import math
 import time

@@ -1,7 +1,4 @@
-"""Likelihood of held-out data, with an interval that knows about both the data and log Z.
-
-log p(x) = -E(x) - log Z
-"""
+"""Likelihood of held-out data, with an interval that knows about both the data and log Z."""
 
 import math
 from dataclasses import dataclass, replace
@@ -13,11 +10,11 @@ from torch import Tensor
 from gibbsian.capabilities import BoundedModel, ClampedModel, ConditionedModel, DocumentModel, require
 from gibbsian.domains import Bounded, Counts, Real
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, CapabilityError, DomainError
+from gibbsian.errors import ArgumentError, CapabilityError, DomainError, ShapeError
 from gibbsian.partition.annealed import ais
 from gibbsian.partition.base import LogZ, exactly, refuse_nan, require_energy
-from gibbsian.partition.clamped import clamped_ais
-from gibbsian.partition.exact import exact, exact_each
+from gibbsian.partition.conditional import clamped_ais
+from gibbsian.partition.exact import LogZEach, exact, exact_each, require_inputs
 from gibbsian.partition.quadrature import quadrature
 
 _BLOCK = 1 << 14  # rows evaluated at a time
@@ -193,10 +190,8 @@ def likelihood_of(per_sample: Tensor, log_z: LogZ | None, method: str) -> LogLik
     n = len(per_sample)
     value = per_sample.mean()
     spread = per_sample.std() / math.sqrt(n) if n > 1 else torch.full_like(value, math.nan)
-    zero = torch.zeros_like(value)
-    z_error = zero if log_z is None else log_z.stderr.to(value)
-    below = zero if log_z is None else (log_z.upper - log_z.value).to(value)
-    above = zero if log_z is None else (log_z.value - log_z.lower).to(value)
+    known = exactly(torch.zeros_like(value), "") if log_z is None else log_z
+    z_error, below, above = (t.to(value) for t in (known.stderr, known.upper - known.value, known.value - known.lower))
     return LogLikelihood(
         value=value,
         stderr=torch.hypot(spread, z_error),
@@ -242,3 +237,36 @@ def clamped_log_likelihood(
     free = clamped_ais(machine, v, chains, betas, generator=generator, progress=progress)
     known = log_z_for(require_energy(machine), v, log_z, generator)
     return likelihood_of(free.value - known.value.to(free.value), known, f"clamped AIS, {known.method}")
+
+
+def conditional_log_likelihood(
+    machine: ConditionedModel, v: Tensor, log_z: "LogZEach | Tensor | None" = None
+) -> LogLikelihood:
+    """The mean of log p(v | x) over rows, row i of v under input i.
+
+    Errors of log Z(x) are independent between inputs, so they are part of the spread over the rows.
+
+    Args:
+        machine: a conditional machine or energy under its inputs, one for each row of v.
+        v: what was observed, `(rows, *event)`.
+        log_z: from `ais_each` or `exact_each`, or one number a row; exact sums where it is left out.
+
+    >>> import gibbsian as gb
+    >>> g = torch.Generator().manual_seed(0)
+    >>> model = gb.models.TemporalRBM(visible=4, hidden=3, order=1)
+    >>> past, v = torch.zeros(5, 1, 4), torch.ones(5, 4)
+    >>> round(float(conditional_log_likelihood(model.given(past), v).value), 1)  # nearly uniform: -4 log 2
+    -2.8
+    """
+    energy, inputs = require_energy(machine), len(require_inputs(machine).inputs())
+    energy.domain.check(v, "v")
+    if len(v) != inputs:
+        raise ShapeError(f"{inputs} inputs met {len(v)} rows; give one input for each row")
+    with torch.no_grad():
+        if log_z is None:
+            log_z = exact_each(machine)
+        method = log_z.method if isinstance(log_z, LogZEach) else "given"
+        value = log_z.value if isinstance(log_z, LogZEach) else log_z
+        if value.shape != (len(v),):
+            raise ShapeError(f"log_z has shape {tuple(value.shape)}, expected ({len(v)},): one number a row")
+        return likelihood_of(-energy(v).double() - value.to(v.device), None, f"{method} for every input")

@@ -1,9 +1,4 @@
-"""The mean-field bound: the best lower bound that independent units give.
-
-log Z ≥ ½ mᵀWm + b·m + Σᵢ H(mᵢ)   for any m in [0, 1]^n
-"""
-
-import math
+"""The mean-field bound: the best lower bound that independent units give."""
 
 import torch
 from torch import Tensor
@@ -11,8 +6,7 @@ from torch import Tensor
 from gibbsian.capabilities import Pairwise
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError
-from gibbsian.partition.base import LogZ
-from gibbsian.partition.pairwise import pairwise
+from gibbsian.partition.base import LogZ, bounded, pairwise
 from gibbsian.random import stream
 
 
@@ -75,16 +69,12 @@ def mean_field(
     best = int(bound.argmax())
     value = bound[best]
     diagnostics = {"means": m[best], "converged": converged, "steps": done, "restarts": bound}
-    nan, inf = torch.full_like(value, math.nan), torch.full_like(value, math.inf)
-    return LogZ(value, nan, value, inf, "mean field", diagnostics).of(energy)
+    return bounded(value, "mean field", diagnostics, lower=value).of(energy)
 
 
 def _blocks(graph: Pairwise) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """Units in groups without inner edges, each with the edges that lead into it.
-
-    A group is (units, sources, targets as positions in the group, weights), found by greedy coloring. Updating one at
-    once is coordinate ascent, so the bound never falls.
-    """
+    """Units in groups without inner edges, so that updating one at once is coordinate ascent; each with the edges that
+    lead into it: (units, sources, targets as positions in the group, weights)."""
     source, target, weight, _ = graph.directed()
     color = _greedy_colors(graph)
     groups = []

@@ -1,7 +1,4 @@
-"""Perturb-and-MAP: bounds on log Z from maxima under Gumbel noise.
-
-E max_x [-E(x) + (1/n) Σᵢ γᵢ(xᵢ)] ≤ log Z ≤ E max_x [-E(x) + Σᵢ γᵢ(xᵢ)],   γ zero-mean Gumbel
-"""
+"""Perturb-and-MAP: bounds on log Z from maxima under Gumbel noise."""
 
 import math
 
@@ -12,9 +9,9 @@ from gibbsian.capabilities import PairwiseModel
 from gibbsian.domains import Binary, Categorical, Discrete, Spin
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError
-from gibbsian.partition.base import LogZ, refuse_nan, require_energy
+from gibbsian.kernels.gibbs import site_count
+from gibbsian.partition.base import LogZ, pairwise, refuse_nan, require_energy
 from gibbsian.partition.maximize import attractive_flips, max_flow
-from gibbsian.partition.pairwise import pairwise
 from gibbsian.placement import placement
 from gibbsian.random import require_generator
 
@@ -71,10 +68,8 @@ def perturb_and_map(
         maxima = _full(energy, samples, generator, rows)
         value = maxima.mean()
         stderr = torch.full_like(value, math.pi / math.sqrt(6 * samples))  # of a Gumbel law
-        diagnostics = {"maxima": maxima, "solver": solver}
-        return LogZ(
-            value, stderr, value - 3 * stderr, value + 3 * stderr, "perturb-and-MAP, full order", diagnostics
-        ).of(energy)
+        method, diagnostics = "perturb-and-MAP, full order", {"maxima": maxima, "solver": solver}
+        return LogZ(value, stderr, value - 3 * stderr, value + 3 * stderr, method, diagnostics).of(energy)
     if solver == "enumerate":
         maxima, scaled, units = _enumerated(energy, samples, generator, rows)
     else:
@@ -114,8 +109,7 @@ def _enumerated(energy: Energy, samples: int, generator: torch.Generator, rows: 
     if not isinstance(domain, Binary | Spin | Categorical):
         raise CapabilityError(f"perturb-and-MAP knows {{0, 1}}, ±1 and categorical units, not {domain}")
     dtype, device = placement(energy)
-    classes = domain.classes if isinstance(domain, Categorical) else 2
-    units = domain.numel // classes if isinstance(domain, Categorical) else domain.numel
+    classes, units = (domain.classes if isinstance(domain, Categorical) else 2), site_count(domain)
     noise = gumbels((samples, units, classes), generator)
     best = torch.full((2, samples), -math.inf, dtype=torch.float64, device=device)
     with torch.no_grad():

@@ -7,7 +7,7 @@ The flow carries p ∗ N(0, σ²I) from level to level; at the largest it is a G
 
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -108,22 +108,18 @@ def flow_log_likelihood(
     log_z = log_z_of(end, "the law at the largest noise level")
     parts = []
     for rows in x.split(batch_size):
-        v = _probes(rows, probes, drawn)
+        v = None if drawn is None else random_directions("rademacher", probes, rows, drawn)
         parts.append(_converged(family, rows.detach(), v, end, log_z, steps, max_steps, tolerance))
-    values, errors = torch.cat([p[0] for p in parts], 1), torch.cat([p[1] for p in parts])
-    used = max(p[2] for p in parts)
-    _warn_above(errors, tolerance, used)
-    return _found(values, errors, used, kind)
-
-
-def _warn_above(errors: Tensor, tolerance: float, steps: int) -> None:
+    found, missed, steps_used = zip(*parts, strict=True)
+    values, errors, used = torch.cat(found, 1), torch.cat(missed), max(steps_used)
     if float(errors.mean()) > tolerance:
         warnings.warn(
-            f"the flow changed by {float(errors.mean()):.2g} nats a row when {steps // 2} steps were halved, above the "
+            f"the flow changed by {float(errors.mean()):.2g} nats a row when {used // 2} steps were halved, above the "
             f"tolerance of {tolerance:g}; raise max_steps",
             EstimateWarning,
-            stacklevel=3,
+            stacklevel=2,
         )
+    return _found(values, errors, used, kind)
 
 
 def _divergence(asked: str | None, numel: int) -> str:
@@ -139,22 +135,11 @@ def _found(values: Tensor, errors: Tensor, steps: int, kind: str) -> FlowLikelih
     found = likelihood_of(values.mean(0), None, f"probability flow, {kind} divergence")
     spread = values.std(0) / math.sqrt(len(values)) if len(values) > 1 else torch.full_like(errors, math.nan)
     solver = errors.mean()
-    known = {name: getattr(found, name) for name in ("value", "data_stderr", "log_z_stderr", "per_sample", "log_z")}
-    return FlowLikelihood(
-        **known,
-        method=found.method,
-        stderr=torch.hypot(found.stderr, solver),
-        lower=found.lower - solver,
-        upper=found.upper + solver,
-        solver_error=errors,
-        trace_stderr=torch.zeros_like(errors) if kind == "exact" else spread,
-        steps=steps,
+    found = replace(
+        found, stderr=torch.hypot(found.stderr, solver), lower=found.lower - solver, upper=found.upper + solver
     )
-
-
-def _probes(x: Tensor, probes: int, generator: torch.Generator | None) -> Tensor | None:
-    """Random directions of the divergence; None for the exact one."""
-    return None if generator is None else random_directions("rademacher", probes, x, generator)
+    spread = torch.zeros_like(errors) if kind == "exact" else spread
+    return FlowLikelihood(**vars(found), solver_error=errors, trace_stderr=spread, steps=steps)
 
 
 def _gaussian(family: Any, data: Tensor | None, x: Tensor) -> Gaussian:

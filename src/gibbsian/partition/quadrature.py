@@ -160,9 +160,8 @@ def _find_modes(density: _LogDensity, n: int, reach: float) -> tuple[Tensor, Ten
     peaks = peaks[f[peaks].argsort(descending=True)[:_MODES]]
     x, f = x[peaks], f[peaks]
     step = 2 * reach / (n - 1) * torch.sqrt(1 + x.square()).amax(1)
-    directions = torch.cat(
-        [torch.eye(d, dtype=torch.float64, device=device), -torch.eye(d, dtype=torch.float64, device=device)]
-    )
+    axes = torch.eye(d, dtype=torch.float64, device=device)
+    directions = torch.cat([axes, -axes])
     for _ in range(300):
         trial = x[:, None] + step[:, None, None] * directions
         best, which = density.probe(trial.reshape(-1, d)).reshape(-1, 2 * d).max(1)
@@ -176,7 +175,7 @@ def _find_modes(density: _LogDensity, n: int, reach: float) -> tuple[Tensor, Ten
             break
     width = torch.full_like(x, 1e-9) * (1e-6 + x.abs().amax(1, keepdim=True))
     for _ in range(100):
-        fall = f[:, None] - density.probe((x[:, None] + width[:, None] * directions[:d]).reshape(-1, d)).reshape(-1, d)
+        fall = f[:, None] - density.probe((x[:, None] + width[:, None] * axes).reshape(-1, d)).reshape(-1, d)
         width = torch.where(fall < 1, 1.5 * width, width)
     return x, f, width
 

@@ -1,7 +1,4 @@
-"""Reverse annealed importance sampling: log Z from above, bounds from both sides, and a conservative likelihood.
-
-w' = Π_k p*_{β_{k-1}}(x_k) / p*_{β_k}(x_k)   from x ~ p down to the base,   E[w'] = Z₀ / Z
-"""
+"""Reverse annealed importance sampling: log Z from above, bounds from both sides, and a conservative likelihood."""
 
 import math
 import warnings
@@ -104,12 +101,9 @@ def bounds(forward: LogZ, reverse: LogZ) -> LogZ:
             EstimateWarning,
             stacklevel=2,
         )
-    same = forward.method == "AIS" and forward.diagnostics["path"] is reverse.diagnostics["path"]
-    same = same and torch.equal(forward.diagnostics["betas"], reverse.diagnostics["betas"])
-    if same:
-        value = _acceptance_ratio(forward.diagnostics["log_weights"], -reverse.diagnostics["log_weights"])
-    else:
-        value = (forward.value + reverse.value) / 2
+    value, up, down = (forward.value + reverse.value) / 2, forward.diagnostics, reverse.diagnostics
+    if forward.method == "AIS" and up["path"] is down["path"] and torch.equal(up["betas"], down["betas"]):
+        value = _acceptance_ratio(up["log_weights"], -down["log_weights"])
     stderr = torch.clamp((reverse.value - forward.value).abs() / 2, min=error / 2)
     diagnostics = {"gap": gap, "forward": forward, "reverse": reverse}
     upper = torch.maximum(reverse.upper, forward.lower)

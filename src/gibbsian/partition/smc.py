@@ -1,7 +1,4 @@
-"""Sequential Monte Carlo: annealed importance sampling with resampling, for log Z.
-
-Ẑ = Z₀ Π (mean weight between resamplings),   E[Ẑ] = Z
-"""
+"""Sequential Monte Carlo: annealed importance sampling with resampling, for log Z."""
 
 import math
 from dataclasses import replace

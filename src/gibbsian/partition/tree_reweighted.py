@@ -23,9 +23,8 @@ from torch.nn.functional import softplus
 from gibbsian.capabilities import Pairwise
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, EstimateWarning
-from gibbsian.partition.base import LogZ
+from gibbsian.partition.base import LogZ, bounded, pairwise
 from gibbsian.partition.messages import Beliefs, propagate
-from gibbsian.partition.pairwise import pairwise
 
 
 def tree_reweighted(
@@ -104,8 +103,7 @@ def tree_reweighted(
         "steps": used,
         "means": out.means,
     }
-    inf, nan = torch.full_like(value, math.inf), torch.full_like(value, math.nan)
-    return LogZ(value, nan, -inf, value, "tree-reweighted", diagnostics).of(energy)
+    return bounded(value, "tree-reweighted", diagnostics, upper=value).of(energy)
 
 
 def _undirected(shares: Tensor) -> Tensor:

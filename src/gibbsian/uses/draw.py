@@ -70,17 +70,8 @@ def draw(
     >>> draw_with_trace(gb.models.RBM(6, 3), 20, steps=100, generator=g).how
     'Gibbs, 100 steps'
     """
-    return draw_with_trace(
-        model,
-        n,
-        generator=generator,
-        steps=steps,
-        kernel=kernel,
-        start=start,
-        clamp=clamp,
-        label=label,
-        progress=progress,
-    ).x
+    how: dict[str, Any] = {"steps": steps, "kernel": kernel, "start": start, "clamp": clamp, "label": label}
+    return draw_with_trace(model, n, **how, generator=generator, progress=progress).x
 
 
 def draw_with_trace(
@@ -106,7 +97,9 @@ def draw_with_trace(
     """
     _check(model, n, steps, start, clamp)
     require_generator(generator, placement(model)[1])
-    start = None if start is None else _rows(start, n, model)
+    if start is not None:  # n rows, gone through again where there are fewer
+        dtype, device = placement(model)
+        start = start.to(device, dtype)[torch.arange(n, device=device) % len(start)]
     if kernel is None and isinstance(model, DrawableModel):
         with torch.no_grad():
             x = model.draw(n, steps=steps, start=start, clamp=clamp, label=label, generator=generator)
@@ -117,34 +110,8 @@ def draw_with_trace(
     if kernel is None and clamp is None and isinstance(model, Sampleable):
         with torch.no_grad(), suppress(CapabilityError):  # only some members of its class can
             return Drawn(model.sample(n, generator=generator), None, "exact draws")
-    chosen, tune = (kernel, False) if kernel is not None else _chosen(model, objective)
-    start = _starts(model, chosen, n, start, generator)
-    return _by_chains(model, chosen, start, steps, clamp, generator, tune=tune, keep=keep, progress=progress)
-
-
-def _rows(start: Tensor, n: int, model: Any) -> Tensor:
-    """n rows, gone through again where there are fewer."""
-    dtype, device = placement(model)
-    return start.to(device, dtype)[torch.arange(n, device=device) % len(start)]
-
-
-def _chosen(model: Any, objective: Objective | None) -> tuple[Kernel, bool]:
-    """A kernel that suits the model, and whether it is one that nobody has tuned yet."""
-    kernel = suitable_kernel(model, objective)
-    return kernel, isinstance(kernel, HMC) and not _kernels(objective)
-
-
-def _kernels(objective: Objective | None) -> tuple[Kernel, ...]:
-    return () if objective is None else objective.kernels()
-
-
-def _starts(model: Any, kernel: Kernel, n: int, start: Tensor | None, generator: torch.Generator) -> Tensor:
-    """Where chains begin: as said, else at reference draws of the domain, as wide as the widest noise where a kernel walks
-    down its levels."""
-    if start is not None:
-        return start
-    x = model.domain.sample(n, generator=generator, dtype=placement(model)[0])
-    return x * float(model.noise_levels()[0]) if isinstance(kernel, AnnealedLangevin) else x
+    how: dict[str, Any] = {"clamp": clamp, "generator": generator, "progress": progress}
+    return _by_chains(model, n, kernel, objective, start, steps, keep, **how)
 
 
 def _check(model: Any, n: int, steps: int, start: Tensor | None, clamp: Tensor | None) -> None:
@@ -162,27 +129,34 @@ def _check(model: Any, n: int, steps: int, start: Tensor | None, clamp: Tensor |
 
 def _by_chains(
     model: Any,
-    kernel: Kernel,
-    start: Tensor,
+    n: int,
+    kernel: Kernel | None,
+    objective: Objective | None,
+    start: Any,
     steps: int,
-    clamp: Tensor | None,
-    generator: torch.Generator,
-    *,
-    tune: bool,
     keep: bool,
-    progress: bool | None,
+    **how: Any,
 ) -> Drawn:
+    tune = False
+    if kernel is None:
+        kernel = suitable_kernel(model, objective)
+        tune = isinstance(kernel, HMC) and not _kernels(objective)  # nobody has tuned it yet
+    if start is None:
+        start = model.domain.sample(n, generator=how["generator"], dtype=placement(model)[0])
+        if isinstance(kernel, AnnealedLangevin):  # as wide as the widest noise
+            start = start * float(model.noise_levels()[0])
     total = kernel.total_steps(model) or steps
-    common: dict[str, Any] = {"generator": generator, "progress": progress}
-    first: Tensor | Trace = start
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # divergent chains and warm-ups are shown in the diagnostics
         if tune:
-            warmed = warm_up(model, kernel, start, max(50, steps // 2), clamp=clamp, **common)
-            kernel, first, clamp = warmed.kernel, warmed.trace, None
-        burn_in = total // 2 if keep else total - 1
-        trace = sample(model, kernel, first, total, burn_in=burn_in, keep=keep, clamp=clamp, **common)
+            kernel, start = warm_up(model, kernel, start, max(50, steps // 2), **how)
+            how["clamp"] = None  # the trace keeps it
+        trace = sample(model, kernel, start, total, burn_in=total // 2 if keep else total - 1, keep=keep, **how)
     return Drawn(trace.last, trace, f"{type(kernel).__name__}, {total} steps")
+
+
+def _kernels(objective: Objective | None) -> tuple[Kernel, ...]:
+    return () if objective is None else objective.kernels()
 
 
 def suitable_kernel(model: Any, objective: Objective | None = None) -> Kernel:

@@ -12,7 +12,7 @@ from torch import Tensor
 from gibbsian.domains import Bounded, Box, Categorical, Discrete, Domain
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DivergenceError, DomainError
-from gibbsian.kernels.base import masked
+from gibbsian.kernels.base import event_view, masked, where_chain
 from gibbsian.sampling.checks import check_start, clamp_mask
 
 CONTINUOUS, DISCRETE = ("lbfgs", "gradient"), ("icm", "beam", "enumerate")
@@ -134,13 +134,9 @@ def _coordinates(domain: Domain, x0: Tensor) -> tuple[Callable[[Tensor], Tensor]
         return (lambda u: u), (lambda u: torch.ones_like(u)), x0
     low, high = domain.bounds(x0)
     if isinstance(domain, Box):
-        inside = ((x0 - low) / (high - low)).clamp(1e-3, 1 - 1e-3)
         wide = high - low
-        return (
-            lambda u: low + wide * torch.sigmoid(u),
-            lambda u: wide * torch.sigmoid(u) * torch.sigmoid(-u),
-            torch.logit(inside),
-        )
+        start = torch.logit(((x0 - low) / wide).clamp(1e-3, 1 - 1e-3))
+        return lambda u: low + wide * u.sigmoid(), lambda u: wide * u.sigmoid() * (-u).sigmoid(), start
     start = x0.clamp(min=1e-3)
     return torch.nn.functional.softplus, torch.sigmoid, start + torch.log(-torch.expm1(-start))
 
@@ -150,13 +146,12 @@ def _descent(energy: Any, x0: Tensor, clamp: Tensor, steps: int, tolerance: floa
     domain, x = energy.domain, x0
     e, s = energy.energy_and_score(x)
     scale = 1 + float(masked(s, clamp).abs().max())
-    view = (-1, *[1] * (x.dim() - 1))
     step = torch.full_like(e, 0.1) / scale
     for _ in range(steps):
-        y = domain.within_walls(x + step.reshape(view) * masked(s, clamp))
+        y = domain.within_walls(x + event_view(step, x) * masked(s, clamp))
         e_new, s_new = energy.energy_and_score(y)
         better = e_new < e
-        x, s = (torch.where(better.reshape(view), new, old) for new, old in ((y, x), (s_new, s)))
+        x, s = where_chain(better, y, x), where_chain(better, s_new, s)
         e, step = torch.where(better, e_new, e), torch.where(better, 1.5 * step, 0.5 * step)
     pull = masked(s, clamp)
     if isinstance(domain, Bounded):  # at a wall only a pull to the inside counts
@@ -236,6 +231,6 @@ def _enumerate(energy: Any, x0: Tensor, clamp: Tensor) -> Minimum:
         e = energy(every.reshape(-1, *x0.shape[1:])).reshape(len(states), -1)
         e, which = torch.where(allowed, e, torch.inf).min(0)
         better = e < best
-        found = torch.where(better.reshape(-1, *[1] * (x0.dim() - 1)), states[which], found)
+        found = where_chain(better, states[which], found)
         best = torch.where(better, e, best)
     return Minimum(found, best, torch.ones_like(best, dtype=torch.bool))

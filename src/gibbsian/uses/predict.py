@@ -12,7 +12,7 @@ from gibbsian.errors import ArgumentError, CapabilityError
 from gibbsian.kernels.base import Kernel
 from gibbsian.random import require_generator
 from gibbsian.sampling.sample import sample
-from gibbsian.uses.minimize import Minimum, minimize
+from gibbsian.uses.minimize import minimize
 
 
 @runtime_checkable
@@ -88,17 +88,13 @@ def predict(
     if starts < 1:
         raise ArgumentError(f"starts={starts}: at least one search is needed")
     y0 = domain.sample(starts * len(x), generator=generator, dtype=dtype)
-    return _best(minimize(member, y0, method=method, steps=steps, width=width), len(x))
+    found = minimize(member, y0, method=method, steps=steps, width=width)
+    best = found.energy.reshape(-1, len(x)).argmin(0)
+    return found.x.reshape(-1, len(x), *domain.shape)[best, torch.arange(len(x), device=best.device)]
 
 
 def _enumerated(domain: Discrete, method: str | None) -> bool:
     return method == "enumerate" or (method is None and domain.size <= 1 << 12)
-
-
-def _best(found: Minimum, n: int) -> Tensor:
-    """The best of several searches for each of n inputs."""
-    best = found.energy.reshape(-1, n).argmin(0)
-    return found.x.reshape(-1, n, *found.x.shape[1:])[best, torch.arange(n, device=best.device)]
 
 
 def predict_interval(

@@ -10,6 +10,7 @@ from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError
 from gibbsian.kernels.base import Kernel
 from gibbsian.kernels.gibbs import Gibbs
+from gibbsian.progress import progress_bar
 from gibbsian.random import require_generator
 from gibbsian.sampling.sample import sample
 from gibbsian.sampling.trace import Trace
@@ -63,9 +64,7 @@ def denoise(
     prior.domain.check_shape(observation, "observation")
     posterior = Observed(_scaled(prior, strength), observation, sigma)
     start = prior.domain.within_walls(observation)
-    if method == "mode":
-        return Restored(minimize(posterior, start, steps=steps).x, None)
-    return _mean(posterior, start, None, method, kernel, steps, burn_in, chains, generator, progress)
+    return _restored(posterior, start, None, method, kernel, steps, burn_in, chains, generator, progress)
 
 
 def inpaint(
@@ -98,9 +97,7 @@ def inpaint(
     """
     prior.domain.check(observation, "observation")
     target = _scaled(prior, strength)
-    if method == "mode":
-        return Restored(minimize(target, observation, clamp=clamp, steps=steps).x, None)
-    return _mean(target, observation, clamp, method, kernel, steps, burn_in, chains, generator, progress)
+    return _restored(target, observation, clamp, method, kernel, steps, burn_in, chains, generator, progress)
 
 
 def _scaled(prior: Energy, strength: float) -> Energy:
@@ -109,7 +106,7 @@ def _scaled(prior: Energy, strength: float) -> Energy:
     return prior if strength == 1 else prior.tempered(torch.tensor(float(strength)))
 
 
-def _mean(
+def _restored(
     target: Energy,
     start: Tensor,
     clamp: Tensor | None,
@@ -121,34 +118,27 @@ def _mean(
     generator: torch.Generator | None,
     progress: bool | None,
 ) -> Restored:
+    if method == "mode":
+        return Restored(minimize(target, start, clamp=clamp, steps=steps).x, None)
     if method != "mean":
         raise ArgumentError(f"method={method!r}: expected 'mode' or 'mean'")
     if not 0 <= burn_in < steps or chains < 1:
         raise ArgumentError(f"steps={steps}, burn_in={burn_in}, chains={chains}: some steps must count")
     generator = require_generator(generator, start.device)
     kernel = Gibbs() if kernel is None else kernel
-    n = len(start)
-    begin = start.repeat(chains, *[1] * (start.dim() - 1))
+    copies = (chains, *[1] * (start.dim() - 1))
     if clamp is not None and clamp.dim() == start.dim():
-        clamp = clamp.repeat(chains, *[1] * (start.dim() - 1))
-    state: Tensor | Trace = begin
+        clamp = clamp.repeat(copies)
+    state: Tensor | Trace = start.repeat(copies)
     mean, square = torch.zeros_like(start), torch.zeros_like(start)
-    for step in range(steps):  # one at a time: the random numbers of several steps of a large image are many
-        state = sample(
-            target,
-            kernel,
-            state,
-            steps=1,
-            keep=False,
-            clamp=clamp if step == 0 else None,
-            generator=generator,
-            progress=False,
-        )
-        if step >= burn_in:
-            draws = state.last.reshape(chains, n, *start.shape[1:])
-            new = (draws - mean).mean(0)
-            count = step - burn_in + 1
-            moved = mean + new / count
-            square = square + ((draws - mean) * (draws - moved)).mean(0)
-            mean = moved
+    with progress_bar(steps, "posterior mean", progress) as tick:
+        for step in range(steps):  # one at a time: the random numbers of several steps of a large image are many
+            state = sample(target, kernel, state, 1, keep=False, clamp=clamp, generator=generator, progress=False)
+            clamp = None  # the trace keeps it
+            if step >= burn_in:
+                draws = state.last.reshape(chains, *start.shape)
+                moved = mean + (draws - mean).mean(0) / (step - burn_in + 1)
+                square = square + ((draws - mean) * (draws - moved)).mean(0)
+                mean = moved
+            tick(1)
     return Restored(mean, (square / (steps - burn_in)).clamp(min=0).sqrt())
