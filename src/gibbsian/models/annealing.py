@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gibbsian.capabilities import GibbsModel, Path
-from gibbsian.energies.bases import Factorized
+from gibbsian.energies.bases import Factorized, independent_units
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError
 
@@ -98,11 +98,7 @@ class PairwisePath(UnitsPath):
 
     is itself such a machine.
 
-    Args:
-        machine: E.
-        base: b^A.
-        moved: a copy of the machine.
-        weight, bias: the tensors of that copy which hold W and b.
+    `weight` and `bias` are the tensors of the copy `moved` of the machine that hold W and b.
     """
 
     def __init__(self, machine: Energy, base: Factorized, moved: GibbsModel, weight: Tensor, bias: Tensor) -> None:
@@ -128,7 +124,8 @@ class VisiblePath(UnitsPath):
 
     moved: Any
 
-    def __init__(self, machine: Any, base: Factorized) -> None:
+    def __init__(self, machine: Any, base_bias: Tensor | None, data: Tensor | None) -> None:
+        base = independent_units(machine.domain, base_bias, data, machine.weight.detach())
         super().__init__(machine, base, copy.deepcopy(machine))
         self.bias: Tensor = machine.visible_bias.detach().clone()
 

@@ -1,7 +1,4 @@
-"""General Boltzmann machines over {0, 1} or ±1 units, with and without hidden units.
-
-E(z) = -½ zᵀWz - b·z,   W symmetric with zero diagonal,   z = (v, h)
-"""
+"""General Boltzmann machines over {0, 1} or ±1 units, with and without hidden units."""
 
 import copy
 import math
@@ -310,7 +307,6 @@ class HiddenPath(Path):
         return torch.cat([self.v[:n], hidden], 1)
 
     def noise(self, x: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-        """The random numbers of sweeps over all units."""
         return self.whole.gibbs_noise(x, steps, generator)
 
     def anneal(self, x: Tensor, beta: Tensor, next_beta: Tensor, noise: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,5 @@
 """The classification RBM: hidden units that see an input and its label."""
 
-import copy
 from collections.abc import Sequence
 
 import torch
@@ -8,12 +7,12 @@ from torch import Tensor, nn
 
 from gibbsian.capabilities import Filters, Path
 from gibbsian.domains import Discrete
-from gibbsian.energies.bases import independent_units
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, DataError, ShapeError
+from gibbsian.errors import DataError, ShapeError, check_count
 from gibbsian.models.annealing import Machine, VisiblePath
+from gibbsian.models.rbm.layers import HiddenMarginal, finite_layers
 from gibbsian.random import stream
-from gibbsian.units import Count, Natural, Softmax, Unit, as_unit, layer_noise
+from gibbsian.units import Natural, Softmax, Unit, layer_noise
 
 
 class ClassificationRBM(Machine):
@@ -47,14 +46,8 @@ class ClassificationRBM(Machine):
     def __init__(
         self, visible: int | Unit, classes: int, hidden: int | Unit, *, generator: torch.Generator | None = None
     ) -> None:
-        visible, hidden = copy.deepcopy(as_unit(visible, "visible")), copy.deepcopy(as_unit(hidden, "hidden"))
-        if isinstance(classes, bool) or not isinstance(classes, int) or classes < 2:
-            raise ArgumentError(f"ClassificationRBM(classes={classes!r}): at least two classes are needed")
-        if isinstance(visible, Count) or isinstance(hidden, Count) or hidden.real:
-            raise ArgumentError(
-                "ClassificationRBM takes hidden units of a finite kind (Bernoulli, Spin, Softmax) and visible units "
-                f"other than counts, got {type(visible).__name__} and {type(hidden).__name__}"
-            )
+        visible, hidden = finite_layers(self, visible, hidden)
+        check_count(self, "classes", classes, 2)
         super().__init__(visible.domain)
         self.visible, self.hidden, self.classes = visible, hidden, classes
         self.label = Softmax(1, classes)
@@ -115,6 +108,15 @@ class ClassificationRBM(Machine):
         """F(x) = -log Σ_y exp(-F(x, y)) of the machine with joint energy βE; β a number or one per row."""
         own = self.visible.energy(x, self.visible_bias)
         return (own if beta is None else beta * own) - torch.logsumexp(self._class_logits(x, beta), 1)
+
+    def hidden_energy(self, h: Tensor, y: Tensor | None = None) -> Tensor:
+        """The energy of the hidden layer, the input summed out, and the label as well where none is given."""
+        seen = self.hidden.statistic(h)
+        natural = self.visible.natural(self.visible_bias, seen @ self.weight.T)
+        cumulant = self.visible.log_partition(natural) - self.visible.constant(self.visible_bias)
+        labels = self.label_bias + seen @ self.label_weight.T
+        label = torch.logsumexp(labels, 1) if y is None else labels[:, y]
+        return self.hidden.energy(h, self.hidden_bias) - cumulant - label
 
     def class_log_prob(self, x: Tensor) -> Tensor:
         """log p(y | x), `(batch, classes)`, exactly."""
@@ -180,11 +182,11 @@ class ClassificationRBM(Machine):
         """The annealing path from independent visible units, of this bias or fitted to data, where these are discrete."""
         if not isinstance(self.domain, Discrete):
             return None
-        return VisiblePath(self, independent_units(self.domain, base_bias, data, self.weight.detach()))
+        return VisiblePath(self, base_bias, data)
 
     def marginals(self) -> Sequence[Energy]:
         """The inputs, and the hidden layer with input and label summed out."""
-        return [self, LabeledHidden(self)]
+        return [self, HiddenMarginal(self)]
 
     def extra_repr(self) -> str:
         return f"classes={self.classes}"
@@ -214,21 +216,8 @@ class LabeledRBM(Energy):
 
     def marginals(self) -> Sequence[Energy]:
         """The inputs, and under one label for all rows the hidden layer."""
-        return [self] if self.y.dim() else [self, LabeledHidden(self.model, self.y)]
+        return [self] if self.y.dim() else [self, HiddenMarginal(self, domain=self.model.hidden.domain)]
 
-
-class LabeledHidden(Energy):
-    """The hidden layer of a classification RBM, the input summed out, and the label as well where none is given."""
-
-    def __init__(self, model: ClassificationRBM, label: Tensor | None = None) -> None:
-        super().__init__(model.hidden.domain)
-        self.model, self.label = model, label
-
-    def forward(self, x: Tensor) -> Tensor:
-        model = self.model
-        h = model.hidden.statistic(x)
-        natural = model.visible.natural(model.visible_bias, h @ model.weight.T)
-        cumulant = model.visible.log_partition(natural) - model.visible.constant(model.visible_bias)
-        labels = model.label_bias + h @ model.label_weight.T
-        seen = torch.logsumexp(labels, 1) if self.label is None else labels[:, self.label]
-        return model.hidden.energy(x, model.hidden_bias) - cumulant - seen
+    def hidden_energy(self, h: Tensor) -> Tensor:
+        """The energy of the hidden layer, the input summed out: under one label for all rows."""
+        return self.model.hidden_energy(h, self.y)

@@ -6,7 +6,6 @@ A machine is a family: `given(x)` is the energy of v for one input, or for one i
 partition function per input, and nothing is said about the law of x itself.
 """
 
-import copy
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -21,11 +20,11 @@ from gibbsian.domains import Discrete
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DataError, DomainError, ShapeError
 from gibbsian.fast.logistic import softplus_gap
-from gibbsian.models.rbm.layers import TwoLayers
+from gibbsian.models.rbm.layers import TwoLayers, finite_layers
 from gibbsian.models.rbm.path import RBMPath, visible_base
 from gibbsian.placement import check_together
 from gibbsian.random import require_generator
-from gibbsian.units import Bernoulli, Count, Gaussian, Natural, Unit, as_unit, layer_noise
+from gibbsian.units import Bernoulli, Gaussian, Natural, Unit, layer_noise
 
 _MOST_STATES = 1 << 12  # of the hidden layer, where laws are summed for every input
 
@@ -58,12 +57,7 @@ class ConditionalMachine(Energy):
     hidden_bias: nn.Parameter
 
     def __init__(self, visible: int | Unit, hidden: int | Unit) -> None:
-        visible, hidden = copy.deepcopy(as_unit(visible, "visible")), copy.deepcopy(as_unit(hidden, "hidden"))
-        if isinstance(visible, Count) or isinstance(hidden, Count) or hidden.real:
-            raise ArgumentError(
-                f"{type(self).__name__} takes hidden units of a finite kind (Bernoulli, Spin, Softmax) and visible "
-                f"units other than counts, got {type(visible).__name__} and {type(hidden).__name__}"
-            )
+        visible, hidden = finite_layers(self, visible, hidden)
         super().__init__(visible.domain)
         self.visible, self.hidden = visible, hidden
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gibbsian.domains import Spin
-from gibbsian.errors import ArgumentError
+from gibbsian.errors import ArgumentError, check_choice, check_count
 from gibbsian.models.boltzmann import BoltzmannMachine
 from gibbsian.placement import check_together
 from gibbsian.random import require_generator
@@ -52,10 +52,11 @@ class Hopfield(BoltzmannMachine):
     def store(self, patterns: Tensor, rule: str = "hebb") -> None:
         """Set the weights to store patterns `(count, n)` of ±1, instead of what was stored before."""
         Spin(self.n).check(patterns, "patterns")
+        check_choice(self, "rule", rule, ("hebb", "pseudo-inverse"))
         patterns = patterns.to(self.weight)
         if rule == "hebb":
             weight = patterns.T @ patterns / self.n
-        elif rule == "pseudo-inverse":
+        else:
             gram = patterns @ patterns.T
             if int(torch.linalg.matrix_rank(gram)) < len(patterns):
                 raise ArgumentError(
@@ -63,8 +64,6 @@ class Hopfield(BoltzmannMachine):
                     "them apart; drop duplicates and sums of others"
                 )
             weight = patterns.T @ torch.linalg.solve(gram, patterns)
-        else:
-            raise ArgumentError(f"rule={rule!r}: expected 'hebb' or 'pseudo-inverse'")
         upper = weight.triu(1)
         self.set_parameters(weight=upper + upper.T)
 
@@ -80,10 +79,8 @@ class Hopfield(BoltzmannMachine):
             steps: sweeps over all units, at most.
         """
         self.domain.check(cue, "cue")
-        if update not in {"asynchronous", "synchronous"}:
-            raise ArgumentError(f"update={update!r}: expected 'asynchronous' or 'synchronous'")
-        if steps < 1:
-            raise ArgumentError(f"steps={steps}: at least one sweep is needed")
+        check_choice(self, "update", update, ("asynchronous", "synchronous"))
+        check_count(self, "steps", steps)
         check_together(cue, self.weight, "cue", "the weight", "machine")
         if generator is not None:
             require_generator(generator, cue.device)

@@ -142,25 +142,26 @@ class Ising(Machine):
             moved.register_buffer(name, value.detach().clone())
         return PairwisePath(self, base, moved, moved.coupling, moved.field)
 
+    def _edges(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Every site and the next one along every axis, as flat indices, with their couplings."""
+        index = torch.arange(self.domain.numel, device=self.coupling.device).reshape(self.shape)
+        ahead = [index.roll(-1, axis).flatten() for axis in range(len(self.shape))]
+        return index.flatten().repeat(len(ahead)), torch.cat(ahead), self.axis_couplings().flatten()
+
     def pairwise(self) -> Pairwise:
         """The sites as {0, 1} units."""
         with torch.no_grad():
-            index = torch.arange(self.domain.numel, device=self.coupling.device).reshape(self.shape)
-            couplings = self.axis_couplings()
-            here = torch.cat([index.flatten()] * len(couplings))
-            ahead = torch.cat([index.roll(-1, axis).flatten() for axis in range(len(couplings))])
+            here, ahead, couplings = self._edges()
             bias = self.field.expand(self.shape).flatten()
-            return from_edges(here, ahead, couplings.flatten(), bias, torch.full_like(bias, -1.0))
+            return from_edges(here, ahead, couplings, bias, torch.full_like(bias, -1.0))
 
     def to_boltzmann(self) -> BoltzmannMachine:
         """The same law as a Boltzmann machine over flattened sites, with a dense weight matrix; for small ones."""
         n = self.domain.numel
         machine = BoltzmannMachine(n, spin=True).to(self.coupling)
         weight = self.coupling.new_zeros(n, n)
-        index = torch.arange(n, device=weight.device).reshape(self.shape)
-        for axis, coupling in enumerate(self.axis_couplings().detach()):
-            ahead = index.roll(-1, axis)
-            weight[index.flatten(), ahead.flatten()] += coupling.flatten()
+        here, ahead, couplings = self._edges()
+        weight[here, ahead] += couplings.detach()
         machine.set_parameters(weight=weight + weight.T, bias=self.field.detach().expand(self.shape).flatten())
         return machine
 

@@ -212,10 +212,8 @@ class SpikeSlabRBM(Machine):
         """The annealing path from independent Gaussian units to this machine, fitted to `data` or of unit scale."""
         if base_bias is not None:
             raise ArgumentError("the base of a SpikeSlabRBM is fitted to data=, or a normalized energy given to ais")
-        if data is None:
-            return SpikeSlabPath(self, torch.zeros_like(self.visible_bias), torch.ones_like(self.visible_bias))
-        mean, precision = self._moments(data)
-        return SpikeSlabPath(self, mean, precision)
+        unit = torch.zeros_like(self.visible_bias), torch.ones_like(self.visible_bias)
+        return SpikeSlabPath(self, *(unit if data is None else self._moments(data)))
 
     def filters(self) -> Filters:
         """What each hidden unit looks for."""
@@ -279,36 +277,32 @@ class SpikeSlabRBM(Machine):
             u, logits, p = up(v)
         # means over rows of what multiplies each parameter, data with a minus: ∂/∂c, ∂/∂u and the moments of v
         ends = []
-        for x, (at, _, on), share in ((batch, data, -1 / n), (v, (u, logits, p), 1 / m)):
+        for (at, _, on), share in ((data, -1 / n), ((u, logits, p), 1 / m)):
             to_u = torch.addcmul(mu, at, inverse).mul_(on)
             seen = on * at
-            ends.append((x, to_u, share, on.sum(0) * share, seen.sum(0) * share, (seen * at).sum(0) * share))
-        weight = torch.addmm(ends[0][0].new_empty(()), batch.T, ends[0][1], beta=0, alpha=-1 / n)
-        weight.addmm_(v.T, ends[1][1], alpha=1 / m)
-        to_c, to_mu, twice = (a + b for a, b in zip(ends[0][3:], ends[1][3:], strict=True))
+            ends.append((to_u, on.sum(0) * share, seen.sum(0) * share, (seen * at).sum(0) * share))
+        weight = torch.addmm(batch.new_empty(()), batch.T, ends[0][0], beta=0, alpha=-1 / n)
+        weight.addmm_(v.T, ends[1][0], alpha=1 / m)
+        to_c, to_mu, twice = (a + b for a, b in zip(ends[0][1:], ends[1][1:], strict=True))
         to_b = v.mean(0) - batch.mean(0)
         to_precision = 0.5 * (torch.linalg.vecdot(batch, batch, dim=0) / n - torch.linalg.vecdot(v, v, dim=0) / m)
         along = to_precision @ size  # Σₖ ℓₖ|wₖⱼ|
         sign = torch.sgn(self.weight, out=size)
         weight.addcmul_(sign, along * inverse).addcmul_(sign.mul_(norms * inverse), to_precision[:, None])
-        gap = (
-            softplus_gap(data[1], data[2], logits, p) / n
-            if n == m
-            else (F.softplus(data[1]).sum() / n - F.softplus(logits).sum() / m)
-        )
+        if n == m:
+            gap = softplus_gap(data[1], data[2], logits, p) / n
+        else:
+            gap = F.softplus(data[1]).sum() / n - F.softplus(logits).sum() / m
         value = torch.dot(to_precision, law.precision) + torch.dot(to_b, self.visible_bias) - gap
-        return (
-            value,
-            v,
-            {
-                "weight": weight,
-                "visible_bias": to_b,
-                "hidden_bias": to_c,
-                "slab_mean": to_mu,
-                "log_slab_precision": -(0.5 * twice + along * norms) * inverse,
-                "log_precision": to_precision * self.log_precision.exp(),
-            },
-        )
+        gradients = {
+            "weight": weight,
+            "visible_bias": to_b,
+            "hidden_bias": to_c,
+            "slab_mean": to_mu,
+            "log_slab_precision": -(0.5 * twice + along * norms) * inverse,
+            "log_precision": to_precision * self.log_precision.exp(),
+        }
+        return value, v, gradients
 
     def extra_repr(self) -> str:
         return f"visible={len(self.visible_bias)}, hidden={len(self.hidden_bias)}"
@@ -347,9 +341,8 @@ class SpikeSlabPath(Path):
     def _law(self, beta: Tensor) -> _Law:
         beta = beta.to(self.mean)
         rest = (1 - beta) * self.base_precision
-        machine = self.machine
-        linear = rest * self.mean + beta * machine.visible_bias
-        return _Law(rest + beta * machine.precision(), linear, beta, annealed=True)
+        linear = rest * self.mean + beta * self.machine.visible_bias
+        return _Law(rest + beta * self.machine.precision(), linear, beta, annealed=True)
 
     def _energy(self, v: Tensor, u: Tensor, beta: Tensor) -> Tensor:
         law = self._law(beta)

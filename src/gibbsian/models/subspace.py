@@ -9,7 +9,6 @@ from torch.nn import functional as F
 
 from gibbsian.capabilities import Filters, Path
 from gibbsian.domains import Binary, Categorical
-from gibbsian.energies.bases import independent_units
 from gibbsian.energy import Energy
 from gibbsian.errors import check_count
 from gibbsian.models.annealing import Machine, VisiblePath
@@ -122,7 +121,7 @@ class SubspaceRBM(Machine):
 
     def path(self, base_bias: Tensor | None = None, *, data: Tensor | None = None) -> Path:
         """The annealing path from independent visible units, of this bias or fitted to data."""
-        return VisiblePath(self, independent_units(self.domain, base_bias, data, self.weight.detach()))
+        return VisiblePath(self, base_bias, data)
 
     def marginals(self) -> Sequence[Energy]:
         """The visible units, and the gates with their subspaces where these are small."""

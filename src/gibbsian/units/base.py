@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gibbsian.domains import Domain
-from gibbsian.errors import ArgumentError
+from gibbsian.errors import check_count
 from gibbsian.random import normals, quick_uniforms, require_generator, uniforms
 from gibbsian.recorded import Recorded
 
@@ -51,8 +51,7 @@ class Unit(Recorded, ABC):
 
     def __init__(self, n: int) -> None:
         super().__init__()
-        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-            raise ArgumentError(f"{type(self).__name__}({n!r}): a layer needs a whole number of units from 1 on")
+        check_count(self, "n", n)
         self.n = n
 
     @property
@@ -112,7 +111,8 @@ class Unit(Recorded, ABC):
 
     def base(self, like: Tensor) -> Natural:
         """The natural parameters of the simplest law of this unit: uniform, or of unit scale."""
-        return Natural(torch.zeros(self.size, dtype=like.dtype, device=like.device))
+        zero = torch.zeros(self.size, dtype=like.dtype, device=like.device)
+        return Natural(zero, zero + 1 if self.real else None)
 
     @abstractmethod
     def fit_bias(self, data: Tensor) -> Tensor:

@@ -17,17 +17,19 @@ def below(u: Tensor, p: Tensor, *, out: Tensor | None = None) -> Tensor:
     return torch.lt(u, p, out=torch.empty_like(p) if out is None else out)
 
 
-def _linear_energy(v: Tensor, bias: Tensor) -> Tensor:
-    """-b·v, b one for all rows or one a row."""
-    return -(v @ bias) if bias.dim() == 1 else -(v * bias).sum(1)
-
-
 def smoothed_mean(data: Tensor) -> Tensor:
     """Mean of {0, 1} data with one imaginary observation of each value, so that its logit is finite."""
     return (data.sum(0) + 1) / (len(data) + 2)
 
 
-class Bernoulli(Unit):
+class _Coins(Unit):
+    """Units with two values."""
+
+    def energy(self, v: Tensor, bias: Tensor) -> Tensor:
+        return -(v @ bias) if bias.dim() == 1 else -(v * bias).sum(1)
+
+
+class Bernoulli(_Coins):
     """{0, 1} units: p(v = 1) = σ(η).
 
     >>> Bernoulli(3).domain
@@ -37,9 +39,6 @@ class Bernoulli(Unit):
     @property
     def domain(self) -> Domain:
         return domains.Binary(self.n)
-
-    def energy(self, v: Tensor, bias: Tensor) -> Tensor:
-        return _linear_energy(v, bias)
 
     def log_partition(self, natural: Natural, total: Tensor | None = None) -> Tensor:
         return F.softplus(natural.linear).sum(-1)
@@ -54,7 +53,7 @@ class Bernoulli(Unit):
         return torch.logit(smoothed_mean(data))
 
 
-class Spin(Unit):
+class Spin(_Coins):
     """±1 units: p(v = 1) = σ(2η), mean tanh η.
 
     >>> Spin(3).domain
@@ -64,9 +63,6 @@ class Spin(Unit):
     @property
     def domain(self) -> Domain:
         return domains.Spin(self.n)
-
-    def energy(self, v: Tensor, bias: Tensor) -> Tensor:
-        return _linear_energy(v, bias)
 
     def log_partition(self, natural: Natural, total: Tensor | None = None) -> Tensor:
         return torch.logaddexp(natural.linear, -natural.linear).sum(-1)

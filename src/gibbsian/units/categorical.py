@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from gibbsian import domains
 from gibbsian.domains import Domain
-from gibbsian.errors import ArgumentError
+from gibbsian.errors import ArgumentError, check_count
 from gibbsian.units.base import Natural, Unit, pick
 
 
@@ -19,8 +19,7 @@ class Softmax(Unit):
 
     def __init__(self, n: int, classes: int) -> None:
         super().__init__(n)
-        if isinstance(classes, bool) or not isinstance(classes, int) or classes < 2:
-            raise ArgumentError(f"Softmax(classes={classes!r}): a categorical unit needs at least two classes")
+        check_count(self, "classes", classes, 2)
         self.classes = classes
 
     @property
@@ -71,8 +70,8 @@ class Count(Unit):
 
     def __init__(self, n: int, total: int | None = None) -> None:
         super().__init__(n)
-        if total is not None and (isinstance(total, bool) or not isinstance(total, int) or total < 1):
-            raise ArgumentError(f"Count(total={total!r}): the number of words must be a whole number from 1 on")
+        if total is not None:
+            check_count(self, "total", total)
         self.total = total
 
     @property
@@ -96,9 +95,8 @@ class Count(Unit):
         return self.total
 
     def _total(self, like: Tensor, total: Tensor | None) -> Tensor:
-        if total is None:
-            return torch.as_tensor(float(self.noise_size()), dtype=like.dtype, device=like.device)
-        return torch.as_tensor(total, dtype=like.dtype, device=like.device)
+        words = float(self.noise_size()) if total is None else total
+        return torch.as_tensor(words, dtype=like.dtype, device=like.device)
 
     def log_partition(self, natural: Natural, total: Tensor | None = None) -> Tensor:
         return self._total(natural.linear, total) * torch.logsumexp(natural.linear, -1)

@@ -79,10 +79,6 @@ class Gaussian(Unit):
         linear, precision = _both(natural)
         return (linear / precision + noise * precision.rsqrt()).detach()
 
-    def base(self, like: Tensor) -> Natural:
-        zero = torch.zeros(self.n, dtype=like.dtype, device=like.device)
-        return Natural(zero, zero + 1)
-
     def fit_bias(self, data: Tensor) -> Tensor:
         return data.mean(0)
 
@@ -136,10 +132,6 @@ class Rectified(Unit):
         scale = precision.rsqrt()
         z = (linear * scale).detach().expand_as(noise)
         return (scale * _truncated_normal(z, noise)).detach()
-
-    def base(self, like: Tensor) -> Natural:
-        zero = torch.zeros(self.n, dtype=like.dtype, device=like.device)
-        return Natural(zero, zero + 1)
 
     def fit_bias(self, data: Tensor) -> Tensor:
         """Matches the mean at λ = 1 by bisection: the mean grows with the bias."""

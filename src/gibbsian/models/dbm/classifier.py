@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from gibbsian.capabilities import Filters
 from gibbsian.domains import Box
-from gibbsian.errors import ArgumentError
+from gibbsian.errors import ArgumentError, check_count
 from gibbsian.models.dbm.infer import statistic
 from gibbsian.models.dbm.machine import DBM
 from gibbsian.models.joint import JointEnergy
@@ -35,12 +35,10 @@ class DBMNetwork(Recorded):
     def __init__(
         self, dbm: DBM, classes: int, iterations: int = 10, *, generator: torch.Generator | None = None
     ) -> None:
-        if not isinstance(dbm, DBM) or isinstance(classes, bool) or not isinstance(classes, int) or classes < 2:
-            raise ArgumentError(
-                f"a classifier starts from a DBM and has at least two classes, got {dbm!r}, {classes!r}"
-            )
-        if iterations < 1:
-            raise ArgumentError(f"iterations={iterations}: at least one mean-field iteration is needed")
+        if not isinstance(dbm, DBM):
+            raise ArgumentError(f"a classifier starts from a DBM, got {dbm!r}")
+        check_count(self, "classes", classes, 2)
+        check_count(self, "iterations", iterations)
         super().__init__()
         self.classes, self.iterations = classes, iterations
         self.dbm = copy.deepcopy(dbm).requires_grad_(False)

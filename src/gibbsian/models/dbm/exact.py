@@ -11,7 +11,6 @@ from torch import Tensor
 
 from gibbsian.errors import CapabilityError
 from gibbsian.models.dbm.layers import LayeredMachine
-from gibbsian.random import require_generator
 from gibbsian.units import Bernoulli, layer_noise, pick
 
 _MOST_STATES = 16 * math.log(2)  # hidden states that are enumerated: 65536
@@ -28,16 +27,11 @@ def _half(dbm: LayeredMachine) -> list[int]:
     return min((half for half in halves if half), key=lambda half: _log_states(dbm, half))
 
 
-def few_states(dbm: LayeredMachine) -> bool:
-    """Whether the sums are within reach."""
-    return _log_states(dbm, _half(dbm)) <= _MOST_STATES + 1e-9
-
-
 class _Enumerated:
     """Every state of the smaller half of the hidden layers; None for the other layers."""
 
-    def __init__(self, dbm: LayeredMachine, like: Tensor) -> None:
-        if not few_states(dbm):
+    def __init__(self, dbm: "EnumerableMachine", like: Tensor) -> None:
+        if not dbm.sums_exactly():
             name = f"DBM({', '.join(str(unit.n) for unit in dbm.layers)})"
             raise CapabilityError(
                 f"the free energy of {name} sums more than 2^16 hidden states; log_mass_bound(v) bounds it, marginal(0) "
@@ -62,26 +56,37 @@ class _Enumerated:
         return self.dbm.mass([v.repeat_interleave(self.count, 0), *above]).reshape(len(v), self.count)
 
 
-def exact_mass(dbm: LayeredMachine, v: Tensor) -> Tensor:
-    """log Σ_h exp(-E(v, h)), `(batch,)`."""
-    every = _Enumerated(dbm, v)
-    return torch.cat([torch.logsumexp(every.masses(part), 1) for part in every.parts(v)])
+class EnumerableMachine(LayeredMachine):
+    """Layers in a row whose hidden ones are summed, and drawn exactly, where they have few states."""
 
+    def sums_exactly(self) -> bool:
+        """Whether `forward` is within reach."""
+        return _log_states(self, _half(self)) <= _MOST_STATES + 1e-9
 
-def exact_noise(dbm: LayeredMachine, v: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-    """The random numbers of exact draws: a uniform to pick the state of the enumerated half, and what layers need."""
-    require_generator(generator, v.device)
-    return layer_noise([Bernoulli(1), *dbm.layers], v, steps, generator, dbm.layers[0])
+    def forward(self, x: Tensor) -> Tensor:
+        """The free energy F(v) = -log Σ_h exp(-E(v, h)), by enumeration of the smaller half of the hidden layers."""
+        every = _Enumerated(self, x)
+        return -torch.cat([torch.logsumexp(every.masses(part), 1) for part in every.parts(x)])
 
+    def exact_hidden(self, v: Tensor, noise: tuple[Tensor, ...]) -> list[Tensor]:
+        """Exact draws of all hidden layers given v, from the numbers of `gibbs_noise`."""
+        every, rows, start = _Enumerated(self, v), [], 0
+        for part in every.parts(v):
+            u = noise[0][start : start + len(part), 0]
+            rows.append(pick(torch.softmax(every.masses(part), 1), u))
+            start += len(part)
+        index = torch.cat(rows)
+        values = [v, *(None if s is None else s[index] for s in every.states[1:])]
+        other = 1 if values[1] is None else 0
+        return self.resample(values, other, dict(enumerate(noise[1:])), visible=False)[1:]  # type: ignore[return-value]
 
-def exact_hidden(dbm: LayeredMachine, v: Tensor, noise: tuple[Tensor, ...]) -> list[Tensor]:
-    """Exact draws of all hidden layers given v, from the numbers of `exact_noise`."""
-    every, rows, start = _Enumerated(dbm, v), [], 0
-    for part in every.parts(v):
-        u = noise[0][start : start + len(part), 0]
-        rows.append(pick(torch.softmax(every.masses(part), 1), u))
-        start += len(part)
-    index = torch.cat(rows)
-    values = [v, *(None if s is None else s[index] for s in every.states[1:])]
-    other = 1 if values[1] is None else 0
-    return dbm.resample(values, other, dict(enumerate(noise[1:])), visible=False)[1:]  # type: ignore[return-value]
+    def gibbs_noise(self, x: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """One uniform to pick the state of the enumerated half, and what the other layers need."""
+        return layer_noise([Bernoulli(1), *self.layers], x, steps, generator, self.layers[0])
+
+    def gibbs_sweep(self, x: Tensor, noise: tuple[Tensor, ...], clamp: Tensor | None = None) -> Tensor:
+        """h ~ p(h | v) exactly, then v ~ p(v | h¹) where not clamped; for machines of few hidden units, else use `marginal(0)`."""
+        with torch.no_grad():
+            values: list[Tensor | None] = [x, *self.exact_hidden(x, noise)]
+            natural = self.natural(0, self.statistics(values))
+            return self.layers[0].resample(natural, noise[1], x, clamp)

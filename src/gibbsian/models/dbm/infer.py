@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gibbsian.errors import ArgumentError
-from gibbsian.models.dbm.exact import exact_hidden, exact_noise, few_states
+from gibbsian.models.dbm.exact import EnumerableMachine
 from gibbsian.models.dbm.layers import LayeredMachine
 from gibbsian.units import Natural, Unit
 
@@ -74,12 +74,8 @@ def odd_term(unit: Unit, own: Tensor, natural: Tensor, mean: Tensor) -> Tensor:
     return ((own - natural) * mean).sum(1) + unit.log_partition(Natural(natural))
 
 
-class InferredMachine(LayeredMachine):
+class InferredMachine(EnumerableMachine):
     """Layers in a row with the posteriors of the hidden ones: by mean field, and exactly where these are small."""
-
-    def sums_exactly(self) -> bool:
-        """Whether `forward` is within reach."""
-        return few_states(self)
 
     def infer(
         self, v: Tensor, *, iterations: int = 50, tolerance: float | None = 1e-5, damping: float = 0.0
@@ -153,8 +149,8 @@ class InferredMachine(LayeredMachine):
         """h¹, h², ... ~ p(h | v): exactly where the hidden states can be enumerated, else after `steps` Gibbs sweeps
         with v clamped that start from the mean-field posterior."""
         with torch.no_grad():
-            if few_states(self):
-                return exact_hidden(self, v, tuple(part[0] for part in exact_noise(self, v, 1, generator)))
+            if self.sums_exactly():
+                return self.exact_hidden(v, tuple(part[0] for part in self.gibbs_noise(v, 1, generator)))
             numbers = self.numbers(v, generator)
             values: list[Tensor | None] = [v]
             for i, natural in enumerate(self.infer(v).naturals, start=1):

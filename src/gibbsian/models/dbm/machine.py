@@ -1,7 +1,4 @@
-"""Deep Boltzmann machines: layers of units, each coupled to the next one.
-
-E(v, h¹, ..., h^L) = Σₗ Eₗ(hˡ) - Σₗ φ(h^{l-1})ᵀ Wˡ φ(hˡ),   h⁰ = v
-"""
+"""Deep Boltzmann machines, of the layers in a row that `layers`, `exact` and `infer` tell of."""
 
 import copy
 from collections.abc import Sequence
@@ -16,7 +13,6 @@ from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError
 from gibbsian.fast.compiled import compiled_copy
 from gibbsian.models.dbm.doubled import DoubledRBM
-from gibbsian.models.dbm.exact import exact_hidden, exact_mass, exact_noise
 from gibbsian.models.dbm.fused import fused_phases
 from gibbsian.models.dbm.infer import InferredMachine
 from gibbsian.models.dbm.marginal import LayerMarginal
@@ -29,6 +25,7 @@ from gibbsian.units import Bernoulli, Count, Unit, as_unit, layer_noise
 class DBM(InferredMachine):
     """Deep Boltzmann machine of any depth; `forward(v)` is its free energy, its domain that of the visible units.
 
+        any units:  E = Σₗ Eₗ(hˡ) - Σₗ φ(h^{l-1})ᵀ Wˡ φ(hˡ),   h⁰ = v
         two layers of Bernoulli units:  E = -vᵀW¹h¹ - h¹ᵀW²h² - b·v - c¹·h¹ - c²·h²
 
     Given the even layers the odd ones are independent and the other way round, so block Gibbs sampling needs two
@@ -89,10 +86,6 @@ class DBM(InferredMachine):
             raise ArgumentError(f"joint got {len(hidden)} hidden layers, expected {len(self.layers) - 1}")
         return -self.mass([v, *hidden])
 
-    def forward(self, x: Tensor) -> Tensor:
-        """The free energy F(v) = -log Σ_h exp(-E(v, h)), by enumeration of the smaller half of the hidden layers."""
-        return -exact_mass(self, x)
-
     def marginal(self, parity: int) -> LayerMarginal:
         """The law of the even layers (0: v, h², ...) or of the odd ones (1: h¹, h³, ...), the others summed out."""
         return LayerMarginal(self, parity)
@@ -102,17 +95,6 @@ class DBM(InferredMachine):
         return [self.marginal(0), self.marginal(1)]
 
     # --- sampling ---------------------------------------------------------------------------------
-
-    def gibbs_noise(self, x: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-        """One uniform to pick the state of the enumerated half, and what the other layers need."""
-        return exact_noise(self, x, steps, generator)
-
-    def gibbs_sweep(self, x: Tensor, noise: tuple[Tensor, ...], clamp: Tensor | None = None) -> Tensor:
-        """h ~ p(h | v) exactly, then v ~ p(v | h¹) where not clamped; for machines of few hidden units, else use `marginal(0)`."""
-        with torch.no_grad():
-            values: list[Tensor | None] = [x, *exact_hidden(self, x, noise)]
-            natural = self.natural(0, self.statistics(values))
-            return self.layers[0].resample(natural, noise[1], x, clamp)
 
     def fill_in(self, v: Tensor, clamp: Tensor, *, steps: int = 1000, generator: torch.Generator) -> Tensor:
         """Complete partial examples: Gibbs sweeps with the entries where `clamp` is True held, all else drawn.

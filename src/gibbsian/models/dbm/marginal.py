@@ -13,7 +13,6 @@ from gibbsian.domains import Binary, Categorical, Domain, Spin
 from gibbsian.errors import ArgumentError
 from gibbsian.models.annealing import Machine
 from gibbsian.models.dbm.layers import LayeredMachine
-from gibbsian.random import require_generator
 from gibbsian.units import Bernoulli, Joined, Softmax, Unit, layer_noise
 from gibbsian.units import Spin as SpinUnit
 
@@ -86,7 +85,6 @@ class LayerMarginal(Machine):
 
     def gibbs_noise(self, x: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, ...]:
         """Random numbers for the other layers, and for these."""
-        require_generator(generator, x.device)
         return layer_noise([self.dbm.layers[i] for i in (*self.others, *self.own)], x, steps, generator)
 
     def gibbs_sweep(

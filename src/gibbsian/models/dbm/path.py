@@ -14,7 +14,6 @@ from gibbsian.capabilities import Path
 from gibbsian.models.dbm.infer import InferredMachine
 from gibbsian.models.dbm.marginal import LayerMarginal
 from gibbsian.models.rbm.path import visible_base
-from gibbsian.random import require_generator
 from gibbsian.units import Bernoulli, Natural, layer_noise
 
 
@@ -49,7 +48,6 @@ class DBMPath(Path):
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """n exact draws of the odd layers of the base: uniform."""
         weight = self.dbm.weights[0]
-        require_generator(generator, weight.device)
         noise = layer_noise([self.dbm.layers[i] for i in self.odd.own], weight.new_empty(n, 1), 1, generator)
         layers = [
             self.dbm.layers[i].sample(self.bases[i], part[0]) for i, part in zip(self.odd.own, noise, strict=True)

@@ -22,6 +22,12 @@ def layer_log_prob(unit: Unit, x: Tensor, bias: Tensor, input: Tensor) -> Tensor
     return (input * unit.statistic(x)).sum(1) - unit.energy(x, bias) - cumulant
 
 
+def _input(lower: Unit, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """Bias and input of the layer above x; for counts the bias grows with the length of the document."""
+    total = lower.total_of(x)
+    return bias if total is None else total[:, None] * bias, lower.statistic(x) @ weight
+
+
 def _coins(unit: Unit, p: Tensor, generator: torch.Generator) -> Tensor:
     u = layer_noise([unit], p, 1, generator, quick=True)[0][0]
     return below(u, p, out=u)
@@ -37,11 +43,7 @@ def draw(unit: Unit, natural: Natural, generator: torch.Generator, total: Tensor
 
 
 class Directed(Recorded):
-    """A layer x below a layer h: generation and recognition with weights of their own.
-
-    Args:
-        lower, upper: units of x and h.
-        generator: for the initial weights, N(0, 0.01²), the same both ways.
+    """A layer x below a layer h: generation and recognition with weights of their own, N(0, 0.01²) at first and the same.
 
     Attributes:
         weight, bias: G `(lower.size, upper.size)` and g, of generation.
@@ -58,10 +60,8 @@ class Directed(Recorded):
         self.recognition_bias = nn.Parameter(weight.new_zeros(upper.size))
 
     def up_input(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Bias and input of h given x; for counts the bias grows with the length of the document."""
-        total = self.lower.total_of(x)
-        bias = self.recognition_bias if total is None else total[:, None] * self.recognition_bias
-        return bias, self.lower.statistic(x) @ self.recognition_weight
+        """Bias and input of h given x."""
+        return _input(self.lower, x, self.recognition_weight, self.recognition_bias)
 
     def down_input(self, h: Tensor) -> tuple[Tensor, Tensor]:
         """Bias and input of x given h."""
@@ -132,14 +132,7 @@ def tie(machine: RBM, below: Directed) -> None:
 
 
 class Upward(Recorded):
-    """The mean of a layer given the one below, as a layer of a feed-forward network.
-
-    Args:
-        lower, upper: units of both layers.
-
-    Attributes:
-        weight, bias: `(lower.size, upper.size)` and `(upper.size,)`.
-    """
+    """The mean of a layer given the one below, as a layer of a feed-forward network: weights `(lower.size, upper.size)`."""
 
     def __init__(self, lower: Unit, upper: Unit) -> None:
         super().__init__()
@@ -148,6 +141,4 @@ class Upward(Recorded):
         self.bias = nn.Parameter(torch.zeros(upper.size))
 
     def forward(self, x: Tensor) -> Tensor:
-        total = self.lower.total_of(x)
-        bias = self.bias if total is None else total[:, None] * self.bias
-        return self.upper.mean(self.upper.natural(bias, self.lower.statistic(x) @ self.weight))
+        return self.upper.mean(self.upper.natural(*_input(self.lower, x, self.weight, self.bias)))

@@ -1,7 +1,4 @@
-"""Deep belief networks: directed layers below a restricted Boltzmann machine.
-
-p(v, h¹, ..., h^L) = p(v | h¹) ··· p(h^{L-2} | h^{L-1}) p(h^{L-1}, h^L)
-"""
+"""Deep belief networks: directed layers below a restricted Boltzmann machine."""
 
 import copy
 import itertools
@@ -78,7 +75,12 @@ class DBN(Energy):
                 "models.ClassificationRBM"
             )
         units = [copy.deepcopy(as_unit(layer, f"layer {i}")) for i, layer in enumerate(layers)]
-        _check_hidden(units[1:])
+        for i, unit in enumerate(units):
+            if i and isinstance(unit, Gaussian) and isinstance(unit.log_sigma, nn.Parameter):
+                raise ArgumentError(
+                    f"layer {i} has Gaussian hidden units with a learned sigma, which only rescales weights; give "
+                    f"units.Gaussian({unit.n}, learned=False)"
+                )
         if labels is not None:
             check_count(self, "labels", labels, 2)
         super().__init__(units[0].domain)
@@ -224,12 +226,8 @@ class DBN(Energy):
         return torch.logsumexp(each, 0) - math.log(samples) if importance else each.mean(0)
 
     def path(self, base_bias: Tensor | None = None, *, data: Tensor | None = None) -> RBMPath:
-        """The annealing path of the top RBM, whose log Z is the network's.
-
-        Args:
-            base_bias: of the top RBM's visible layer.
-            data: of the network: the base is fitted to what the up-pass makes of it.
-        """
+        """The annealing path of the top RBM, whose log Z is the network's: `base_bias` is of that RBM's visible layer,
+        `data` of the network, the base being fitted to what the up-pass makes of it."""
         if data is None:
             return self.top.path(base_bias)
         with torch.no_grad():
@@ -359,14 +357,8 @@ class DBN(Energy):
     def wake_sleep(
         self, x: Tensor, y: Tensor | None, steps: int, generator: torch.Generator, *, fused: bool = False
     ) -> WakeSleep:
-        """One step of contrastive wake-sleep: up with q, `steps` sweeps of the top RBM, down with p.
-
-        Args:
-            x, y: data `(batch, *event)`, and labels `(batch,)` where the network has them.
-            steps: sweeps.
-            generator: required.
-            fused: by compiled kernels, where there are such.
-        """
+        """One step of contrastive wake-sleep: up with q, `steps` sweeps of the top RBM, down with p; labels y `(batch,)`
+        where the network has them, by compiled kernels with `fused` where there are such."""
         require_generator(generator, x.device)
         wake, wake_gradients, h = wake_phase(self.layers, x, generator, fused=fused)
         top = h if y is None else torch.cat([self.one_hot(y, h), h.flatten(1)], 1)
@@ -472,12 +464,3 @@ class DBN(Energy):
 
     def extra_repr(self) -> str:
         return f"labels={self.classes}" if self.classes else ""
-
-
-def _check_hidden(units: Sequence[Unit]) -> None:
-    for i, unit in enumerate(units, 1):
-        if isinstance(unit, Gaussian) and isinstance(unit.log_sigma, nn.Parameter):
-            raise ArgumentError(
-                f"layer {i} has Gaussian hidden units with a learned sigma, which only rescales weights; give "
-                f"units.Gaussian({unit.n}, learned=False)"
-            )

@@ -14,11 +14,6 @@ from gibbsian.units import Natural
 class BernoulliPath(RBMPath):
     """The same law, weights and random numbers as `RBMPath`, with buffers that are kept between calls.
 
-    Args:
-        rbm: the machine.
-        base: of its visible layer.
-        weight, hidden_bias: of the machine.
-
     Reference: Salakhutdinov & Murray 2008.
     """
 

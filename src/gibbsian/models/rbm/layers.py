@@ -1,5 +1,6 @@
 """A visible layer coupled to a hidden one: what RBMs, and machines that are RBMs given their input, have in common."""
 
+import copy
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,8 +10,25 @@ from torch import Tensor
 
 from gibbsian.domains import Domain
 from gibbsian.energy import Energy
+from gibbsian.errors import ArgumentError
 from gibbsian.models.annealing import Machine
-from gibbsian.units import Natural, Unit, layer_noise
+from gibbsian.units import Count, Natural, Unit, as_unit, layer_noise
+
+
+def copied(visible: int | Unit, hidden: int | Unit) -> tuple[Unit, Unit]:
+    """Both layers of a machine, as units of its own."""
+    return copy.deepcopy(as_unit(visible, "visible")), copy.deepcopy(as_unit(hidden, "hidden"))
+
+
+def finite_layers(owner: object, visible: int | Unit, hidden: int | Unit) -> tuple[Unit, Unit]:
+    """Both layers of a machine whose hidden units have finitely many values."""
+    visible, hidden = copied(visible, hidden)
+    if isinstance(visible, Count) or isinstance(hidden, Count) or hidden.real:
+        raise ArgumentError(
+            f"{type(owner).__name__} takes hidden units of a finite kind (Bernoulli, Spin, Softmax) and visible units "
+            f"other than counts, got {type(visible).__name__} and {type(hidden).__name__}"
+        )
+    return visible, hidden
 
 
 class TwoLayers(Machine):

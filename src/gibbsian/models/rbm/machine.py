@@ -3,8 +3,6 @@
 E(v, h) = E_v(v) + E_h(h) - φ(v)ᵀ W φ(h),    F(v) = E_v(v) - log Σ_h exp(-E_h(h) + φ(v)ᵀ W φ(h))
 """
 
-import copy
-
 import torch
 from torch import Tensor, nn
 
@@ -14,14 +12,14 @@ from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DivergenceError
 from gibbsian.fast.compiled import compiled_copy
 from gibbsian.fast.logistic import Logistic
-from gibbsian.models.pairwise import from_dense
+from gibbsian.models.pairwise import from_edges
 from gibbsian.models.rbm.contrast import bernoulli_contrast
 from gibbsian.models.rbm.fused import fused_contrast
 from gibbsian.models.rbm.fused_path import BernoulliPath
-from gibbsian.models.rbm.layers import HiddenMarginal, TwoLayers
+from gibbsian.models.rbm.layers import HiddenMarginal, TwoLayers, copied
 from gibbsian.models.rbm.path import RBMPath, visible_base
 from gibbsian.random import quick_uniforms, require_generator, stream
-from gibbsian.units import Bernoulli, Count, Gaussian, Joined, Natural, Softmax, Spin, Unit, as_unit
+from gibbsian.units import Bernoulli, Count, Gaussian, Joined, Natural, Softmax, Spin, Unit
 
 
 class RBM(TwoLayers):
@@ -61,7 +59,7 @@ class RBM(TwoLayers):
         products: str = "full",
         generator: torch.Generator | None = None,
     ) -> None:
-        visible, hidden = copy.deepcopy(as_unit(visible, "visible")), copy.deepcopy(as_unit(hidden, "hidden"))
+        visible, hidden = copied(visible, hidden)
         if isinstance(hidden, Count):
             raise ArgumentError("count units cannot be hidden: their number of words must be given; use units.Softmax")
         if isinstance(visible, Count) and hidden.real:
@@ -151,10 +149,11 @@ class RBM(TwoLayers):
             low.append(self.weight.new_full((layer.n,), -1.0 if isinstance(layer, Spin) else 0.0))
         with torch.no_grad():
             nv, nh = self.weight.shape
-            dense = self.weight.new_zeros(nv + nh, nv + nh)
-            dense[:nv, nv:] = self.weight
-            dense[nv:, :nv] = self.weight.T
-            return from_dense(dense, torch.cat([self.visible_bias, self.hidden_bias]), torch.cat(low))
+            unit = torch.arange(nv + nh, device=self.weight.device)
+            i, j = unit[:nv].repeat_interleave(nh), unit[nv:].repeat(nv)
+            return from_edges(
+                i, j, self.weight.flatten(), torch.cat([self.visible_bias, self.hidden_bias]), torch.cat(low)
+            )
 
     def path(self, base_bias: Tensor | None = None, *, data: Tensor | None = None) -> RBMPath:
         """The annealing path from independent units to this machine, for annealed importance sampling.
