@@ -34,7 +34,7 @@ from gibbsian.metrics.evaluate import LIKELIHOODS
 from gibbsian.objectives import Objective
 from gibbsian.objectives.adversarial import SamplerKind
 from gibbsian.objectives.noise import FittedNoise
-from gibbsian.objectives.ranking import Proposal
+from gibbsian.objectives.noise_contrastive import Proposal
 from gibbsian.training.fit import fit
 from gibbsian.training.guard import Guard
 from gibbsian.training.trust import known_module

@@ -11,10 +11,9 @@ from gibbsian.objectives.latent import LatentLikelihood
 from gibbsian.objectives.likelihood import ExactLikelihood, MonteCarloLikelihood
 from gibbsian.objectives.neighbors import MinimumProbabilityFlow, PseudoLikelihood, RatioMatching
 from gibbsian.objectives.noise import FlowNoise, GaussianNoise, MarginalNoise, MixtureNoise, UniformNoise
-from gibbsian.objectives.noise_contrastive import NoiseContrastive
+from gibbsian.objectives.noise_contrastive import Around, Flips, NoiseContrastive, RankingContrastive
 from gibbsian.objectives.persistent import PersistentContrastiveDivergence
 from gibbsian.objectives.perturb_and_map import PerturbAndMAP
-from gibbsian.objectives.ranking import Around, Flips, RankingContrastive
 from gibbsian.objectives.redrawn import Binarized, Blurred
 from gibbsian.objectives.regularizers import Centered, Sparsity, WeightDecay
 from gibbsian.objectives.score import (

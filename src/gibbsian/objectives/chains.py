@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from gibbsian.capabilities import ContrastiveModel, Sampleable
-from gibbsian.errors import ArgumentError, CapabilityError, check_count, check_number
+from gibbsian.capabilities import ContrastiveModel
+from gibbsian.errors import ArgumentError, check_count, check_number
 from gibbsian.kernels.base import Kernel
 from gibbsian.kernels.gibbs import Gibbs
 from gibbsian.kernels.tempering import ParallelTempering
@@ -138,14 +138,6 @@ def chain_metrics(start: Tensor, end: Tensor, watched: bool) -> dict[str, Tensor
     if not watched:
         return {}
     return {"movement": (end - start).detach().square().mean().sqrt()}
-
-
-def exact_samples(energy: Any, n: int, generator: torch.Generator, objective: str) -> Tensor:
-    """Independent draws of a model that can make them."""
-    if not isinstance(energy, Sampleable):
-        raise CapabilityError(f"{type(energy).__name__} cannot be drawn from exactly; give {objective} a kernel")
-    with torch.no_grad():
-        return energy.sample(n, generator=generator)
 
 
 def energy_gap(

@@ -9,10 +9,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from gibbsian.errors import check_count
+from gibbsian.capabilities import Sampleable
+from gibbsian.errors import CapabilityError, check_count
 from gibbsian.kernels.base import Kernel
 from gibbsian.objectives.base import Batch, Loss, Objective, Step, finish, observed, observed_with
-from gibbsian.objectives.chains import SampledObjective, check_kernel, energy_gap, exact_samples, walk
+from gibbsian.objectives.chains import SampledObjective, check_kernel, energy_gap, walk
 from gibbsian.partition.exact import exact_log_z
 
 
@@ -75,9 +76,13 @@ class MonteCarloLikelihood(SampledObjective):
     def loss(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator, step: Step) -> Loss:
         x = observed_with(batch, generator)
         n = self.chains or len(x)
-        chain: dict[str, Tensor]
+        chain: dict[str, Tensor] = {}
         if self.kernel is None:
-            samples, chain = exact_samples(energy, n, generator, "MonteCarloLikelihood"), {}
+            if not isinstance(energy, Sampleable):
+                name = type(energy).__name__
+                raise CapabilityError(f"{name} cannot be drawn from exactly; give MonteCarloLikelihood a kernel")
+            with torch.no_grad():
+                samples = energy.sample(n, generator=generator)
         else:
             start = energy.domain.sample(n, generator=generator, dtype=x.dtype)
             samples, chain = walk(energy, self.kernel, start, self.steps, generator, watched=step.watched)

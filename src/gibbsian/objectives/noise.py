@@ -1,8 +1,4 @@
-"""Noise with a density for noise-contrastive estimation: given, or fitted to the data.
-
-Each kind has `fit(energy, x, generator)`, which returns a module with `log_prob(x)` and
-`sample(n, generator=)`.
-"""
+"""Noise with a density for noise-contrastive estimation: given, or fitted to the data."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -27,15 +23,6 @@ class FittedNoise(ABC):
     @abstractmethod
     def fit(self, domain: Domain, x: Tensor, generator: torch.Generator) -> nn.Module:
         """A module with `log_prob(x)` and `sample(n, generator=)`."""
-
-
-def easy_noise(numbers: dict[str, float]) -> dict[str, str]:
-    """The sign of trouble that nearly all noise is told apart from the data."""
-    share = numbers.get("accuracy", 0.0)
-    if share <= 0.99:
-        return {}
-    text = f"the noise is too easy: {100 * share:.4g} % of it is told apart from the data, so it gives no gradient; "
-    return {"accuracy": text + "use noise closer to it, such as a fitted mixture or flow"}
 
 
 def _need(noise: FittedNoise, domain: Domain, kinds: tuple[type[Domain], ...]) -> None:

@@ -3,13 +3,13 @@
 import dataclasses
 import math
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from gibbsian.derivatives.known import trainable
 from gibbsian.errors import ArgumentError, TrainingWarning
 from gibbsian.objectives.base import Loss, Objective, observed, state_modules
 from gibbsian.placement import check_placement
@@ -51,8 +51,8 @@ class Job:
         run.state = objective.init(energy, self.feed.first(), self.stream("init"))
         modules = [energy, *state_modules(run.state)]
         self.world.copy_from_first(modules)
-        self.parameters = _trainable(modules)
-        self.split = len(_trainable([energy]))  # the energy's parameters come first
+        self.parameters = list(dict.fromkeys(p for module in modules for p in trainable(module)))
+        self.split = len(trainable(energy))  # the energy's parameters come first
         if not self.parameters:
             raise ArgumentError(
                 f"{type(energy).__name__} has no trainable parameters and {type(objective).__name__} learns "
@@ -159,11 +159,6 @@ def _device_of(energy: nn.Module, data: Any) -> torch.device:
         return tensor.device
     first = data[0] if isinstance(data, tuple) and data else data
     return first.device if isinstance(first, Tensor) else torch.device("cpu")
-
-
-def _trainable(modules: Sequence[nn.Module]) -> list[nn.Parameter]:
-    """Every parameter that learning may change, once."""
-    return list(dict.fromkeys(p for module in modules for p in module.parameters() if p.requires_grad))
 
 
 def _steps_in(epochs: int, feed: Feed) -> int:

@@ -33,6 +33,7 @@ _MOVED = {  # modules that were moved, the longest match first
     "gibbsian.objectives.nonnegative:": "gibbsian.objectives.score:",
     "gibbsian.objectives.probability_flow:": "gibbsian.objectives.neighbors:",
     "gibbsian.objectives.pseudo:": "gibbsian.objectives.neighbors:",
+    "gibbsian.objectives.ranking:": "gibbsian.objectives.noise_contrastive:",
     "gibbsian.objectives.ratio:": "gibbsian.objectives.neighbors:",
     "gibbsian.objectives.samplers:": "gibbsian.objectives.adversarial:",
     "gibbsian.objectives.sliced:": "gibbsian.objectives.score:",
