@@ -6,12 +6,10 @@ from gibbsian.objectives.classification import ClassificationLikelihood, CrossEn
 from gibbsian.objectives.conditional import Conditional
 from gibbsian.objectives.contrastive import ContrastiveDivergence
 from gibbsian.objectives.denoising import DenoisingScoreMatching, MultiScaleDenoising
-from gibbsian.objectives.energy_margin import EnergyMargin
-from gibbsian.objectives.latent import LatentLikelihood
 from gibbsian.objectives.likelihood import ExactLikelihood, MonteCarloLikelihood
 from gibbsian.objectives.neighbors import MinimumProbabilityFlow, PseudoLikelihood, RatioMatching
 from gibbsian.objectives.noise import FlowNoise, GaussianNoise, MarginalNoise, MixtureNoise, UniformNoise
-from gibbsian.objectives.noise_contrastive import Around, Flips, NoiseContrastive, RankingContrastive
+from gibbsian.objectives.noise_contrastive import Around, EnergyMargin, Flips, NoiseContrastive, RankingContrastive
 from gibbsian.objectives.persistent import PersistentContrastiveDivergence
 from gibbsian.objectives.perturb_and_map import PerturbAndMAP
 from gibbsian.objectives.redrawn import Binarized, Blurred
@@ -22,8 +20,7 @@ from gibbsian.objectives.score import (
     NonNegativeScoreMatching,
     SlicedScoreMatching,
 )
-from gibbsian.objectives.up_down import UpDown
-from gibbsian.objectives.variational import VariationalLikelihood
+from gibbsian.objectives.variational import LatentLikelihood, UpDown, VariationalLikelihood
 from gibbsian.objectives.weighted import Weighted
 
 __all__ = [
