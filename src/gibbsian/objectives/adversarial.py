@@ -1,8 +1,4 @@
-"""Adversarial training: the energy against a sampler that follows it, a network with an entropy.
-
-Each kind of sampler has `build(domain, x, generator)`, which returns a module whose `draw(n, generator)` gives
-differentiable samples and a term whose gradient in the sampler's parameters is that of -H(q).
-"""
+"""Adversarial training: the energy against a sampler that follows it, a network with an entropy."""
 
 import copy
 import math
@@ -32,7 +28,8 @@ class SamplerKind(ABC):
 
     @abstractmethod
     def build(self, domain: Domain, x: Tensor, generator: torch.Generator) -> nn.Module:
-        """A module with `draw(n, generator)` and `sample(n, generator=)`."""
+        """A module with `sample(n, generator=)`, and with `draw(n, generator)`: differentiable samples, a term whose
+        gradient in the module's parameters is that of -H(q), and metrics."""
 
 
 class FlowNetwork(nn.Module):
@@ -43,13 +40,11 @@ class FlowNetwork(nn.Module):
         self.flow = flow
 
     def draw(self, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Samples, E[log q] = -H(q), and metrics."""
         x, log_q = self.flow.draw(n, generator=generator)
         negative_entropy = log_q.mean()
         return x, negative_entropy, {"entropy": -negative_entropy.detach()}
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
-        """n samples `(n, *event)`."""
         return self.flow.sample(n, generator=generator)
 
 
@@ -108,7 +103,6 @@ class ImplicitNetwork(nn.Module):
         return z, noise, clean + self.sigma * noise
 
     def draw(self, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-        """Samples, a term with the gradient of -H(q) (its value means nothing), and metrics."""
         z, noise, x = self(n, generator)
         if self.score is not None:
             s_q = self.score(x.detach())
@@ -125,7 +119,6 @@ class ImplicitNetwork(nn.Module):
         return x, term, kept
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
-        """n samples `(n, *event)`."""
         with torch.no_grad():
             return self(n, generator)[2]
 

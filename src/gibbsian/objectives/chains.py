@@ -107,18 +107,14 @@ def walk(
     return y, metrics
 
 
+Tempered = tuple[Tensor, Tensor, Tensor]  # chains, their hotter replicas `(chains, replicas - 1, *event)`, turn to swap
+
+
 def walk_tempered(
-    energy: Any,
-    kernel: ParallelTempering,
-    cold: Tensor,
-    hot: Tensor,
-    turn: Tensor,
-    steps: int,
-    generator: torch.Generator,
-    *,
-    watched: bool = True,
-) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
-    """The same for chains with their hotter replicas `(chains, replicas - 1, *event)`: cold, hot, turn, metrics."""
+    energy: Any, kernel: ParallelTempering, chains: Tempered, steps: int, generator: torch.Generator, *, watched: bool
+) -> tuple[Tempered, dict[str, Tensor]]:
+    """The same for chains with hotter replicas."""
+    cold, hot, turn = chains
     with torch.no_grad(), cast_once(energy, cold.device):
         target = kernel.target(energy)
         rows = torch.cat([cold[:, None], hot], 1).transpose(0, 1).flatten(0, 1)
@@ -130,7 +126,7 @@ def walk_tempered(
     metrics["swap_acceptance"] = state.swaps.sum() / state.tries.sum()
     if kernel.adjusted:
         metrics["acceptance"] = acceptance.mean()
-    return replicas[:, 0], replicas[:, 1:], state.turn, metrics
+    return (replicas[:, 0], replicas[:, 1:], state.turn), metrics
 
 
 def chain_metrics(start: Tensor, end: Tensor, watched: bool) -> dict[str, Tensor]:

@@ -235,7 +235,6 @@ class PersistentContrastiveDivergence(SampledObjective):
         if not isinstance(self.kernel, ParallelTempering) or hot is None or turn is None:
             x, moved = walk(member, self.kernel, x, self.steps, generator, watched=step.watched)
             return chains._replace(x=x), moved
-        x, hot, turn, moved = walk_tempered(
-            member, self.kernel, x, hot, turn, self.steps, generator, watched=step.watched
-        )
+        kept = x, hot, turn
+        (x, hot, turn), moved = walk_tempered(member, self.kernel, kept, self.steps, generator, watched=step.watched)
         return chains._replace(x=x, hot=hot, turn=turn), moved

@@ -1,8 +1,4 @@
-"""Regularized training of Boltzmann-like models: weight decay, sparse hidden units, centered gradients.
-
-Decay and sparsity are objectives of their own, to be added with `Weighted`; `Centered` wraps an objective and
-changes its gradient.
-"""
+"""Regularized training: weight decay and sparse hidden units, to be added with `Weighted`; centered gradients."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -37,10 +37,7 @@ class Weights(NamedTuple):
 
 
 def freeze(tree: Any, *, modules: bool = True) -> Any:
-    """A copy of a tree of tensors, modules and plain values that later steps cannot change.
-
-    `modules=False` leaves modules as they are.
-    """
+    """A copy of a tree of tensors, modules (left as they are with `modules=False`) and plain values that stays."""
     if isinstance(tree, Tensor):
         return tree.detach().clone()
     if isinstance(tree, nn.Module):

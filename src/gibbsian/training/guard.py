@@ -1,8 +1,5 @@
-"""The guard: sees a run diverge, rolls it back to the last good state, and goes on more gently.
-
-Energy-based models diverge: energies run away, chains freeze, gradients explode. People then restart from a
-checkpoint by hand, with a new seed, a lower learning rate and more sampler steps. The guard does that, within
-bounds, and writes down everything it saw and did.
+"""The guard does what people do by hand with a run that diverges: it goes back to the last good state, with a new seed, a
+lower learning rate and more sampler steps, and writes down everything it saw and did.
 """
 
 import dataclasses

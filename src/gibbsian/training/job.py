@@ -128,10 +128,6 @@ class Job:
         """Are all weights finite?"""
         return bool(torch.isfinite(torch.nn.utils.get_total_norm(self.parameters)))
 
-    def last_problem(self) -> str | None:
-        """What nobody would look at any more: did the last update leave weights that are not finite?"""
-        return None if self.finite() else "the last update left weights that are not finite"
-
     def log_step(self, numbers: dict[str, float], rates: dict[str, float]) -> None:
         """Write the numbers of this step into the log; `loss` becomes the mean of the losses since the last time."""
         mean = self.world.mean({"loss": float(self.loss_sum) / max(1, self.summed)}, self.device)

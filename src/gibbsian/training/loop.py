@@ -47,7 +47,8 @@ def train(job: Job, steps: Steps, held_out: Any, hooks: Sequence[Hook], progress
                 numbers, problem = job.read(loss, norm) if due.read else ({}, None)
             if problem is None:
                 steps.update(loss)  # optimizer → average
-                problem = job.last_problem() if due.last else None
+                if due.last and not job.finite():  # nobody would look at them any more
+                    problem = "the last update left weights that are not finite"
             if problem is not None:
                 keep.roll_back(job, problem)
                 steps.reset()

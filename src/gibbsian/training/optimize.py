@@ -50,9 +50,7 @@ def build_optimizer(
     """The optimizer, and those of its options that follow a schedule.
 
     Args:
-        choice: None (Adam); a name such as "sgd"; a dictionary of a name and options, where a 1-D tensor or a
-            callable of the step is a schedule, such as `{"name": "sgd", "momentum": schedule}`; or a callable
-            from parameters to a `torch.optim.Optimizer`.
+        choice: the `optimizer` of `gibbsian.fit`.
         lr: the learning rate, or one for the first `split` parameters and one for the others.
         capturable: make Adam and SGD fit for CUDA graphs.
 
@@ -120,9 +118,8 @@ def rate_at(schedule: Any, lr: float, total: int) -> Callable[[int], float]:
     """The learning rate as a function of the step.
 
     Args:
-        schedule: None (constant); "cosine" or "linear" (from lr to 0 over the run), "warm-up" (linear over
-            the first twentieth of the run, 1000 steps at most), "warm-up cosine", "warm-up linear"; or the
-            rates themselves: a 1-D tensor, one a step, the last one held, or a callable of the step.
+        schedule: that of `gibbsian.fit`. Rates fall from lr to 0 over the run; a warm-up is linear over its first
+            twentieth, 1000 steps at most; of a tensor the last rate is held.
 
     >>> rate = rate_at("warm-up cosine", 1.0, 200)
     >>> [round(rate(step), 3) for step in (0, 9, 105, 199)]

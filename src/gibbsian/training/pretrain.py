@@ -50,23 +50,11 @@ class Layered(Protocol):
 
 @dataclass(frozen=True)
 class Encoded(WrappedObjective):
-    """An objective on what the layers below make of a batch: `pretrain` gives it to `fit`.
-
-    Args:
-        objective: what trains the machine of the stage.
-        model: whose layers below encode the batch.
-        stage: which.
-        draw: states drawn layer by layer, or their means.
-    """
+    """An objective on what the layers of a model below a stage make of a batch, drawn states or means, for `fit`."""
 
     model: Any
     stage: int
     draw: bool = True
-
-    def encode(self, batch: Batch, generator: torch.Generator) -> Batch:
-        """What the machine sees."""
-        with torch.no_grad():
-            return self.model.encode(self.stage, batch, generator if self.draw else None)
 
     def check(self, energy: Any, batch: Batch) -> None:
         self.model.check_stage(self.stage, batch)
@@ -78,7 +66,9 @@ class Encoded(WrappedObjective):
         return self.objective.init(energy, encoded, generator)
 
     def loss(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator, step: Step) -> Loss:
-        return self.objective.loss(energy, self.encode(batch, generator), state, generator, step)
+        with torch.no_grad():
+            encoded = self.model.encode(self.stage, batch, generator if self.draw else None)
+        return self.objective.loss(energy, encoded, state, generator, step)
 
 
 def pretrain(

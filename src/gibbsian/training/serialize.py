@@ -120,7 +120,7 @@ class _Writer:
             return value
         if isinstance(value, list):
             return self.each(value, path)
-        if isinstance(value, dict) and all(map(_plain_key, value)):
+        if isinstance(value, dict) and all(isinstance(key, str) and not key.startswith("$") for key in value):
             return self.named(value, path)
         kind = next((kind for kind in _KINDS if kind.holds(value)), None)
         if kind is None:
@@ -141,9 +141,6 @@ class _Writer:
     def named(self, values: dict[str, Any], path: str) -> dict[str, Any]:
         return {name: self(value, f"{path}.{name}") for name, value in values.items()}
 
-    def pairs(self, values: dict[Any, Any], path: str) -> list[Any]:
-        return [[self(key, path), self(value, f"{path}.{key}")] for key, value in values.items()]
-
 
 def _unwrapped(value: Any) -> Any:
     """A number of numpy as one of Python."""
@@ -154,10 +151,6 @@ def _unwrapped(value: Any) -> Any:
 
 def _is_plain(value: Any) -> bool:
     return value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value))
-
-
-def _plain_key(key: Any) -> bool:
-    return isinstance(key, str) and not key.startswith("$")
 
 
 class _Reader:
@@ -289,7 +282,12 @@ _KINDS = (  # the first that holds a value describes it
         lambda r, name, plain: _import_class(name)(*r(plain["items"])),
     ),
     _kind("$tuple", tuple, lambda w, v, path: w.each(v, path), lambda r, items: tuple(r(items))),
-    _kind("$dict", dict, lambda w, v, path: w.pairs(v, path), lambda r, pairs: {r(key): r(v) for key, v in pairs}),
+    _kind(
+        "$dict",
+        dict,
+        lambda w, v, path: [[w(key, path), w(item, f"{path}.{key}")] for key, item in v.items()],
+        lambda r, pairs: {r(key): r(item) for key, item in pairs},
+    ),
     _Kind("$module", lambda v: isinstance(v, nn.Module), _describe_module, _rebuild_module),
     _Kind(
         "$dataclass",
