@@ -10,8 +10,8 @@ import torch
 
 import gibbsian as gb
 from gibbsian import energies, kernels, metrics, objectives, partition
+from gibbsian.energies.experts import strength
 from gibbsian.energies.ica import SOURCES
-from gibbsian.energies.integrability import strength
 from gibbsian.errors import ArgumentError, CapabilityError, DataError, ShapeError
 from gibbsian.testing import check_energy, check_invariance, check_kernel
 from gibbsian.training.serialize import describe, rebuild

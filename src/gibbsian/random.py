@@ -106,10 +106,10 @@ def uniforms(steps: int, count: int, generator: torch.Generator, *, dtype: torch
 def quick_uniforms(count: int, generator: torch.Generator, *, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Uniforms on [0, 1), `(count,)`, to be compared with probabilities; on the CPU a third of the cost of `torch.rand`.
 
-    There the generator seeds a small fast one (SFC64), which gives every number its leading 16 bits; the 8 bits
-    after them are drawn once for the call. So every number is uniform on the same grid of 2⁻²⁴ as those of
-    `torch.rand`, and whether u < p is independent for two of them but for an event of probability 2⁻³². For coins
-    in training; where numbers themselves are used, or must not depend on the cut, take `uniforms`.
+    There the generator seeds a small fast one (SFC64), which gives every number its leading 16 bits; the 8 bits after
+    them, of the grid of 2⁻²⁴ that `torch.rand` has, are drawn once for the call. Whether u < p is independent for two
+    numbers but for an event of probability 2⁻³². Where numbers themselves are used, or must not depend on the cut,
+    take `uniforms`.
 
     >>> g = torch.Generator().manual_seed(0)
     >>> u = quick_uniforms(10000, g, dtype=torch.float32, device=torch.device("cpu"))

@@ -10,13 +10,18 @@ from gibbsian.energies.gaussian import Bimodal, Gaussian, GaussianMixture, Stude
 from gibbsian.energies.graph import GraphEnergy, Graphs
 from gibbsian.energies.grid import Grid
 from gibbsian.energies.ica import ICA
-from gibbsian.energies.latent import LatentEnergy, PosteriorEnergy
-from gibbsian.energies.neural import ConvEnergy, MLPEnergy, NeuralEnergy, ResidualEnergy
+from gibbsian.energies.neural import (
+    AttentionEnergy,
+    ConvEnergy,
+    MLPEnergy,
+    NeuralEnergy,
+    RecurrentEnergy,
+    ResidualEnergy,
+)
 from gibbsian.energies.observed import Observed
 from gibbsian.energies.parzen import MarginalParzen, Parzen
 from gibbsian.energies.random_fields import ChainField, LabelField
-from gibbsian.energies.sequence import AttentionEnergy, RecurrentEnergy
-from gibbsian.energies.tilted import PushedEnergy, TiltedEnergy
+from gibbsian.energies.tilted import LatentEnergy, PosteriorEnergy, PushedEnergy, TiltedEnergy
 from gibbsian.nets import (
     MLP,
     AttentionNet,

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from gibbsian.domains import Discrete, Domain
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, CapabilityError, DomainError, ShapeError
+from gibbsian.errors import ArgumentError, CapabilityError, DomainError, ShapeError, check_number
 from gibbsian.quadrature import log_integrals
 
 _ROWS = 1 << 15  # pairs evaluated at a time in sums over y
@@ -37,13 +37,8 @@ class ConditionalEnergy(Energy):
 
     `given(x)` is an energy of y, one input a row, on which everything works that works on energies: kernels,
     `gibbsian.minimize`, and every objective for y through `objectives.Conditional`, on batches (x, y):
-
-    - `ExactLikelihood` where y can be enumerated or integrated (`log_partition`);
-    - `RankingContrastive` anywhere: no sampler, no Z(x);
-    - score matching and denoising for real y; pseudo-likelihood for discrete y; contrastive divergence.
-
-    Predict with `gibbsian.predict` (lowest energy) or `gibbsian.predict_interval` (samples). Nothing is said
-    about the law of x.
+    `ExactLikelihood` where y can be enumerated or integrated (`log_partition`), `RankingContrastive` anywhere.
+    Predict with `gibbsian.predict` (lowest energy) or `gibbsian.predict_interval` (samples).
 
     Reference: LeCun et al. 2006; Gustafsson et al. 2020 (regression).
 
@@ -73,8 +68,7 @@ class ConditionalEnergy(Energy):
         own = type(self).encoded_energy is not ConditionalEnergy.encoded_energy
         if not (callable(net) or own) or (encoder is not None and not callable(encoder)):
             raise ArgumentError("net takes an input and an output, encoder an input: both must be callable")
-        if not (math.isfinite(confine) and confine >= 0):
-            raise ArgumentError(f"confine={confine}: the quadratic confinement must be zero or more")
+        check_number(self, "confine", confine)
         self.net, self.encoder, self.confine = net, encoder, float(confine)
 
     def encode(self, x: Tensor) -> Tensor:

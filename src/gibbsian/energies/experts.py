@@ -7,14 +7,15 @@ import copy
 import math
 from abc import abstractmethod
 
+import numpy as np
 import torch
+from scipy.optimize import linprog
 from torch import Tensor, nn
 
 from gibbsian.capabilities import Filters
 from gibbsian.domains import Domain, Real
-from gibbsian.energies.integrability import strength
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, CapabilityError
+from gibbsian.errors import ArgumentError, CapabilityError, check_number
 from gibbsian.random import normals, normals_like, require_generator, stream
 
 
@@ -33,10 +34,8 @@ class StudentExperts(Energy):
 
     def __init__(self, domain: Domain, experts: int, alpha: float, confine: float) -> None:
         super().__init__(domain)
-        if not (math.isfinite(alpha) and alpha > 0):
-            raise ArgumentError(f"alpha={alpha}: an expert's exponent must be positive and finite, such as 1.0")
-        if not (math.isfinite(confine) and confine >= 0):
-            raise ArgumentError(f"confine={confine}: the quadratic confinement must be zero or more, such as 1e-3")
+        check_number(self, "alpha", alpha, open_low=True)
+        check_number(self, "confine", confine)
         self.confine = float(confine)
         self.log_alpha = nn.Parameter(torch.full((experts,), math.log(alpha)))
 
@@ -62,7 +61,9 @@ class StudentExperts(Energy):
         return self.alpha.reshape(-1, *[1] * (z.dim() - 2))
 
     def forward(self, x: Tensor) -> Tensor:
-        z = self.responses(x)
+        return self._energy(x, self.responses(x))
+
+    def _energy(self, x: Tensor, z: Tensor) -> Tensor:
         energy = (self._alpha_of(z) * torch.log1p(0.5 * z.square())).flatten(1).sum(1)
         return energy + 0.5 * self.confine * x.flatten(1).square().sum(1) if self.confine else energy
 
@@ -73,8 +74,7 @@ class StudentExperts(Energy):
     def energy_and_score(self, x: Tensor) -> tuple[Tensor, Tensor]:
         with torch.no_grad():
             z = self.responses(x)
-            energy = (self._alpha_of(z) * torch.log1p(0.5 * z.square())).flatten(1).sum(1)
-            return energy + 0.5 * self.confine * x.flatten(1).square().sum(1), self._score(x, z)
+            return self._energy(x, z), self._score(x, z)
 
     def score(self, x: Tensor, *, create_graph: bool = False) -> Tensor:
         """s(x) in closed form; with `create_graph` it is differentiated once, not twice."""
@@ -241,3 +241,61 @@ class ProductOfExperts(StudentExperts):
 
     def extra_repr(self) -> str:
         return f"{self.weight.shape[1]}, experts={len(self.weight)}, confine={self.confine:g}"
+
+
+# --- when a product of experts has a finite integral: the strength of a weighted set of vectors ---------
+
+
+def _basis(vectors: np.ndarray, order: np.ndarray, tolerance: float) -> np.ndarray:
+    """The greedy basis: vectors in the given order, each taken where it is independent of those before."""
+    d = vectors.shape[1]
+    taken: list[int] = []
+    frame = np.zeros((d, d))
+    for i in order:
+        v = vectors[i]
+        k = len(taken)
+        rest = v - frame[:k].T @ (frame[:k] @ v)
+        rest = rest - frame[:k].T @ (frame[:k] @ rest)  # twice is enough
+        size = np.linalg.norm(rest)
+        if size > tolerance:
+            frame[k] = rest / size
+            taken.append(i)
+            if len(taken) == d:
+                break
+    return np.array(taken, dtype=int)
+
+
+def strength(vectors: np.ndarray, capacity: np.ndarray, *, tolerance: float = 1e-9) -> float:
+    """min over proper subspaces V of Σ_{wᵢ∉V} cᵢ / (d - dim V); 0 where the vectors do not span.
+
+    A product Π (1 + ½(wᵢ·x)²)^(-cᵢ/2) falls along V⊥ as ‖x‖ to the power -Σ_{wᵢ∉V} cᵢ and is integrable there
+    iff that exceeds the dimension of V⊥: in all directions iff the strength exceeds 1. By Edmonds' theorem on
+    packing bases it is also the largest Σ_B λ_B over fractional packings of bases B with Σ_{B∋i} λ_B ≤ cᵢ, whose
+    dual is a linear programme with one row for each basis; rows are added while a greedy basis violates one.
+
+    Args:
+        vectors: wᵢ `(n, d)`.
+        capacity: cᵢ `(n,)`, positive.
+
+    >>> strength(np.eye(2), np.array([3.0, 1.5]))  # the smaller of the two
+    1.5
+    >>> round(strength(np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]), np.array([1.0, 1.0, 1.0])), 6)
+    1.5
+    """
+    if vectors.ndim != 2 or capacity.shape != vectors.shape[:1] or not (capacity > 0).all():
+        raise ArgumentError(f"{vectors.shape} vectors need as many positive capacities, got {capacity}")
+    size = np.linalg.norm(vectors, axis=1)
+    unit = vectors / np.where(size > 0, size, 1.0)[:, None]
+    first = _basis(unit, np.argsort(-capacity), tolerance)
+    if len(first) < vectors.shape[1]:
+        return 0.0
+    rows = [first]
+    while True:
+        cover = np.zeros((len(rows), len(vectors)))
+        for row, basis in zip(cover, rows, strict=True):
+            row[basis] = -1.0
+        found = linprog(capacity, A_ub=cover, b_ub=-np.ones(len(rows)), bounds=(0, None), method="highs")
+        lightest = _basis(unit, np.argsort(found.x, kind="stable"), tolerance)
+        if found.x[lightest].sum() >= 1 - 1e-9:
+            return float(found.fun)
+        rows.append(lightest)

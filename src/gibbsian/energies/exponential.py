@@ -13,13 +13,6 @@ from gibbsian.random import stream
 from gibbsian.recorded import Recorded
 
 
-def _probe(domain: Domain) -> Tensor:
-    """A few events, to see what a feature map makes of them."""
-    if isinstance(domain, Counts) and domain.total is None:
-        return torch.ones(2, *domain.shape)
-    return domain.sample(2, generator=stream(0, "probe"))
-
-
 class ExponentialFamily(Energy):
     """E(x) = -η·f(x): every law whose log-density is linear in given features; the maximum-entropy form.
 
@@ -52,7 +45,9 @@ class ExponentialFamily(Energy):
                 f"features is a {type(features).__name__}, expected a function from a batch to (batch, m)"
             )
         self.features = features
-        seen = features(_probe(domain))
+        open_ended = isinstance(domain, Counts) and domain.total is None
+        some = torch.ones(2, *domain.shape) if open_ended else domain.sample(2, generator=stream(0, "probe"))
+        seen = features(some)
         if not isinstance(seen, Tensor) or seen.dim() != 2 or len(seen) != 2:
             got = tuple(seen.shape) if isinstance(seen, Tensor) else type(seen).__name__
             raise ShapeError(

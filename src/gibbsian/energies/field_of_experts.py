@@ -25,11 +25,10 @@ def cosines(size: int) -> Tensor:
 class FieldOfExperts(StudentExperts):
     """Field of experts over gray images: E(x) = Σᵢ αᵢ Σ_c log(1 + ½(wᵢ ∗ x)_c²) + ½ε‖x‖².
 
-    One filter serves every place c where it fits inside the image, so a field learned from patches is a prior
-    of images of any size: `resized`. Filters have mean zero, which makes the energy blind to brightness and
-    leaves the constant image free; the confinement ε or a box holds it. Learn it by score matching or
-    denoising, or by contrastive divergence with `kernels.Gibbs`; restore images with `gibbsian.denoise` and
-    `gibbsian.inpaint`.
+    One filter serves every place c, so a field learned from patches is a prior of images of any size: `resized`.
+    Filters have mean zero, which leaves the constant image free; the confinement ε or a box holds it. Learn it by
+    score matching or denoising, or by contrastive divergence with `kernels.Gibbs`; restore images with
+    `gibbsian.denoise` and `gibbsian.inpaint`.
 
     Reference: Roth & Black 2005, 2009; Schmidt, Gao & Roth 2010 (Gibbs sampling, posterior means).
 

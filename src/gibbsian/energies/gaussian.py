@@ -179,9 +179,8 @@ class StudentT(Energy):
 class GaussianMixture(Energy):
     """A mixture of k Gaussians: E(x) = -log Σᵢ wᵢ N(x; μᵢ, Σᵢ), so log Z = 0 whatever the parameters.
 
-    Parametrized by the logits of the weights, the means and the lower Cholesky factors of the precisions with
-    the logarithm of their diagonals, so that any parameter values give a proper density: the mean energy of
-    data is its exact negative log-likelihood. For mixtures of other energies see `gibbsian.mixture`.
+    Parametrized by the logits of the weights and as `Gaussian`, so that the mean energy of data is its exact
+    negative log-likelihood. For mixtures of other energies see `gibbsian.mixture`.
 
     Args:
         means: `(k, d)`.

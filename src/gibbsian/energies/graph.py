@@ -9,8 +9,8 @@ from gibbsian.domains import Domain
 from gibbsian.energies.neural import NeuralEnergy, domain_with_axes
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, ShapeError
-from gibbsian.nets.graph import GraphNet
 from gibbsian.nets.layers import LayerOptions
+from gibbsian.nets.mlp import GraphNet
 
 
 class Graphs(NamedTuple):
@@ -67,8 +67,7 @@ class GraphEnergy(NeuralEnergy):
         domain: a domain of shape (nodes, features), or that shape for R^d; nodes is the largest graph's.
         edge_index: `(2, edges)`, the graph of every row; left out where graphs are given later.
         width, rounds: as for `nets.GraphNet`.
-        confine: c of ½c‖x‖² over the real nodes.
-        activation, spectral_norm, generator: as for `nets.Layers`.
+        confine, activation, spectral_norm, generator: as for `MLPEnergy`; only the real nodes are confined.
 
     >>> ring = torch.tensor([[0, 1, 2], [1, 2, 0]])
     >>> energy = GraphEnergy((3, 2), edge_index=ring)

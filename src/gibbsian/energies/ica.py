@@ -12,7 +12,7 @@ from gibbsian.capabilities import Filters
 from gibbsian.domains import Real
 from gibbsian.energies.analytic import rejection_sample
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, DataError, ShapeError
+from gibbsian.errors import ArgumentError, DataError, ShapeError, check_count
 from gibbsian.random import require_generator
 
 _CORNER = 0.1  # the rounding of the Laplace density at 0
@@ -28,10 +28,6 @@ class Source(NamedTuple):
 
 def _log_cosh(s: Tensor) -> Tensor:
     return s.abs() + softplus(-2 * s.abs()) - math.log(2)
-
-
-def _logistic(s: Tensor) -> Tensor:
-    return 2 * _log_cosh(0.5 * s) + math.log(4)
 
 
 def _logistic_draws(n: int, like: Tensor, generator: torch.Generator) -> Tensor:
@@ -53,19 +49,17 @@ def _rounded_draws(n: int, like: Tensor, generator: torch.Generator) -> Tensor:
     return rejection_sample(n, laplace, lambda s: s.abs() - (s.square() + _CORNER**2).sqrt(), generator)
 
 
-def _two_humps(s: Tensor) -> Tensor:
-    return 0.5 * s.square() + 0.5 - _log_cosh(s) + 0.5 * math.log(2 * math.pi)
-
-
 def _two_humps_draws(n: int, like: Tensor, generator: torch.Generator) -> Tensor:
     z = torch.randn(n, generator=generator, dtype=like.dtype, device=like.device)
     return z + torch.where(torch.rand(n, generator=generator, dtype=like.dtype, device=like.device) < 0.5, 1.0, -1.0)
 
 
 SOURCES = {
-    "logistic": Source(_logistic, _logistic_draws, math.pi / math.sqrt(3)),
+    "logistic": Source(lambda s: 2 * _log_cosh(0.5 * s) + math.log(4), _logistic_draws, math.pi / math.sqrt(3)),
     "laplace": Source(_rounded, _rounded_draws, 1.4228952),  # of the rounded density, by quadrature
-    "two humps": Source(_two_humps, _two_humps_draws, math.sqrt(2)),
+    "two humps": Source(
+        lambda s: 0.5 * s.square() + 0.5 - _log_cosh(s) + 0.5 * math.log(2 * math.pi), _two_humps_draws, math.sqrt(2)
+    ),
 }
 
 
@@ -103,8 +97,7 @@ class ICA(Energy):
     kind: Tensor
 
     def __init__(self, dim: int, sources: str | Sequence[str] = "logistic") -> None:
-        if isinstance(dim, bool) or not isinstance(dim, int) or dim < 1:
-            raise ArgumentError(f"ICA({dim!r}): the number of components is a whole number from 1 on")
+        check_count(self, "dim", dim)
         super().__init__(Real(dim))
         names = [sources] * dim if isinstance(sources, str) else list(sources)
         if len(names) != dim or not set(names) <= set(SOURCES):
@@ -141,7 +134,7 @@ class ICA(Energy):
 
     def log_z(self) -> Tensor:
         """0: log|det W| is part of the energy."""
-        return torch.zeros((), dtype=self.weight.dtype, device=self.weight.device)
+        return self.weight.new_zeros(())
 
     def filters(self) -> Filters:
         """What one unit of every source adds to x."""

@@ -1,21 +1,22 @@
-"""Neural energies: a network with one output, on a domain, optionally confined; of vectors and of images.
+"""Neural energies: a network with one output, on a domain, optionally confined; of vectors, images and sequences.
 
 K outputs instead of one are the logits of a hybrid model, `models.JointEnergy`.
 """
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
+import torch
 from torch import Tensor, nn
 
 from gibbsian.capabilities import Jet
 from gibbsian.domains import Domain, Real
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, ShapeError
+from gibbsian.errors import ArgumentError, ShapeError, check_number
 from gibbsian.nets.conv import ConvNet, ResidualNet
 from gibbsian.nets.layers import LayerOptions
 from gibbsian.nets.mlp import MLP
+from gibbsian.nets.sequence import AttentionNet, RecurrentNet
 
 Where = Domain | int | tuple[int, ...]  # a number or shape stands for R^d
 
@@ -31,7 +32,7 @@ class NeuralEnergy(Energy):
         domain: where x lives.
         confine: c, zero or more.
 
-    >>> import torch, gibbsian as gb
+    >>> import gibbsian as gb
     >>> energy = NeuralEnergy(gb.nets.MLP(2), gb.domains.Real(2), confine=0.1)
     >>> energy(torch.zeros(3, 2)).shape
     torch.Size([3])
@@ -39,8 +40,7 @@ class NeuralEnergy(Energy):
 
     def __init__(self, net: nn.Module, domain: Domain, *, confine: float = 0.0) -> None:
         super().__init__(domain)
-        if not (math.isfinite(confine) and confine >= 0):
-            raise ArgumentError(f"confine={confine}: the quadratic confinement must be zero or more, such as 0.01")
+        check_number(self, "confine", confine)
         self.net, self.confine = net, float(confine)
 
     def confinement(self, x: Tensor) -> Tensor:
@@ -80,8 +80,7 @@ def domain_with_axes(domain: Where, axes: int, what: str) -> Domain:
 class MLPEnergy(NeuralEnergy):
     """A multi-layer perceptron as an energy: E(x) = MLP(x) + ½c‖x‖².
 
-    The default for vectors; for images `ConvEnergy` or `ResidualEnergy`, for sequences `RecurrentEnergy` or
-    `AttentionEnergy`.
+    The default for vectors.
 
     Args:
         domain: a domain, or a number or shape for R^d.
@@ -89,7 +88,6 @@ class MLPEnergy(NeuralEnergy):
         confine: c of the quadratic confinement.
         activation, spectral_norm, generator: as for `nets.Layers`.
 
-    >>> import torch
     >>> energy = MLPEnergy(2, hidden=(64, 64), confine=0.1)
     >>> energy.score(torch.zeros(3, 2)).shape
     torch.Size([3, 2])
@@ -115,10 +113,8 @@ class ConvEnergy(NeuralEnergy):
     Args:
         domain: a domain of shape (channels, height, width), or that shape for R^d.
         channels, head: as for `nets.ConvNet`.
-        confine: c of ½c‖x‖²; a box needs none.
-        activation, spectral_norm, generator: as for `nets.Layers`.
+        confine, activation, spectral_norm, generator: as for `MLPEnergy`; a box needs no confinement.
 
-    >>> import torch
     >>> ConvEnergy((1, 8, 8), channels=(8, 8))(torch.zeros(2, 1, 8, 8)).shape
     torch.Size([2])
     """
@@ -142,10 +138,8 @@ class ResidualEnergy(NeuralEnergy):
     Args:
         domain: a domain of shape (channels, height, width), or that shape for R^d.
         widths, blocks: as for `nets.ResidualNet`.
-        confine: c of ½c‖x‖²; a box needs none.
-        activation, spectral_norm, generator: as for `nets.Layers`.
+        confine, activation, spectral_norm, generator: as for `ConvEnergy`.
 
-    >>> import torch
     >>> ResidualEnergy((3, 8, 8), widths=(8, 16), blocks=1)(torch.zeros(2, 3, 8, 8)).shape
     torch.Size([2])
     """
@@ -161,3 +155,112 @@ class ResidualEnergy(NeuralEnergy):
     ) -> None:
         domain = domain_with_axes(domain, 3, "ResidualEnergy")
         super().__init__(ResidualNet(domain.shape, widths, blocks, **options), domain, confine=confine)  # type: ignore[arg-type]
+
+
+# --- sequences and sets of variable length --------------------------------------------------------
+# Batches are padded to `(batch, length, features)`; `energy.given(lengths)` or `energy.given(mask)` ignores the padding, and
+# the energy by itself takes every sequence as full.
+
+
+def mask_of(index: Tensor, length: int) -> Tensor:
+    """A mask `(batch, length)`, True for real entries, from lengths `(batch,)` or from a mask."""
+    if not isinstance(index, Tensor):
+        raise ArgumentError(f"give lengths or a mask as a tensor, got a {type(index).__name__}")
+    if index.dtype == torch.bool:
+        if index.dim() != 2 or index.shape[1] != length:
+            raise ShapeError(f"the mask has shape {tuple(index.shape)}, expected (batch, {length})")
+        mask = index
+    else:
+        if index.dim() != 1 or index.is_floating_point():
+            raise ShapeError(f"lengths are {index.dtype} of shape {tuple(index.shape)}, expected whole (batch,)")
+        if int(index.max()) > length:
+            raise ArgumentError(f"a sequence of length {int(index.max())} does not fit into {length} places")
+        mask = torch.arange(length, device=index.device) < index[:, None]
+    if not bool(mask.any(1).all()):
+        raise ArgumentError("a sequence without any entry has no energy; every row needs at least one")
+    return mask
+
+
+class SequenceEnergy(NeuralEnergy):
+    """A network over padded sequences as a family: `given(lengths)` or `given(mask)` ignores the padding."""
+
+    def given(self, index: Tensor) -> "MaskedEnergy":
+        """The energy of sequences with these lengths `(batch,)`, or of entries where the mask is True."""
+        return MaskedEnergy(self, mask_of(index, self.domain.shape[0]))
+
+
+class MaskedEnergy(Energy):
+    """A sequence energy that sees only the entries where `mask` is True; the others have no effect."""
+
+    mask: Tensor
+
+    def __init__(self, base: SequenceEnergy, mask: Tensor) -> None:
+        super().__init__(base.domain)
+        self.base = base
+        self.register_buffer("mask", mask, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) != len(self.mask):
+            raise ShapeError(f"{len(x)} sequences met a mask of {len(self.mask)}; give one row of it to each")
+        x = torch.where(self.mask[:, :, None], x, 0.0)  # whatever the padding holds, NaN too, is not seen
+        energy = self.base.net(x, self.mask).squeeze(1)
+        return energy + self.base.confinement(x) if self.base.confine else energy
+
+
+class RecurrentEnergy(SequenceEnergy):
+    """Gated recurrent units as an energy of sequences.
+
+    Args:
+        domain: a domain of shape (length, features), or that shape for R^d.
+        width, layers: as for `nets.RecurrentNet`.
+        confine, activation, spectral_norm, generator: as for `MLPEnergy`; only the real entries are confined.
+
+    >>> energy = RecurrentEnergy((7, 3))
+    >>> x = torch.zeros(2, 7, 3)
+    >>> energy(x).shape, energy.given(torch.tensor([7, 4]))(x).shape
+    (torch.Size([2]), torch.Size([2]))
+    """
+
+    def __init__(
+        self,
+        domain: Domain | tuple[int, int],
+        width: int = 64,
+        layers: int = 1,
+        *,
+        confine: float = 0.0,
+        **options: Unpack[LayerOptions],
+    ) -> None:
+        domain = domain_with_axes(domain, 2, "RecurrentEnergy")
+        super().__init__(RecurrentNet(domain.shape[1], width, layers, **options), domain, confine=confine)
+
+
+class AttentionEnergy(SequenceEnergy):
+    """A transformer encoder as an energy of sequences, or of sets (`positions=False`).
+
+    Args:
+        domain: a domain of shape (length, features), or that shape for R^d.
+        width, heads, depth: as for `nets.AttentionNet`.
+        positions: False makes the energy blind to the order of the entries.
+        confine, activation, spectral_norm, generator: as for `RecurrentEnergy`.
+
+    >>> energy = AttentionEnergy((7, 3), positions=False)
+    >>> x = torch.randn(2, 7, 3, generator=torch.Generator().manual_seed(0))
+    >>> torch.allclose(energy(x), energy(x.flip(1)), atol=1e-5)
+    True
+    """
+
+    def __init__(
+        self,
+        domain: Domain | tuple[int, int],
+        width: int = 64,
+        heads: int = 4,
+        depth: int = 2,
+        *,
+        positions: bool = True,
+        confine: float = 0.0,
+        **options: Unpack[LayerOptions],
+    ) -> None:
+        domain = domain_with_axes(domain, 2, "AttentionEnergy")
+        length, features = domain.shape
+        net = AttentionNet(features, length if positions else None, width, heads, depth, **options)
+        super().__init__(net, domain, confine=confine)

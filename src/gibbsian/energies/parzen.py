@@ -59,8 +59,7 @@ class Parzen(_Windows):
     """The data with Gaussian windows of width h: E(x) = -log (1/n) Σᵢ N(x; xᵢ, h²), log Z = 0.
 
     The density that needs no training, and a strong one for detecting outliers in tables; it needs all points at
-    every call, and data that grow exponentially with the dimension to be a good density. Standardize columns first,
-    or give one width a column.
+    every call, and exponentially many in high dimensions. Standardize columns first, or give one width a column.
 
     Reference: Parzen 1962.
 
@@ -145,9 +144,8 @@ class MarginalParzen(_Windows):
         scale = torch.where(scale > 0, scale, torch.ones_like(scale))
         shares = torch.tensor([0.1, 0.15, 0.2, 0.3, 0.5]) if grid is None else grid
         rows = points[:: max(1, math.ceil(len(points) / _FEW))]
-        widths = [
-            _best((c[:, None] - c).square(), shares.to(points) * s, 1) for c, s in zip(rows.T, scale, strict=True)
-        ]
+        grids = shares.to(points) * scale[:, None]
+        widths = [_best((c[:, None] - c).square(), grid, 1) for c, grid in zip(rows.T, grids, strict=True)]
         return cls(points, torch.stack(widths))
 
     def _log_kernels(self, x: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from gibbsian.domains import Binary, Categorical
 from gibbsian.energies.conditional import ConditionalEnergy
-from gibbsian.errors import ArgumentError, ShapeError
+from gibbsian.errors import ShapeError, check_count
 from gibbsian.random import require_generator
 
 
@@ -33,9 +33,8 @@ class _LabelEnergy(ConditionalEnergy):
 class ChainField(_LabelEnergy):
     """A chain of T labels given x: E(x, y) = -Σ_t u_t(x)[y_t] - Σ_t A[y_t, y_{t+1}] (a linear-chain random field).
 
-    log Z(x), marginals, the best sequence (Viterbi) and exact draws take T·K² operations each, so it trains by
-    its exact likelihood, `Conditional(ExactLikelihood())`, and is a yardstick for approximate searches and
-    objectives on the same energy.
+    log Z(x), marginals, the best sequence (Viterbi) and exact draws take T·K² operations each: train it by its
+    exact likelihood, `Conditional(ExactLikelihood())`.
 
     Reference: Lafferty, McCallum & Pereira 2001; Rabiner 1989 (the recursions).
 
@@ -54,8 +53,7 @@ class ChainField(_LabelEnergy):
     """
 
     def __init__(self, emission: Callable[[Tensor], Tensor], length: int, classes: int) -> None:
-        if length < 1:
-            raise ArgumentError(f"ChainField(length={length}): a chain has one label at least")
+        check_count(self, "length", length)
         super().__init__(None, Categorical(length, classes), encoder=emission)
         self.length, self.classes = length, classes
         self.transition = nn.Parameter(torch.zeros(classes, classes))
@@ -130,8 +128,7 @@ class LabelField(_LabelEnergy):
     """
 
     def __init__(self, net: Callable[[Tensor], Tensor], labels: int) -> None:
-        if labels < 1:
-            raise ArgumentError(f"LabelField(labels={labels}): at least one label")
+        check_count(self, "labels", labels)
         super().__init__(None, Binary(labels), encoder=net)
         self.labels = labels
         self.weight = nn.Parameter(torch.zeros(labels, labels))

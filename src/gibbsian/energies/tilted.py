@@ -1,4 +1,5 @@
-"""A base density tilted by an energy: p(x) ∝ q(x) exp(-f(x)), in data space or in the space q is made from."""
+"""A base density tilted by an energy: p(x) ∝ q(x) exp(-f(x)), in data space or in the space q is made from; and energies
+of codes, p(z) ∝ N(z; 0, I) exp(-f(z)), from which a decoder makes x."""
 
 import math
 from collections.abc import Callable
@@ -6,8 +7,10 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from gibbsian.domains import Domain, Real
+from gibbsian.domains import Binary, Domain, Real
+from gibbsian.energies.conditional import rows_for
 from gibbsian.energies.distribution import is_flow
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DomainError, ShapeError
@@ -38,11 +41,10 @@ class TiltedEnergy(Energy):
 
         E(x) = -log q(x) + f(x),   p(x) ∝ q(x) exp(-f(x))
 
-    q carries what is known already (a flow, a Gaussian, another model), f learns what that misses; a small f is
-    enough where q is good, and far from the data q still holds the mass together. Train f with any objective;
-    noise-contrastive estimation with q as the noise learns -f as the log-ratio of data to q. Sample it in data
-    space with any kernel, or, where q is made from simple noise, x = T(z), in the space of z, where q is round and
-    chains mix: `latent()`. log Z = log Z_q + log E_q[exp(-f)], for example by `partition.ais(tilted, base=q)`.
+    q carries what is known already (a flow, a Gaussian, another model), f learns what that misses, by any objective;
+    noise-contrastive estimation with q as the noise learns -f as the log-ratio of data to q. Sample it in data space,
+    or, where q is made from simple noise, x = T(z), in the space of z, where q is round and chains mix: `latent()`.
+    log Z = log Z_q + log E_q[exp(-f)], for example by `partition.ais(tilted, base=q)`.
 
     Reference: Arbel, Zhou & Gretton 2021; Nijkamp et al. 2022 (sampling in the space of a flow).
 
@@ -128,13 +130,34 @@ def _base_domain(base: Any, given: Domain | None) -> Domain:
     return given
 
 
-class PushedEnergy(Energy):
+def standard_energy(z: Tensor) -> Tensor:
+    """-log N(z; 0, I), `(batch,)`."""
+    z = z.flatten(1)
+    return 0.5 * (z.square().sum(1) + z.shape[1] * _LOG_2PI)
+
+
+class _Coded(Energy):
+    """An energy of codes z, around N(0, I) and made of functions."""
+
+    def __init__(self, latent: int, **parts: Callable[[Tensor], Tensor]) -> None:
+        for name, part in parts.items():
+            if not callable(part):
+                raise ArgumentError(f"{name} is a {type(part).__name__}, expected a module or a callable of a batch")
+        super().__init__(Real(latent))
+
+    def start(self, n: int, *, generator: torch.Generator) -> Tensor:
+        """n draws of N(0, I), where chains begin."""
+        dtype, device = placement(self, torch.get_default_dtype())
+        require_generator(generator, device)
+        return torch.randn(n, self.domain.numel, generator=generator, dtype=dtype, device=device)
+
+
+class PushedEnergy(_Coded):
     """A standard normal z, seen through a map and tilted there: E(z) = -log N(z; 0, I) + f(G(z)).
 
-    If z ~ exp(-E)/Z then G(z) has the law of G(N(0, I)) times exp(-f), whether or not G is invertible:
-    log Z = log E_z[exp(-f(G(z)))]. With a generator G and its discriminator's logit d, `from_discriminator`
-    samples the generator through the discriminator, f = -d: where d is optimal, d = log p_data - log p_G, this is
-    the law of the data as far as the generator reaches it.
+    G(z) has the law of G(N(0, I)) times exp(-f), whether or not G is invertible: log Z = log E_z[exp(-f(G(z)))].
+    `from_discriminator` takes f = -d, d the logit of a generator's discriminator: where that is optimal,
+    d = log p_data - log p_G, this is the law of the data as far as the generator reaches it.
 
     Reference: Che et al. 2020 (discriminator-driven latent sampling).
 
@@ -162,10 +185,7 @@ class PushedEnergy(Energy):
         sign: float = 1.0,
         owner: nn.Module | None = None,
     ) -> None:
-        for name, part in (("push", push), ("tilt", tilt)):
-            if not callable(part):
-                raise ArgumentError(f"{name} is a {type(part).__name__}, expected a module or a callable of a batch")
-        super().__init__(Real(latent))
+        super().__init__(latent, push=push, tilt=tilt)
         self._push, self.tilt, self.sign = push, tilt, float(sign)
         self.owner = owner  # whose parameters `push` uses, where it is a method
 
@@ -188,19 +208,88 @@ class PushedEnergy(Energy):
             raise ShapeError(f"the tilt gave {tuple(f.shape)} for {len(x)} rows, expected one number a row")
         return standard_energy(x) + self.sign * f
 
-    def start(self, n: int, *, generator: torch.Generator) -> Tensor:
-        """n draws of N(0, I), where chains begin."""
-        return standard_normals(self, n, generator)
+
+class LatentEnergy(_Coded):
+    """A latent-variable model whose prior is an energy; as an energy it is that prior's.
+
+        p(z) ∝ N(z; 0, I) exp(-f(z)),   p(x | z) = N(x; g(z), σ²I), or Bernoulli with logits g(z)
+        p(x) = ∫ p(x | z) p(z) dz,      E(z | x) = -log p(x | z) + E(z)
+
+    The decoder makes the shape of images, the energy says which codes occur, in few dimensions, where chains are short
+    and mix. `given(x)` is the posterior of z, for inference and reconstruction. Train both together with
+    `objectives.LatentLikelihood`; for a decoder that is fixed (a trained generator) use `PushedEnergy`.
+
+    Reference: Pang et al. 2020.
+
+    Args:
+        decoder: g, from `(batch, latent)` to `(batch, *event)`.
+        tilt: f, from `(batch, latent)` to `(batch,)` or `(batch, 1)`.
+        latent: numbers in z.
+        domain: where x lives: `Real` for Gaussian noise, `Binary` for Bernoulli pixels.
+        sigma: σ of the Gaussian noise.
+
+    >>> import gibbsian as gb
+    >>> model = LatentEnergy(gb.energies.MLP(2, outputs=5), gb.energies.MLP(2), latent=2, domain=gb.domains.Real(5))
+    >>> model(torch.zeros(3, 2)).shape, model.given(torch.zeros(3, 5))(torch.zeros(3, 2)).shape
+    (torch.Size([3]), torch.Size([3]))
+    """
+
+    def __init__(
+        self,
+        decoder: Callable[[Tensor], Tensor],
+        tilt: Callable[[Tensor], Tensor],
+        latent: int,
+        domain: Domain,
+        *,
+        sigma: float = 0.3,
+    ) -> None:
+        super().__init__(latent, decoder=decoder, tilt=tilt)
+        if not isinstance(domain, Real | Binary):
+            raise ArgumentError(
+                f"x lives on {domain}; a decoder makes domains.Real by Gaussian noise, or domains.Binary"
+            )
+        if not 0 < sigma < math.inf:
+            raise ArgumentError(f"LatentEnergy(sigma={sigma}): the noise of x must be positive and finite")
+        self.decoder, self.tilt, self.observed, self.sigma = decoder, tilt, domain, float(sigma)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """-log N(z; 0, I) + f(z)."""
+        f = self.tilt(x)
+        return standard_energy(x) + (f.squeeze(1) if f.dim() == 2 else f)
+
+    def decode(self, z: Tensor) -> Tensor:
+        """E[x | z]."""
+        g = self.decoder(z)
+        return torch.sigmoid(g) if isinstance(self.observed, Binary) else g
+
+    def log_prob_given(self, z: Tensor, x: Tensor) -> Tensor:
+        """log p(x | z), `(batch,)`."""
+        g = self.decoder(z)
+        if g.shape != x.shape:
+            raise ShapeError(f"the decoder gave {tuple(g.shape)} for x of shape {tuple(x.shape)}; they must agree")
+        if isinstance(self.observed, Binary):
+            return -F.binary_cross_entropy_with_logits(g, x, reduction="none").flatten(1).sum(1)
+        squares = ((x - g) / self.sigma).flatten(1).square().sum(1)
+        return -0.5 * squares - x[0].numel() * (math.log(self.sigma) + 0.5 * math.log(2 * math.pi))
+
+    def given(self, x: Tensor) -> "PosteriorEnergy":
+        """The posterior of z, one x for each row of z: E(z | x) = E(z) - log p(x | z)."""
+        return PosteriorEnergy(self, x)
+
+    def extra_repr(self) -> str:
+        return f"latent={self.domain.numel}, observed={self.observed}, sigma={self.sigma:g}"
 
 
-def standard_energy(z: Tensor) -> Tensor:
-    """-log N(z; 0, I), `(batch,)`."""
-    z = z.flatten(1)
-    return 0.5 * (z.square().sum(1) + z.shape[1] * _LOG_2PI)
+class PosteriorEnergy(Energy):
+    """-log p(x | z) + E(z) as an energy of z: the unnormalized posterior, log Z = log p(x) + log Z of the prior."""
 
+    x: Tensor
 
-def standard_normals(model: Energy, n: int, generator: torch.Generator) -> Tensor:
-    """n draws of N(0, I) over a model's domain, in its precision and on its device."""
-    dtype, device = placement(model, torch.get_default_dtype())
-    require_generator(generator, device)
-    return torch.randn(n, model.domain.numel, generator=generator, dtype=dtype, device=device)
+    def __init__(self, model: LatentEnergy, x: Tensor) -> None:
+        super().__init__(model.domain)
+        model.observed.check(x, "x")
+        self.model = model
+        self.register_buffer("x", x, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.model(x) - self.model.log_prob_given(x, rows_for(self.x, len(x), "observations"))

@@ -1,9 +1,8 @@
 """Plain networks, of which energies, classifiers and score models are made."""
 
 from gibbsian.nets.conv import ConvNet, ResidualNet, WideResidualNet
-from gibbsian.nets.graph import GraphNet
 from gibbsian.nets.layers import LayerNorm, LayerOptions, Layers
-from gibbsian.nets.mlp import MLP, PairMLP
+from gibbsian.nets.mlp import MLP, GraphNet, PairMLP
 from gibbsian.nets.score import LevelEnergy, ScoreMLP, ScoreUNet
 from gibbsian.nets.sequence import AttentionNet, RecurrentNet
 

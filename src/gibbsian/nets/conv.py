@@ -174,9 +174,7 @@ class WideResidualNet(ResidualNet):
         shape: (channels, height, width) of an image.
         depth: 6n + 4, n blocks a stage (the 4 are the stem and the shortcuts).
         factor: k, how much wider than the thin network.
-        outputs: 1 for an energy, K for logits.
-        pool: as for `ResidualNet`.
-        activation, spectral_norm, generator: as for `Layers`.
+        outputs, pool, activation, spectral_norm, generator: as for `ResidualNet`.
 
     >>> WideResidualNet((1, 8, 8), depth=10, factor=1, outputs=10)(torch.zeros(2, 1, 8, 8)).shape
     torch.Size([2, 10])
