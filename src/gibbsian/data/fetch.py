@@ -8,7 +8,6 @@ import hashlib
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -67,20 +66,11 @@ def _download(url: str, sha256: str, target: Path, file: str) -> None:
 
     target.mkdir(parents=True, exist_ok=True)
     downloader = pooch.HTTPDownloader(progressbar=_Bar(file) if sys.stderr.isatty() else False, timeout=30)
-    with _silent():
-        pooch.retrieve(url, f"sha256:{sha256}", fname=file, path=target, downloader=downloader)
-
-
-@contextmanager
-def _silent() -> Iterator[None]:
-    """Without pooch's own log lines, which repeat what the bar shows."""
-    import pooch
-
     logger = pooch.get_logger()
     before = logger.level
-    logger.setLevel("ERROR")
+    logger.setLevel("ERROR")  # its own lines repeat what the bar shows
     try:
-        yield
+        pooch.retrieve(url, f"sha256:{sha256}", fname=file, path=target, downloader=downloader)
     finally:
         logger.setLevel(before)
 

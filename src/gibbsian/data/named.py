@@ -82,9 +82,8 @@ def _idx(entry: Named, get: Get, part: str | None) -> DataSet:
     """The four files of MNIST and its relatives; bytes `(rows, 28, 28)`."""
 
     def rows(start: str) -> Rows:
-        x = read_idx(get(f"{start}-images-idx3-ubyte.gz"))
-        y = read_idx(get(f"{start}-labels-idx1-ubyte.gz"))
-        return Rows(torch.from_numpy(x), torch.from_numpy(y).long())
+        x, y = (torch.from_numpy(read_idx(get(f"{start}-{k}-ubyte.gz"))) for k in ("images-idx3", "labels-idx1"))
+        return Rows(x, y.long())
 
     test = rows("t10k")
     return DataSet(entry.folder, test if part == "test" else rows("train"), test=test, classes=entry.classes)
@@ -109,11 +108,9 @@ def _photographs(entry: Named, get: Get, _part: str | None) -> DataSet:
 def _binarized(entry: Named, get: Get, _part: str | None) -> DataSet:
     from scipy.io import loadmat
 
-    def part(name: str) -> Rows:
-        x = loadmat(get(f"binarized_mnist_{name}.mat"))["X"]
-        return Rows(torch.from_numpy(np.ascontiguousarray(x)).reshape(-1, 28, 28))
-
-    return DataSet(entry.folder, part("train"), validation=part("valid"), test=part("test"))
+    arrays = [loadmat(get(file))["X"] for file in entry.files]
+    train, valid, test = (Rows(torch.from_numpy(np.ascontiguousarray(x)).reshape(-1, 28, 28)) for x in arrays)
+    return DataSet(entry.folder, train, valid, test)
 
 
 def _silhouettes(entry: Named, get: Get, _part: str | None) -> DataSet:
@@ -135,17 +132,15 @@ def _cifar10(entry: Named, get: Get, _part: str | None) -> DataSet:
     def part(names: list[str]) -> Rows:
         with tarfile.open(archive) as tar:
             raw = b"".join(tar.extractfile(f"cifar-10-batches-bin/{name}").read() for name in names)  # type: ignore[union-attr]
-        rows = np.frombuffer(raw, dtype=np.uint8).reshape(-1, 3073)
-        return Rows(
-            torch.from_numpy(rows[:, 1:].reshape(-1, 3, 32, 32).copy()), torch.from_numpy(rows[:, 0].astype(np.int64))
-        )
+        rows = torch.frombuffer(bytearray(raw), dtype=torch.uint8).reshape(-1, 3073)
+        return Rows(rows[:, 1:].reshape(-1, 3, 32, 32), rows[:, 0].long())
 
     train = part([f"data_batch_{i}.bin" for i in range(1, 6)])
     return DataSet(entry.folder, train, test=part(["test_batch.bin"]), classes=entry.classes)
 
 
 def _wine(entry: Named, get: Get, _part: str | None) -> DataSet:
-    return read(get(next(iter(entry.files))), label="quality")
+    return read(get(*entry.files), label="quality")
 
 
 def _parkinsons(entry: Named, get: Get, _part: str | None) -> DataSet:
@@ -154,8 +149,7 @@ def _parkinsons(entry: Named, get: Get, _part: str | None) -> DataSet:
 
 
 def _anomalies(entry: Named, get: Get, _part: str | None) -> DataSet:
-    found = read(get(next(iter(entry.files))))
-    return found.replace(classes=("normal", "anomaly"))
+    return read(get(*entry.files)).replace(classes=("normal", "anomaly"))
 
 
 _DIGIT_NAMES = tuple("0123456789")

@@ -89,8 +89,7 @@ class Prepared:
 
     def finished(self, part: str, rows: int | None = None) -> Rows:
         """A part (or its first rows) with every step done; the late ones with draws that are always the same."""
-        chosen = self.data.parts[part]
-        chosen = chosen if rows is None else chosen[:rows]
+        chosen = self.data.parts[part][:rows]
         x = self._late(chosen.tensor, stream(self.seed, f"finished/{part}"), augment=False)
         return Rows(x, chosen.y)
 
@@ -132,8 +131,7 @@ def prepare(data: DataSet, steps: Sequence[Any], *, seed: int = 0, fitted: list[
     >>> done.data, torch.allclose(done.undo(done.finished("test").x).sum() + done.undo(done.data.train.x).sum(), x.sum())
     (DataSet(a: train 4, test 2 × (2,)), True)
     """
-    made, learned = make_steps(steps), list[Fitted]()
-    late = 0
+    made, learned, late = make_steps(steps), list[Fitted](), 0
     for i, step in enumerate(made):
         if late and step.changes_rows:
             raise ArgumentError(
@@ -142,10 +140,9 @@ def prepare(data: DataSet, steps: Sequence[Any], *, seed: int = 0, fitted: list[
         by_batch = late > 0 or step.late or (data.train.on_disk and not step.changes_rows)
         if fitted is not None:
             learned.append(fitted[i])
-        elif by_batch:
-            learned.append(step.fit(Prepared(data, made[:i], learned, late, seed).finished("train", LOOK)))
         else:
-            learned.append(step.fit(data.train))
+            so_far = Prepared(data, made[:i], learned, late, seed)
+            learned.append(step.fit(so_far.finished("train", LOOK) if by_batch else data.train))
         if by_batch:
             late += 1
         else:

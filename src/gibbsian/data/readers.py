@@ -7,7 +7,6 @@ import csv
 import gzip
 import math
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +20,7 @@ from gibbsian.errors import CapabilityError, DataError
 _INPUTS = ("x", "data", "images", "features", "arr_0")
 _LABELS = ("y", "labels", "label", "target", "targets", "class")
 _PARTS = {"train": "train", "test": "test"} | dict.fromkeys(("valid", "validation", "val", "dev"), "validation")
-_IDX: dict[int, Any] = {
-    0x08: np.uint8,
-    0x09: np.int8,
-    0x0B: np.dtype(">i2"),
-    0x0C: np.dtype(">i4"),
-    0x0D: np.dtype(">f4"),
-    0x0E: np.dtype(">f8"),
-}
+_IDX = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".pgm", ".ppm", ".tif", ".tiff"}
 
 
@@ -55,7 +47,7 @@ def read(path: str | Path, *, label: str | None = None, name: str | None = None)
         )
     stem, kind = name or path.name.split(".")[0], _kind(path)
     if kind not in _READERS:
-        known = ", ".join(sorted(k for k in _READERS if k not in {"folder", ".idx"}))
+        known = ", ".join(sorted(_READERS.keys() - {"folder", ".idx"}))
         raise DataError(
             f"{path.name} is of no kind that is known here; give {known}, an idx file or a folder of images"
         )
@@ -91,12 +83,11 @@ def read_idx(path: str | Path) -> np.ndarray:
         if raw[:2] == b"\x1f\x8b":
             raw = gzip.decompress(raw)
         kind, dimensions = raw[2], raw[3]
-        sizes = np.frombuffer(raw, dtype=">u4", count=dimensions, offset=4)
-        count = math.prod(int(n) for n in sizes)
-        array = np.frombuffer(raw, dtype=_IDX[kind], count=count, offset=4 + 4 * dimensions)
+        sizes = np.frombuffer(raw, dtype=">u4", count=dimensions, offset=4).tolist()
+        array = np.frombuffer(raw, dtype=_IDX[kind], count=math.prod(sizes), offset=4 + 4 * dimensions)
     except (OSError, EOFError, ValueError, KeyError, IndexError) as error:
         raise DataError(f"{path} is not a whole idx file ({error}); fetch it again") from error
-    return array.reshape([int(n) for n in sizes]).astype(array.dtype.newbyteorder("="))
+    return array.reshape(sizes).astype(array.dtype.newbyteorder("="))
 
 
 def _tensor(array: Any) -> Tensor:
@@ -297,15 +288,5 @@ def _idx(path: Path, stem: str, label: str | None) -> DataSet:
     return DataSet(stem, Rows(torch.from_numpy(read_idx(path))))
 
 
-_READERS: dict[str, Callable[[Path, str, str | None], DataSet]] = {
-    ".npz": _npz,
-    ".npy": _npy,
-    ".mat": _mat,
-    ".csv": _csv,
-    ".tsv": _csv,
-    ".txt": _csv,
-    ".data": _csv,
-    ".parquet": _parquet,
-    ".idx": _idx,
-    "folder": _images,
-}
+_TABLES = dict.fromkeys((".csv", ".tsv", ".txt", ".data"), _csv) | {".parquet": _parquet}
+_READERS = {".npz": _npz, ".npy": _npy, ".mat": _mat, ".idx": _idx, "folder": _images} | _TABLES

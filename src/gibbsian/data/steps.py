@@ -109,23 +109,19 @@ class Flatten(Step):
 
 
 @dataclass(frozen=True)
-class Reshape(Step):
+class Reshape(Flatten):
     """Each example in another shape, such as [1, 28, 28] for a network that wants a channel axis."""
 
     shape: Sequence[int]
-    moves = True
 
     def fit(self, train: Rows) -> Fitted:
         old = tuple(train.x.shape[1:])
         if math.prod(old) != math.prod(self.shape):
             raise ArgumentError(f"reshape: examples of shape {old} cannot take the shape {tuple(self.shape)}")
-        return {"shape": torch.tensor(old)}
+        return super().fit(train)
 
     def apply(self, x: Tensor, fitted: Fitted, generator: torch.Generator) -> Tensor:
         return x.reshape(len(x), *self.shape)
-
-    def undo(self, x: Tensor, fitted: Fitted) -> Tensor:
-        return x.reshape(len(x), *fitted["shape"].tolist())
 
 
 @dataclass(frozen=True)
@@ -199,7 +195,6 @@ class Whiten(Step):
             raise ArgumentError(
                 f"whiten: kind={self.kind!r} on rows of shape {tuple(x.shape[1:])}; 'pca' or 'zca' on vectors"
             )
-        mean = x.mean(0)
         value, vector = torch.linalg.eigh(torch.cov(x.T))
         value, vector = value.flip(0), vector.flip(1)
         count = self.keep or len(value)
@@ -208,7 +203,7 @@ class Whiten(Step):
         out, back = vector / scale, (vector * scale).T
         if self.kind == "zca":
             out, back = out @ vector.T, vector @ back
-        return {"mean": mean.float(), "matrix": out.float().contiguous(), "inverse": back.float().contiguous()}
+        return {"mean": x.mean(0).float(), "matrix": out.float().contiguous(), "inverse": back.float().contiguous()}
 
     def apply(self, x: Tensor, fitted: Fitted, generator: torch.Generator) -> Tensor:
         return (x.float() - fitted["mean"].to(x.device)) @ fitted["matrix"].to(x.device)
@@ -260,8 +255,7 @@ class Noise(Step):
     augments = True
 
     def apply(self, x: Tensor, fitted: Fitted, generator: torch.Generator) -> Tensor:
-        noise = torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
-        moved = x + self.sd * noise
+        moved = x + self.sd * torch.randn(x.shape, generator=generator, dtype=x.dtype, device=x.device)
         return moved if self.low is None and self.high is None else moved.clamp(self.low, self.high)
 
 

@@ -92,12 +92,8 @@ def cross(draw: _Draw) -> Tensor:
     return torch.where(across[:, None], bar.flip(1), bar)
 
 
-TOYS: dict[str, Callable[[_Draw], Tensor]] = {
-    function.__name__: function
-    for function in (
-        moons, rings, circles, eight_gaussians, checkerboard, pinwheel, two_spirals, swiss_roll, cross,
-    )
-}  # fmt: skip
+_LAWS = (moons, rings, circles, eight_gaussians, checkerboard, pinwheel, two_spirals, swiss_roll, cross)
+TOYS: dict[str, Callable[[_Draw], Tensor]] = {law.__name__: law for law in _LAWS}
 
 
 def toy(name: str, n: int, *, generator: torch.Generator, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -52,10 +52,9 @@ def reliability_curve(probabilities: Tensor, labels: Tensor, bins: int = 15) -> 
     edges = torch.arange(1, bins, dtype=p.dtype, device=p.device) / bins
     where = torch.bucketize(confidence, edges)  # right edges belong to their bin
     count = torch.bincount(where, minlength=bins)
-    sums = [torch.zeros(bins, dtype=p.dtype, device=p.device) for _ in range(2)]
-    sums[0].index_add_(0, where, confidence)
-    sums[1].index_add_(0, where, (guess == y).to(p.dtype))
-    return Reliability(sums[0] / count, sums[1] / count, count)
+    empty = p.new_zeros(bins)
+    said, right = (empty.index_add(0, where, value) for value in (confidence, (guess == y).to(p.dtype)))
+    return Reliability(said / count, right / count, count)
 
 
 def expected_calibration_error(probabilities: Tensor, labels: Tensor, bins: int = 15) -> Tensor:
@@ -66,9 +65,7 @@ def expected_calibration_error(probabilities: Tensor, labels: Tensor, bins: int 
     Reference: Naeini, Cooper & Hauskrecht 2015; Guo et al. 2017.
 
     Args:
-        probabilities: p(y|x), `(rows, classes)`.
-        labels: whole numbers `(rows,)`.
-        bins: equally wide bins of confidence.
+        probabilities, labels, bins: as in `reliability_curve`.
 
     >>> p = torch.tensor([[0.9, 0.1], [0.9, 0.1], [0.4, 0.6], [0.4, 0.6]])
     >>> expected_calibration_error(p, torch.tensor([0, 0, 1, 0]))

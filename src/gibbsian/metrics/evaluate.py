@@ -3,6 +3,7 @@
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -114,24 +115,20 @@ def costly(model: Any) -> bool:
 
 
 def _likelihoods(model: Any, x: Tensor, train: Tensor | None, how: _How) -> dict[str, Any]:
-    base = x if train is None else train
+    base, most = x if train is None else train, len(x)
+    judge: Callable[[Tensor], LogLikelihood]
     if _flows(model, x, how):
-        some = _FLOW_ROWS if x[0].numel() <= _FLOW_DIMENSIONS else _FLOW_IMAGES
-        with torch.enable_grad():
-            found: dict[str, Any] = {
-                "log_likelihood": flow_log_likelihood(model, x[:some], data=base, generator=how.generator)
-            }
-            if train is not None:
-                rest = flow_log_likelihood(model, train[:some], data=train, generator=how.generator)
-                found["train_log_likelihood"] = rest
-        return found | _simplest(train, x[:some], model.domain)
-    log_z, reason = _log_z_of(model, base, how)
-    if log_z is None:
-        return {"why_no_likelihood": reason}
-    found = {"log_likelihood": _judged(model, x, log_z, how.generator)}
+        most = _FLOW_ROWS if x[0].numel() <= _FLOW_DIMENSIONS else _FLOW_IMAGES
+        judge = partial(torch.enable_grad()(flow_log_likelihood), model, data=base, generator=how.generator)
+    else:
+        log_z, reason = _log_z_of(model, base, how)
+        if log_z is None:
+            return {"why_no_likelihood": reason}
+        judge = partial(_judged, model, log_z, how.generator)
+    found = {"log_likelihood": judge(x[:most])}
     if train is not None:
-        found["train_log_likelihood"] = _judged(model, train[: len(x)], log_z, how.generator)
-    return found | _simplest(train, x, model.domain)
+        found["train_log_likelihood"] = judge(train[:most])
+    return found | _simplest(train, x[:most], model.domain)
 
 
 def _flows(model: Any, x: Tensor, how: _How) -> bool:
@@ -143,11 +140,8 @@ def _flows(model: Any, x: Tensor, how: _How) -> bool:
 def _log_z_of(model: Any, data: Tensor, how: _How) -> tuple[LogZ | None, str]:
     """log Z by what suits the model, or None with the reason why there is none."""
     if not isinstance(model, Energy):
-        name = type(model).__name__
-        return None, (
-            f"{name} is a score without an energy, whose likelihood by probability flow takes long here; see "
-            "partition.flow_log_likelihood"
-        )
+        why = "a score without an energy, whose likelihood by probability flow takes long here"
+        return None, f"{type(model).__name__} is {why}; see partition.flow_log_likelihood"
     if how.method == "none":
         return None, "it was not asked for"
     ladder: dict[str, Any] = {"chains": how.chains, "betas": how.betas, "generator": how.generator}
@@ -165,7 +159,7 @@ def _log_z_of(model: Any, data: Tensor, how: _How) -> tuple[LogZ | None, str]:
     return None, "; ".join(reasons)
 
 
-def _judged(model: Any, rows: Tensor, log_z: LogZ, generator: torch.Generator) -> LogLikelihood:
+def _judged(model: Any, log_z: LogZ, generator: torch.Generator, rows: Tensor) -> LogLikelihood:
     if isinstance(model, BoundedModel) and model.sums_exactly():
         rows = rows[:_SUMMED_ROWS]
     elif isinstance(model, ClampedModel) and not model.sums_exactly():

@@ -107,10 +107,8 @@ def _plain(found: "LogLikelihood | LogZ | Baseline | Classes | Detection | Compa
     plain: dict[str, Any] = {name: float(getattr(found, name)) for name in ("value", "lower", "upper", "stderr")}
     plain["method"] = found.method
     if isinstance(found, LogLikelihood):
-        return plain | {
-            "upper": plain["upper"] if math.isfinite(plain["upper"]) else None,
-            "rows": len(found.per_sample),
-        }
+        closed = math.isfinite(plain["upper"])
+        return plain | {"upper": plain["upper"] if closed else None, "rows": len(found.per_sample)}
     return plain | ({"ess": float(found.diagnostics["ess"])} if "ess" in found.diagnostics else {})
 
 

@@ -70,21 +70,15 @@ def frechet_distance(mean_x: Tensor, covariance_x: Tensor, mean_y: Tensor, covar
     return distance.clamp(min=0)  # rounding below 0
 
 
-def _batches(images: Images, batch_size: int) -> Iterable[Tensor]:
-    if isinstance(images, Tensor):
-        yield from images.split(batch_size)
-        return
-    for batch in images:
-        yield batch if isinstance(batch, Tensor) else batch[0]
-
-
 def _features(images: Images, extractor: Extractor, batch_size: int, name: str) -> Iterable[Tensor]:
+    given = images.split(batch_size) if isinstance(images, Tensor) else images
     training = extractor if isinstance(extractor, nn.Module) and extractor.training else None
     if training is not None:
         training.eval()
     try:
         with torch.no_grad():
-            for batch in _batches(images, batch_size):
+            for one in given:
+                batch = one if isinstance(one, Tensor) else one[0]
                 f = extractor(batch).flatten(1).double()
                 if len(f) != len(batch):
                     raise ShapeError(f"the extractor gave {len(f)} rows of features for {len(batch)} images")
@@ -148,11 +142,10 @@ def fid(
     >>> fid(a, b, torch.nn.Flatten(), label="pixels")
     3.71 (features: pixels; 500 and 500 rows)
     """
-    both = [
+    x, y = (
         s if isinstance(s, FeatureMoments) else feature_moments(s, extractor, batch_size=batch_size, name=name)
         for s, name in ((real, "real"), (fake, "fake"))
-    ]
-    x, y = both
+    )
     value = frechet_distance(x.mean, x.covariance, y.mean, y.covariance)
     return FeatureDistance(value, value.new_zeros(()), _name(extractor, label), (x.rows, y.rows))
 

@@ -17,9 +17,8 @@ def _energy(model: Any, x: Tensor) -> Tensor:
 
 
 def _score_norm(model: Any, x: Tensor) -> Tensor:
-    if isinstance(model, ScoreField) and isinstance(
-        model, NoiseLevels
-    ):  # σ‖s(x, σ)‖ has the same size, √d, at every level inside the data
+    if isinstance(model, ScoreField) and isinstance(model, NoiseLevels):
+        # σ‖s(x, σ)‖ has the same size, √d, at every level inside the data
         norms = [s * model.given(s).score(x).flatten(1).norm(dim=1) for s in model.noise_levels().unbind()]
         return torch.stack(norms).mean(0)
     return model.score(x).flatten(1).norm(dim=1)

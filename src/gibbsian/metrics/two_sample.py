@@ -129,10 +129,10 @@ def _contrast(pool: Tensor, member: Tensor, similarity: Similarity, diagonal: fl
     return xx / n**2 + yy / m**2 - 2 * xy / (n * m)
 
 
-def _membership(n: int, m: int, device: torch.device) -> Tensor:
-    member = torch.zeros(n + m, 1, dtype=torch.float64, device=device)
-    member[:n] = 1
-    return member
+def _pooled(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows of both samples, and which of them are of x, as 1 and 0 `(n + m, 1)`."""
+    pool = torch.cat(_pair(x, y))
+    return pool, (torch.arange(len(pool), device=pool.device) < len(x)).to(pool.dtype)[:, None]
 
 
 def mmd(x: Tensor, y: Tensor, *, bandwidth: float | Sequence[float] | None = None, unbiased: bool = True) -> Tensor:
@@ -156,10 +156,8 @@ def mmd(x: Tensor, y: Tensor, *, bandwidth: float | Sequence[float] | None = Non
     >>> bool(mmd(a, b) < 0.005 < mmd(a, b + 1))
     True
     """
-    a, b = _pair(x, y)
-    pool = torch.cat([a, b])
+    pool, member = _pooled(x, y)
     widths = _bandwidths(bandwidth, pool)
-    member = _membership(len(a), len(b), a.device)
     return _contrast(pool, member, _rbf(widths), float(len(widths)), unbiased)[0].to(x.dtype)
 
 
@@ -175,9 +173,7 @@ def energy_distance(x: Tensor, y: Tensor, *, unbiased: bool = False) -> Tensor:
     >>> energy_distance(torch.tensor([[0.0], [1.0]]), torch.tensor([[0.0], [1.0]]))
     tensor(0.)
     """
-    a, b = _pair(x, y)
-    member = _membership(len(a), len(b), a.device)
-    value = _contrast(torch.cat([a, b]), member, _negative_distance, 0.0, unbiased)[0]
+    value = _contrast(*_pooled(x, y), _negative_distance, 0.0, unbiased)[0]
     return (value if unbiased else value.clamp(min=0)).to(x.dtype)  # rounding below 0
 
 
@@ -213,9 +209,8 @@ def two_sample_test(
         raise ArgumentError(f"permutations={permutations}: at least one is needed; 500 can show p-values down to 0.002")
     if method not in {"mmd", "energy"}:
         raise ArgumentError(f"method={method!r}: expected 'mmd' or 'energy'")
-    a, b = _pair(x, y)
-    pool = torch.cat([a, b])
-    member = _membership(len(a), len(b), a.device).expand(-1, 1 + permutations).clone()
+    pool, member = _pooled(x, y)
+    member = member.expand(-1, 1 + permutations).clone()
     for i in range(1, 1 + permutations):
         member[:, i] = member[torch.randperm(len(pool), generator=generator, device=pool.device), 0]
     widths = _bandwidths(bandwidth, pool) if method == "mmd" else []
@@ -260,9 +255,7 @@ def sliced_wasserstein(
         directions /= torch.linalg.vector_norm(directions, dim=0)
     n, m = len(a), len(b)
     # quantile functions are constant between multiples of 1/n and 1/m: whole numbers in units of 1/nm
-    ends = torch.cat(
-        [torch.arange(1, n + 1, device=a.device) * m, torch.arange(1, m + 1, device=a.device) * n]
-    ).unique()
+    ends = torch.cat([torch.arange(m, n * m + 1, m), torch.arange(n, n * m + 1, n)]).to(a.device).unique()
     starts = torch.cat([ends.new_zeros(1), ends[:-1]])
     weight = (ends - starts).to(a.dtype) / (n * m)
     total = a.new_zeros(())

@@ -1,4 +1,4 @@
-"""Looking at models and chains: every function draws on axes that you give it and returns them.
+"""Looking at models and chains: every function draws on axes `ax` that you give it and returns them.
 
 >>> import matplotlib.figure
 >>> from gibbsian import models, plots

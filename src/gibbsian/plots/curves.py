@@ -25,7 +25,6 @@ def energy_histogram(
 
     Args:
         sets: names and numbers `(n,)`.
-        ax: where to draw.
         bins: over the range of all sets together.
         clip: leave out this share of all numbers on either side, where a few far ones squeeze the rest.
         label: of the axis.
@@ -58,7 +57,6 @@ def roc(scores: Mapping[str, tuple[Tensor, Tensor]], ax: "Axes") -> "Axes":
 
     Args:
         scores: names, and for each the scores of inside and of outside rows, higher for outside.
-        ax: where to draw.
 
     >>> import matplotlib.figure
     >>> ax = matplotlib.figure.Figure().subplots()
@@ -81,10 +79,7 @@ def reliability(probabilities: Tensor, labels: Tensor, ax: "Axes", *, bins: int 
     """Accuracy against confidence; the diagonal is calibrated, below it the model is too sure. Dots grow with rows.
 
     Args:
-        probabilities: p(y|x), `(rows, classes)`.
-        labels: whole numbers `(rows,)`.
-        ax: where to draw.
-        bins: of confidence.
+        probabilities, labels, bins: as in `metrics.reliability_curve`.
 
     >>> import matplotlib.figure
     >>> p = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.4, 0.6]])
@@ -111,7 +106,6 @@ def ais_weights(estimate: LogZ | Tensor, ax: "Axes", *, bins: int = 40) -> "Axes
 
     Args:
         estimate: what `partition.ais` returned, or log weights `(chains,)`.
-        ax: where to draw.
         bins: of the histogram.
 
     >>> import matplotlib.figure
@@ -124,23 +118,16 @@ def ais_weights(estimate: LogZ | Tensor, ax: "Axes", *, bins: int = 40) -> "Axes
         )
     log_w = log_w.detach().double().cpu()
     mean = float(torch.logsumexp(log_w, 0)) - math.log(len(log_w))
-    value = float(estimate.value) if isinstance(estimate, LogZ) else mean
-    shares = torch.softmax(log_w, 0)
-    effective = 1 / float(shares.square().sum())
+    effective = 1 / float(torch.softmax(log_w, 0).square().sum())
     finite = log_w[torch.isfinite(log_w)]
     ax.hist(finite.numpy(), bins=bins, color=color(0), alpha=0.8, edgecolor="white", linewidth=0.5)
     ax.axvline(mean, color=color(1), linewidth=2)
     if isinstance(estimate, LogZ):
-        ax.axvspan(
-            float(estimate.lower) - value + mean, float(estimate.upper) - value + mean, color=color(1), alpha=0.15
-        )
+        low, high = (float(end) - float(estimate.value) + mean for end in (estimate.lower, estimate.upper))
+        ax.axvspan(low, high, color=color(1), alpha=0.15)
     ax.set(xlabel="log weight", ylabel="chains")
-    ax.set_title(
-        f"log mean weight {mean:.2f}, {effective:.0f} of {len(log_w)} weights matter",
-        loc="left",
-        fontsize="medium",
-        color=INK,
-    )
+    text = f"log mean weight {mean:.2f}, {effective:.0f} of {len(log_w)} weights matter"
+    ax.set_title(text, loc="left", fontsize="medium", color=INK)
     return tidy(ax)
 
 

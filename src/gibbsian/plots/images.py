@@ -61,7 +61,6 @@ def image_grid(
     Args:
         images: `(count, pixels)`, `(count, height, width)`, or `(count, channels, height, width)` of one or three
             channels; colors lie in [0, 1], and what lies outside is cut off.
-        ax: where to draw.
         shape: height and width; square where it is left out.
         columns: of the grid.
         symmetric: colors centered on 0, each image on its own scale (for weights).

@@ -74,7 +74,6 @@ def landscape(
 
     Args:
         energy: an energy over continuous coordinates.
-        ax: where to draw.
         extent: (low, high) for both axes, or (left, right, bottom, top).
         points: along each axis.
         show: "energy", or "density" for exp(-E), scaled so that its highest point is 1.
@@ -152,7 +151,7 @@ def score_field(
 
     Args:
         model: an energy or a score field of two coordinates, or more with `plane` and `at`.
-        ax, extent, plane, at: as in `landscape`; draw over one, or alone.
+        extent, plane, at: as in `landscape`; draw over one, or alone.
         points: arrows along each axis.
 
     >>> import matplotlib.figure, gibbsian as gb
@@ -167,19 +166,9 @@ def score_field(
     arrows = 1.5 * s / (norm + reach)  # of ¾ cell at the median, never above 1½
     cell = [float(line[1] - line[0]) for line in lines]
     xs, ys = (line.cpu().numpy() for line in lines)
-    ax.quiver(
-        xs,
-        ys,
-        (arrows[:, 0] * cell[0]).reshape(points, points).numpy(),
-        (arrows[:, 1] * cell[1]).reshape(points, points).numpy(),
-        norm.clamp(min=1e-12).log().reshape(points, points).numpy(),
-        angles="xy",
-        scale_units="xy",
-        scale=1.0,
-        cmap="inferno_r",
-        width=0.004,
-        pivot="mid",
-    )
+    shown = torch.cat([arrows * arrows.new_tensor(cell), norm.clamp(min=1e-12).log()], 1)  # along x, along y, color
+    look: dict[str, Any] = {"angles": "xy", "scale_units": "xy", "cmap": "inferno_r", "width": 0.004, "pivot": "mid"}
+    ax.quiver(xs, ys, *shown.T.reshape(3, points, points).numpy(), scale=1.0, **look)
     ax.set(xlabel=f"$x_{plane[0] + 1}$", ylabel=f"$x_{plane[1] + 1}$")
     return tidy(ax, grid=None)
 
@@ -198,7 +187,6 @@ def chains(
 
     Args:
         draws: a trace that kept its samples, or draws `(draws, chains, *event)`.
-        ax: where to draw.
         energy: draw its landscape below.
         extent: of the landscape; where the chains went where left out.
         plane: which two coordinates.

@@ -27,7 +27,6 @@ def traces(draws: Tensor | Trace, ax: "Axes", *, entry: int = 0, count: int = 6)
 
     Args:
         draws: a trace that kept its samples, or draws `(draws, chains, *event)`.
-        ax: where to draw.
         entry: which number of the flattened event.
         count: chains drawn.
 
@@ -51,10 +50,8 @@ def ranks(draws: Tensor | Trace, ax: "Axes", *, entry: int = 0, count: int = 6, 
     Reference: Vehtari et al. 2021.
 
     Args:
-        draws: a trace that kept its samples, or draws `(draws, chains, *event)`, two chains or more.
-        ax: where to draw; one chain above the other.
-        entry: which number of the flattened event.
-        count: chains drawn; ranks are among all chains.
+        draws, entry: as in `traces`; two chains or more.
+        count: chains drawn, one above the other; ranks are among all chains.
         bins: of each histogram.
 
     >>> import matplotlib.figure

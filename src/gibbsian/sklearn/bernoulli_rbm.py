@@ -25,21 +25,6 @@ from gibbsian.random import stream
 from gibbsian.sklearn.common import FLOATS, constraints, gibbs_chains, is_fitted, seed_of, tensor
 
 
-class _Best:
-    """Scores of held-out rows, the parameters at the highest, and how many passes ago that was."""
-
-    def __init__(self) -> None:
-        self.scores: list[float] = []
-        self.score, self.age = -np.inf, 0
-        self.parameters: Any = None
-
-    def compare(self, score: float, parameters: tuple[np.ndarray, ...]) -> None:
-        self.scores.append(score)
-        self.age += 1
-        if score > self.score:
-            self.score, self.age, self.parameters = score, 0, [a.copy(order="K") for a in parameters]
-
-
 @dataclass(eq=False, repr=False)
 class BernoulliRBM(Original):
     """Drop-in for `sklearn.neural_network.BernoulliRBM`: same arguments, attributes, methods and random numbers.
@@ -110,19 +95,22 @@ class BernoulliRBM(Original):
         self._start(X.shape[1], X.dtype, rng)
         batches = int(np.ceil(X.shape[0] / self.batch_size))
         slices = list(gen_even_slices(batches * self.batch_size, batches, n_samples=X.shape[0]))
-        self.n_iter_, begin, best = 0, time.time(), _Best()
+        self.n_iter_, begin, best, since = 0, time.time(), -np.inf, 0
         if self.early_stopping:
-            self.validation_scores_ = best.scores
-        while self.n_iter_ < self.n_iter and best.age < self.n_iter_no_change:
+            self.validation_scores_: list[float] = []
+        while self.n_iter_ < self.n_iter and since < self.n_iter_no_change:
             for part in slices:
                 self._update(X[part], rng)
             self.n_iter_ += 1
             if self.verbose:
                 begin = self._say(X, begin)
             if held_out is not None:
-                best.compare(float(self.score_samples(held_out).mean()), self._parameters())
-        if best.parameters is not None:
-            self.components_, self.intercept_hidden_, self.intercept_visible_ = best.parameters
+                score, since = float(self.score_samples(held_out).mean()), since + 1
+                self.validation_scores_.append(score)
+                if score > best:
+                    best, since, kept = score, 0, [a.copy(order="K") for a in self._parameters()]
+        if best > -np.inf:
+            self.components_, self.intercept_hidden_, self.intercept_visible_ = kept
         return self
 
     def _hold_out(self, X: Any, rng: np.random.RandomState) -> tuple[Any, Any]:
@@ -137,11 +125,9 @@ class BernoulliRBM(Original):
 
     def _say(self, X: Any, begin: float) -> float:
         """A line as scikit-learn prints it; the time now."""
-        end = time.time()
-        print(
-            f"[{type(self).__name__}] Iteration {self.n_iter_}, pseudo-likelihood = "
-            f"{self.score_samples(X).mean():.2f}, time = {end - begin:.2f}s"
-        )
+        end, score = time.time(), self.score_samples(X).mean()
+        done = f"Iteration {self.n_iter_}, pseudo-likelihood = {score:.2f}, time = {end - begin:.2f}s"
+        print(f"[{type(self).__name__}] {done}")
         return end
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
@@ -212,8 +198,7 @@ class BernoulliRBM(Original):
         weight, b = tensor(self.components_.T), tensor(self.intercept_visible_)
         c, total = tensor(self.intercept_hidden_), []
         for start in range(0, X.shape[0], 1000):
-            part = X[start : start + 1000]
-            v = tensor(part.toarray() if sparse.issparse(part) else part).to(weight)
+            v = tensor(X[start : start + 1000]).to(weight)
             field, sign = torch.addmm(c, v, weight), 1 - 2 * v
             here, value = softplus(field).sum(1), torch.zeros(len(v), dtype=weight.dtype)
             for i in range(v.shape[1]):  # log p(vᵢ | others) = -log(1 + exp(F(v) - F(v with vᵢ flipped)))
@@ -267,5 +252,4 @@ class BernoulliRBM(Original):
         """Mean log p(x) of binary rows with an interval; options of `log_partition`."""
         X = validate_data(self, X, accept_sparse="csr", reset=False)
         rbm = self.to_energy()
-        x = tensor(X.toarray() if sparse.issparse(X) else X).to(rbm.weight)
-        return log_likelihood(rbm, x, log_z or self.log_partition(**options))
+        return log_likelihood(rbm, tensor(X).to(rbm.weight), log_z or self.log_partition(**options))

@@ -83,12 +83,9 @@ class JointEnergyClassifier(_EnergyClassifier):
         n_steps: Langevin steps of every chain an update.
         step_size: ε of the steps, in standard deviations of the columns.
         confine: c of the quadratic term that keeps p(x) proper.
-        n_iter: passes over the data.
-        learning_rate: of Adam, falling to 0.
-        batch_size: rows an update, and chains.
+        n_iter, learning_rate, batch_size: passes over the data, rate of Adam (falling to 0), rows an update and chains.
         smoothing: share of a label that is spread over all classes.
-        verbose: show progress.
-        random_state: seed, random state or None.
+        verbose, random_state: show progress; seed, random state or None.
 
     Attributes:
         classes_: the labels.
@@ -175,10 +172,8 @@ class DBNClassifier(_EnergyClassifier):
         visible: "auto" (binary units where all training inputs lie in [0, 1]), "bernoulli" or "gaussian".
         n_iter_pretrain, learning_rate_pretrain: passes over the data for every layer, CD-1, and their rate.
         n_iter, learning_rate: passes and rate (Adam, falling to 0) of fine-tuning.
-        batch_size: rows an update.
         unlabeled: the label of rows without one, None for none.
-        verbose: show progress.
-        random_state: seed, random state or None.
+        batch_size, verbose, random_state: as in `JointEnergyClassifier`.
 
     Attributes:
         classes_: the labels.

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from scipy import sparse
 from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import check_random_state
@@ -49,8 +50,8 @@ def is_fitted(estimator: Any, attribute: str) -> bool:
 
 
 def tensor(x: Any) -> Tensor:
-    """A dense array as a tensor of its own, in its precision."""
-    return torch.tensor(np.ascontiguousarray(x))
+    """An array, or a sparse matrix, as a dense tensor of its own, in its precision."""
+    return torch.tensor(np.ascontiguousarray(x.toarray() if sparse.issparse(x) else x))
 
 
 def table(x: Tensor) -> np.ndarray:
@@ -122,18 +123,9 @@ class EnergyEstimator(BaseEstimator):
 
     def _train(self, objective: Objective, data: Any, n: int, **options: Any) -> None:
         """`n_iter` passes over `n` rows by Adam, its rate falling to 0."""
-        fit(
-            self.energy_,
-            objective,
-            data,
-            epochs=self.n_iter,
-            batch_size=min(self.batch_size, n),
-            lr=self.learning_rate,
-            schedule="cosine",
-            seed=self._seed,
-            progress=bool(self.verbose),
-            **options,
-        )
+        options |= {"epochs": self.n_iter, "batch_size": min(self.batch_size, n), "lr": self.learning_rate}
+        options |= {"schedule": "cosine", "seed": self._seed, "progress": bool(self.verbose)}
+        fit(self.energy_, objective, data, **options)
         self.energy_.eval()
 
     def _rows(self, X: Any) -> Tensor:
@@ -144,5 +136,5 @@ class EnergyEstimator(BaseEstimator):
 
     def _energies(self, X: Any, function: Callable[[Tensor], Tensor] | None = None) -> np.ndarray:
         """E(x) of every row, or another function of rows."""
-        x = self._rows(X)
+        x = self._rows(X)  # first, for it says so where nothing is fitted yet
         return blockwise(function or self.energy_, x)

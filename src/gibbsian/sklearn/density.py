@@ -32,14 +32,11 @@ class EnergyDensity(DensityMixin, EnergyEstimator):
     Args:
         n_components: of the mixture.
         hidden_layer_sizes: of the network; () for the mixture alone.
-        n_iter: passes over the data.
-        learning_rate: of Adam, falling to 0.
-        batch_size: rows an update.
+        n_iter, learning_rate, batch_size: passes over the data, rate of AdamW (falling to 0), rows an update.
         noise_ratio: draws of the mixture for every row.
-        weight_decay: of the network (AdamW).
+        weight_decay: of the network.
         floor: least variance of a component in any direction, as a share of the data's.
-        verbose: show progress.
-        random_state: seed, random state or None.
+        verbose, random_state: show progress; seed, random state or None.
 
     Attributes:
         base_: the mixture, an `energies.GaussianMixture`.
@@ -79,8 +76,7 @@ class EnergyDensity(DensityMixin, EnergyEstimator):
         kind = MixtureNoise(self.n_components, floor=self.floor)
         noise = kind.fit(domains.Real(x.shape[1]), x, stream(self._seed, "mixture"))
         self.base_: Any = noise.energy
-        self.energy_ = self.base_
-        self.log_z_, self.log_z_stderr_ = 0.0, 0.0
+        self.energy_, self.log_z_, self.log_z_stderr_ = self.base_, 0.0, 0.0
         if len(tuple(self.hidden_layer_sizes)) == 0:
             return self
         net = MLPEnergy(x.shape[1], tuple(self.hidden_layer_sizes), generator=stream(self._seed, "init")).to(x.dtype)

@@ -38,16 +38,13 @@ class GaussianRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, EnergyEstim
 
     Args:
         n_components: hidden units.
-        learning_rate: of Adam, falling to 0.
-        batch_size: rows an update, and chains.
-        n_iter: passes over the data.
+        n_iter, learning_rate, batch_size: passes over the data, rate of Adam (falling to 0), rows an update and chains.
         n_gibbs: Gibbs sweeps an update.
         method: "exact" maximum likelihood, a sum over 2^n_components states an update; "pcd", chains continued from
             update to update; "cd", chains from the data; "auto" is "exact" up to 10 hidden units, else "pcd".
         weight_decay: λ of ½λ‖W‖².
         scale: standardize columns.
-        verbose: show progress.
-        random_state: seed, random state or None.
+        verbose, random_state: show progress; seed, random state or None.
 
     Attributes:
         energy_: the trained `models.RBM`, over standardized columns.
@@ -87,9 +84,8 @@ class GaussianRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, EnergyEstim
         """Learn from the rows of X."""
         self._validate_params()
         x = self._start(validate_data(self, X, dtype=FLOATS))
-        self._train(
-            self._objective(min(self.batch_size, len(x))), x, len(x), hooks=[lambda run: _clamp_sigma(run.energy)]
-        )
+        objective = self._objective(min(self.batch_size, len(x)))
+        self._train(objective, x, len(x), hooks=[lambda run: _clamp_sigma(run.energy)])
         return self
 
     def _start(self, rows: np.ndarray) -> Tensor:
@@ -128,9 +124,8 @@ class GaussianRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, EnergyEstim
         return self
 
     def _objective(self, chains: int) -> objectives.Objective:
-        method = self.method
-        if method == "auto":
-            method = "exact" if self.n_components <= _SUMMED else "pcd"
+        automatic = "exact" if self.n_components <= _SUMMED else "pcd"
+        method = automatic if self.method == "auto" else self.method
         how: dict[str, Any] = {"kernel": Gibbs(), "steps": self.n_gibbs}
         likelihood: objectives.Objective = objectives.ExactLikelihood()
         if method == "pcd":
@@ -169,12 +164,10 @@ class GaussianRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, EnergyEstim
         check_is_fitted(self)
         if self.n_components <= 15:
             return exact(self.energy_, progress=False)
-        rbm, g = self.energy_, stream(self._seed, "ais")
-        mean, spread = self._moments
-        like = mean + spread * torch.randn(
-            1000, len(mean), generator=g, dtype=mean.dtype
-        )  # the base is fitted to these
-        return ais(rbm, like, betas=n_betas, chains=n_chains, generator=g, progress=False)
+        g = stream(self._seed, "ais")
+        mean, spread = self._moments  # of rows that the base is fitted to
+        like = mean + spread * torch.randn(1000, len(mean), generator=g, dtype=mean.dtype)
+        return ais(self.energy_, like, betas=n_betas, chains=n_chains, generator=g, progress=False)
 
     def score_samples(self, X: Any) -> np.ndarray:
         """log p(v) of every row, in the units of the data."""

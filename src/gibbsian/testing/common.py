@@ -31,14 +31,11 @@ def replay(generator: torch.Generator) -> torch.Generator:
 
 def leaves(state: Any) -> Iterator[Any]:
     """Everything inside nested tuples, lists and dictionaries."""
-    if isinstance(state, tuple | list):
-        for part in state:
-            yield from leaves(part)
-    elif isinstance(state, dict):
-        for part in state.values():
-            yield from leaves(part)
-    else:
+    if not isinstance(state, tuple | list | dict):
         yield state
+        return
+    for part in state.values() if isinstance(state, dict) else state:
+        yield from leaves(part)
 
 
 def _global_states() -> list[Any]:
@@ -69,7 +66,5 @@ def untouched(what: str, module: nn.Module | None = None, **tensors: Tensor) -> 
     for name, t, copy in held:
         require(same(t.detach(), copy), f"{what} changed {name} of the model; only an optimizer may")
     for name, p, gradient in gradients:
-        require(
-            _unmoved(p.grad, gradient),
-            f"{what} left a gradient in {name} of the model; use torch.autograd.grad for the score",
-        )
+        left = f"{what} left a gradient in {name} of the model; use torch.autograd.grad for the score"
+        require(_unmoved(p.grad, gradient), left)

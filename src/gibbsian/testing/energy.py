@@ -56,7 +56,7 @@ def check_energy(
     name = type(energy).__name__
     if not isinstance(energy, Energy | ScoreField):
         raise CapabilityError(f"{name} is not an energy; wrap it with gibbsian.as_energy(function, domain)")
-    draws = _exact_draws(energy, 16, generator)
+    draws = _known(energy, Sampleable, lambda model: model.sample(16, generator=generator))
     if x is None:
         x = _reference(energy, generator) if draws is None else draws
     energy.domain.check(x)
@@ -75,18 +75,10 @@ def check_energy(
     return done
 
 
-def _exact_draws(energy: Any, n: int, generator: torch.Generator) -> Tensor | None:
-    """Draws of a model that can; None where it cannot, or is a combination of models that cannot."""
+def _known(energy: Any, capability: type, ask: Callable[[Any], Tensor]) -> Tensor | None:
+    """What a model of this capability knows; None where it does not, or is a combination of models that do not."""
     try:
-        return energy.sample(n, generator=generator) if isinstance(energy, Sampleable) else None
-    except CapabilityError:
-        return None
-
-
-def _log_z(energy: Any) -> Tensor | None:
-    """log Z of a model that knows it, or None."""
-    try:
-        return energy.log_z() if isinstance(energy, Normalized) else None
+        return ask(energy) if isinstance(energy, capability) else None
     except CapabilityError:
         return None
 
@@ -189,7 +181,7 @@ def _check_score(energy: Energy | ScoreField, x: Tensor, generator: torch.Genera
 def _check_log_z(energy: Energy, x: Tensor) -> bool:
     """Against enumeration or quadrature; False where neither is possible."""
     model, domain = copy.deepcopy(energy).double(), energy.domain
-    known = _log_z(model)
+    known = _known(model, Normalized, lambda model: model.log_z())
     if known is None:
         return False
     if isinstance(domain, Discrete):

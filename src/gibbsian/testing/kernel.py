@@ -63,11 +63,7 @@ def check_kernel(kernel: Kernel, energy: Any, x: Tensor, *, generator: torch.Gen
         x: starting points `(chains, *event)`, at least two of them and different from each other.
         generator: required.
 
-    Returns:
-        The names of the checks that applied ("clamp" is missing where the kernel refuses to clamp).
-
-    Raises:
-        AssertionError: what is wrong.
+    Returns and raises as `check_energy`; "clamp" is missing where the kernel refuses to clamp.
 
     >>> import gibbsian as gb
     >>> g = torch.Generator().manual_seed(0)
@@ -112,18 +108,15 @@ def _check_seed(kernel: Kernel, energy: Any, x: Tensor, generator: torch.Generat
     require(same(_draws(first), _draws(second)), f"{name} gives another chain from the same generator state")
     require(bool((_draws(first) != x).any()), f"{name} never moved in {_STEPS} steps; check it at a smaller step size")
     third = _run(kernel, energy, x, _STEPS, generator)
-    require(
-        not same(_draws(first), _draws(third)), f"{name} gives the same chain whatever the generator; it must use it"
-    )
+    moved = not same(_draws(first), _draws(third))
+    require(moved, f"{name} gives the same chain whatever the generator; it must use it")
     return first
 
 
 def _check_shapes(kernel: Kernel, energy: Any, x: Tensor, trace: Trace, generator: torch.Generator) -> None:
     name, draws = type(kernel).__name__, _draws(trace)
-    require(
-        draws.shape == (_STEPS, *x.shape),
-        f"{name}: positions have shape {tuple(draws.shape[1:])}, not {tuple(x.shape)}",
-    )
+    got, want = tuple(draws.shape[1:]), tuple(x.shape)
+    require(len(draws) == _STEPS and got == want, f"{name}: positions have shape {got}, not {want}")
     require(draws.dtype == x.dtype and draws.device == x.device, f"{name} changed dtype or device of the chains")
     for leaf in leaves(trace.state):
         known = leaf is None or isinstance(leaf, Tensor | int | float | bool)
@@ -199,8 +192,6 @@ def _check_neighbors(kernel: Kernel, energy: Any, x: Tensor, generator: torch.Ge
     if not spoilt.met:
         return False
     require(int(bad.divergences[0]) > 0, f"{name}: a chain whose energy is NaN was not reported as divergent")
-    require(
-        same(good.divergences[1:], bad.divergences[1:]),
-        f"{name}: the neighbors of a NaN chain were reported as divergent",
-    )
+    alike = same(good.divergences[1:], bad.divergences[1:])
+    require(alike, f"{name}: the neighbors of a NaN chain were reported as divergent")
     return True

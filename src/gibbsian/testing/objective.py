@@ -28,11 +28,7 @@ def check_objective(objective: Objective, energy: Any, batch: Batch, *, generato
         batch: data `(batch, *event)`, or a pair of it and labels.
         generator: required.
 
-    Returns:
-        The names of the checks that applied.
-
-    Raises:
-        AssertionError: what is wrong.
+    Returns and raises as `check_energy`.
 
     >>> import gibbsian as gb
     >>> class Contrast(Objective):  # data against noisy data
@@ -74,9 +70,8 @@ def _two_steps(objective: Objective, energy: Any, batch: Batch, generator: torch
 
 def _check_loss(name: str, loss: Any) -> None:
     require(isinstance(loss, Loss), f"{name} returned a {type(loss).__name__}, expected a Loss(value, state, metrics)")
-    for what, value in (("value", loss.value), ("other", loss.other)):
-        if what == "other" and value is None:
-            continue
+    values = {"value": loss.value} | ({} if loss.other is None else {"other": loss.other})
+    for what, value in values.items():
         require(isinstance(value, Tensor) and value.dim() == 0, f"{name}: loss.{what} must be a tensor of shape ()")
         require(bool(torch.isfinite(value)), f"{name}: loss.{what} is {float(value.detach())}")
         require(value.requires_grad, f"{name}: loss.{what} cannot be differentiated")
@@ -89,9 +84,8 @@ def _check_loss(name: str, loss: Any) -> None:
 def _check_state(name: str, state: Any) -> None:
     for leaf in leaves(state):
         known = leaf is None or isinstance(leaf, Tensor | nn.Module | int | float | bool | str)
-        require(
-            known, f"{name}: the state holds a {type(leaf).__name__}, which cannot be saved; use tensors or modules"
-        )
+        kind = type(leaf).__name__
+        require(known, f"{name}: the state holds a {kind}, which cannot be saved; use tensors or modules")
         detached = not isinstance(leaf, Tensor) or not leaf.requires_grad
         require(detached, f"{name}: a tensor of the state carries a graph; detach it")
 

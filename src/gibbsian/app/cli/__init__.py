@@ -18,14 +18,14 @@ from gibbsian.errors import ArgumentError, GibbsianError
 
 __all__ = ["main"]
 
-_COMMANDS = {  # module and function
-    "train": ("train", "train"),
-    "resume": ("train", "resume"),
-    "sample": ("sample", "run"),
-    "evaluate": ("train", "evaluate"),
-    "report": ("train", "report"),
-    "list": ("listing", "run"),
-    "doctor": ("doctor", "run"),
+_COMMANDS = {  # and the module of each
+    "train": "train",
+    "resume": "train",
+    "sample": "sample",
+    "evaluate": "train",
+    "report": "train",
+    "list": "listing",
+    "doctor": "doctor",
 }
 _EPILOG = """\
 five minutes:
@@ -175,8 +175,7 @@ def _run(options: argparse.Namespace, rest: list[str]) -> int:
     os.environ.setdefault("MPLBACKEND", "Agg")
     if options.trust:
         import_module("gibbsian.training.trust").trust(options.trust)
-    module, function = _COMMANDS[options.command]
-    command = getattr(import_module(f"gibbsian.app.cli.{module}"), function)
+    command = getattr(import_module(f"gibbsian.app.cli.{_COMMANDS[options.command]}"), f"run_{options.command}")
     with warnings.catch_warnings():  # how they are shown is changed for the time of the command
         return int(command(options, rest))
 

@@ -43,7 +43,7 @@ _PACKAGES = (
 _EXTRAS = {"zuko": "flows", "arviz-base": "arviz", "tensorboard": "tensorboard", "pyarrow": "parquet"}
 
 
-def run(options: argparse.Namespace, rest: list[str]) -> int:
+def run_doctor(options: argparse.Namespace, rest: list[str]) -> int:
     """Versions, devices, checks; 1 where a check fails."""
     out = Output(options)
     versions = {"gibbsian": gibbsian.__version__, "python": platform.python_version()}

@@ -6,7 +6,7 @@ from gibbsian.app import catalog
 from gibbsian.app.cli.show import Output
 
 
-def run(options: argparse.Namespace, rest: list[str]) -> int:
+def run_list(options: argparse.Namespace, rest: list[str]) -> int:
     """Kinds as tables, single names in full."""
     out = Output(options)
     names = [what for what in options.what if what not in catalog.KINDS]

@@ -16,7 +16,7 @@ from gibbsian.placement import placement
 from gibbsian.random import stream
 
 
-def run(options: argparse.Namespace, rest: list[str]) -> int:
+def run_sample(options: argparse.Namespace, rest: list[str]) -> int:
     """Draw, bring back to the data's units, write."""
     out = Output(options)
     if options.n < 1:

@@ -17,7 +17,7 @@ from gibbsian.errors import ArgumentError, GibbsianError
 from gibbsian.metrics.evaluation import summary
 
 
-def train(options: argparse.Namespace, rest: list[str]) -> int:
+def run_train(options: argparse.Namespace, rest: list[str]) -> int:
     """Train, judge, report."""
     out = Output(options)
     if options.keys:
@@ -40,7 +40,7 @@ def train(options: argparse.Namespace, rest: list[str]) -> int:
     return _finish(out, folder, report=not options.no_report)
 
 
-def resume(options: argparse.Namespace, rest: list[str]) -> int:
+def run_resume(options: argparse.Namespace, rest: list[str]) -> int:
     """Train on, judge, report."""
     out = Output(options)
     if options.steps is not None and options.epochs is not None:
@@ -55,7 +55,7 @@ def resume(options: argparse.Namespace, rest: list[str]) -> int:
     return _finish(out, folder, report=not options.no_report)
 
 
-def evaluate(options: argparse.Namespace, rest: list[str]) -> int:
+def run_evaluate(options: argparse.Namespace, rest: list[str]) -> int:
     """Judge, print, and keep what was found in the run folder."""
     out = Output(options)
     folder = Path(options.run)
@@ -71,7 +71,7 @@ def evaluate(options: argparse.Namespace, rest: list[str]) -> int:
     return 0
 
 
-def report(options: argparse.Namespace, rest: list[str]) -> int:
+def run_report(options: argparse.Namespace, rest: list[str]) -> int:
     """Write the report; judge the model first where that has not been done."""
     return _judge(Output(options), Path(options.run), fresh=options.fresh)
 
