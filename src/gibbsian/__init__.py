@@ -9,30 +9,23 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_HOME = {
-    "Energy": "energy",
-    "ScoreField": "energy",
-    "as_distribution": "energies.distribution",
-    "as_energy": "energies.distribution",
-    "mixture": "energy",
-    "unconstrained": "energy",
-    "sample": "sampling.sample",
-    "Trace": "sampling.trace",
-    "warm_up": "sampling.warm_up",
-    "fit": "training.fit",
-    "pretrain": "training.pretrain",
-    "resume": "training.fit",
-    "load": "training.fit",
-    "log_likelihood": "partition.likelihood",
-    "maximum_entropy": "maxent.solve",
-    "minimize": "uses.minimize",
-    "draw": "uses.draw",
-    "evaluate": "metrics.evaluate",
-    "denoise": "uses.restore",
-    "inpaint": "uses.restore",
-    "predict": "uses.predict",
-    "predict_interval": "uses.predict",
+_NAMES = {
+    "energy": ("Energy", "ScoreField", "mixture", "unconstrained"),
+    "energies.distribution": ("as_distribution", "as_energy"),
+    "sampling.sample": ("sample",),
+    "sampling.trace": ("Trace",),
+    "sampling.warm_up": ("warm_up",),
+    "training.fit": ("fit", "resume", "load"),
+    "training.pretrain": ("pretrain",),
+    "partition.likelihood": ("log_likelihood",),
+    "maxent.solve": ("maximum_entropy",),
+    "uses.minimize": ("minimize",),
+    "uses.draw": ("draw",),
+    "metrics.evaluate": ("evaluate",),
+    "uses.restore": ("denoise", "inpaint"),
+    "uses.predict": ("predict", "predict_interval"),
 }
+_HOME = {name: module for module, names in _NAMES.items() for name in names}
 _MODULES = {
     name: name
     for name in (

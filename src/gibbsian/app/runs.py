@@ -216,7 +216,7 @@ def train(
         raise ArgumentError("say how long to train: fit.steps or fit.epochs, one of the two")
     if folder.exists() and any(folder.iterdir()):
         raise CheckpointError(
-            f"{folder} already holds files; go on with `gibbsian resume {folder}`, or choose another --run"
+            f"{folder} already holds files; go on with `gibbsian resume {folder}`, or say another --run"
         )
     model = recipe.model
     check_starts(recipe.sample.start, model)  # pictures are left out where a model cannot be drawn from, without a word

@@ -5,8 +5,8 @@ from gibbsian.data.named import NAMED, load
 from gibbsian.data.prepare import STEPS, Prepared, prepare
 from gibbsian.data.readers import read
 from gibbsian.data.sets import DataSet, Rows
+from gibbsian.data.steps import binarize, dequantize
 from gibbsian.data.toy import TOYS, toy
-from gibbsian.data.transforms import binarize, dequantize
 
 __all__ = [
     "NAMED",

@@ -41,10 +41,8 @@ def _make_step(name: str, options: dict[str, Any]) -> Step:
     takes = [f.name for f in fields(STEPS[name])]
     unknown = [key for key in options if key not in takes]
     if unknown:
-        raise ArgumentError(
-            f"data step {name!r} has no option {unknown[0]!r}; {suggest(unknown[0], takes)}It takes "
-            f"{', '.join(takes) or 'none'}"
-        )
+        others = f"{suggest(unknown[0], takes)}It takes {', '.join(takes) or 'none'}"
+        raise ArgumentError(f"data step {name!r} has no option {unknown[0]!r}; {others}")
     try:
         return STEPS[name](**options)
     except TypeError as error:
@@ -134,9 +132,8 @@ def prepare(data: DataSet, steps: Sequence[Any], *, seed: int = 0, fitted: list[
     made, learned, late = make_steps(steps), list[Fitted](), 0
     for i, step in enumerate(made):
         if late and step.changes_rows:
-            raise ArgumentError(
-                f"data step {type(step).__name__.lower()!r} must come before steps that run batch by batch"
-            )
+            name = type(step).__name__.lower()
+            raise ArgumentError(f"data step {name!r} must come before steps that run batch by batch")
         by_batch = late > 0 or step.late or (data.train.on_disk and not step.changes_rows)
         if fitted is not None:
             learned.append(fitted[i])

@@ -42,15 +42,12 @@ def read(path: str | Path, *, label: str | None = None, name: str | None = None)
     """
     path = Path(path).expanduser()
     if not path.exists():
-        raise DataError(
-            f"there is no file or folder {path}; give a path that exists, or a name from `gibbsian list data`"
-        )
+        raise DataError(f"there is no file or folder {path}; give one that exists, or a name of `gibbsian list data`")
     stem, kind = name or path.name.split(".")[0], _kind(path)
     if kind not in _READERS:
         known = ", ".join(sorted(_READERS.keys() - {"folder", ".idx"}))
-        raise DataError(
-            f"{path.name} is of no kind that is known here; give {known}, an idx file or a folder of images"
-        )
+        kinds = f"{known}, an idx file or a folder of images"
+        raise DataError(f"{path.name} is of no kind that is known here; give {kinds}")
     try:
         return _READERS[kind](path, stem, label)
     except DataError:
@@ -229,10 +226,8 @@ def _refuse_gaps(x: np.ndarray, names: tuple[str, ...], where: str) -> None:
     bad = ~np.isfinite(x)
     if bad.any():
         row, column = (int(i) for i in np.argwhere(bad)[0])
-        raise DataError(
-            f"{where}: row {row + 1} of column {names[column]!r} is {x[row, column]} ({int(bad.sum())} such cells); "
-            "fill or drop them"
-        )
+        cell = f"row {row + 1} of column {names[column]!r} is {x[row, column]}"
+        raise DataError(f"{where}: {cell} ({int(bad.sum())} such cells); fill or drop them")
 
 
 def _table(columns: list[Any], names: tuple[str, ...], stem: str, label: str | None, where: str) -> DataSet:
@@ -273,10 +268,8 @@ def _images(folder: Path, stem: str, label: str | None) -> DataSet:
     for file in files:
         arrays.append(_pixels(file))
         if arrays[-1].shape != arrays[0].shape:
-            raise DataError(
-                f"{file.name} is {arrays[-1].shape}, {files[0].name} {arrays[0].shape} (channels, height, width); bring all "
-                "images to one size"
-            )
+            sizes = f"{file.name} is {arrays[-1].shape}, {files[0].name} {arrays[0].shape} (channels, height, width)"
+            raise DataError(f"{sizes}; bring all images to one size")
     x = torch.from_numpy(np.stack(arrays))
     if all(f.parent == folder for f in files):
         return DataSet(stem, Rows(x))

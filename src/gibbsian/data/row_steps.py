@@ -92,9 +92,8 @@ class Patches(Step):
     def apply_to_set(self, data: DataSet, fitted: Fitted, generator: torch.Generator) -> DataSet:
         images = data.train.tensor.float()
         if images.dim() != 3 or not 1 <= self.size <= min(images.shape[1:]):
-            raise ArgumentError(
-                f"patches: size={self.size} from images of shape {tuple(images.shape[1:])}; give (height, width)"
-            )
+            shape = tuple(images.shape[1:])
+            raise ArgumentError(f"patches: size={self.size} from images of shape {shape}; give (height, width)")
         high, wide = (n - self.size + 1 for n in images.shape[1:])
         which = torch.randint(len(images), (self.count,), generator=generator)
         top = torch.randint(high, (self.count,), generator=generator)

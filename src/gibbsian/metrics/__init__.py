@@ -3,8 +3,7 @@
 from gibbsian.metrics.amari import amari_distance
 from gibbsian.metrics.calibration import Reliability, expected_calibration_error, reliability_curve
 from gibbsian.metrics.images import FeatureDistance, FeatureMoments, feature_moments, fid, frechet_distance, kid
-from gibbsian.metrics.ood import RocCurve, aupr, auroc, fpr95, roc_curve
-from gibbsian.metrics.ood_scores import ood_scores
+from gibbsian.metrics.ood import RocCurve, aupr, auroc, fpr95, ood_scores, roc_curve
 from gibbsian.metrics.stein import kernel_stein_discrepancy
 from gibbsian.metrics.two_sample import (
     TwoSampleTest,

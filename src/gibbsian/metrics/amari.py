@@ -26,9 +26,8 @@ def amari_distance(unmixing: Tensor, mixing: Tensor) -> Tensor:
     """
     d = len(unmixing)
     if unmixing.shape != (d, d) or mixing.shape != (d, d) or d < 2:
-        raise ShapeError(
-            f"unmixing {tuple(unmixing.shape)} and mixing {tuple(mixing.shape)} must be square, of one size, 2 × 2 at least"
-        )
+        both = f"unmixing {tuple(unmixing.shape)} and mixing {tuple(mixing.shape)}"
+        raise ShapeError(f"{both} must be square, of one size, 2 × 2 at least")
     p = (unmixing.detach() @ mixing.detach()).abs()
     rows = (p / p.amax(1, keepdim=True)).sum() - d
     columns = (p / p.amax(0, keepdim=True)).sum() - d

@@ -59,10 +59,8 @@ def frechet_distance(mean_x: Tensor, covariance_x: Tensor, mean_y: Tensor, covar
     """
     a, b = covariance_x.double(), covariance_y.double()
     if a.shape != b.shape or a.shape != (len(mean_x), len(mean_y)):
-        raise ShapeError(
-            f"means {tuple(mean_x.shape)}, {tuple(mean_y.shape)} and covariances {tuple(a.shape)}, {tuple(b.shape)} "
-            "do not fit; expected (d,) and (d, d)"
-        )
+        m, n, s, t = (tuple(given.shape) for given in (mean_x, mean_y, a, b))
+        raise ShapeError(f"means {m}, {n} and covariances {s}, {t} do not fit; expected (d,) and (d, d)")
     values, vectors = torch.linalg.eigh(a)
     root = vectors * values.clamp(min=0).sqrt() @ vectors.T
     cross = torch.linalg.eigvalsh(root @ b @ root).clamp(min=0).sqrt().sum()

@@ -85,9 +85,7 @@ def _bandwidths(bandwidth: float | Sequence[float] | None, pool: Tensor) -> list
         return [median_distance(pool)]
     widths = [float(b) for b in (bandwidth if isinstance(bandwidth, Sequence) else [bandwidth])]
     if not widths or not all(0 < b < math.inf for b in widths):
-        raise ArgumentError(
-            f"bandwidth={bandwidth}: bandwidths must be positive and finite; leave it out for the median"
-        )
+        raise ArgumentError(f"bandwidth={bandwidth}: it must be positive and finite; leave it out for the median")
     return widths
 
 

@@ -113,9 +113,7 @@ def ais_weights(estimate: LogZ | Tensor, ax: "Axes", *, bins: int = 40) -> "Axes
     """
     log_w = estimate.diagnostics.get("log_weights") if isinstance(estimate, LogZ) else estimate
     if not isinstance(log_w, Tensor) or log_w.dim() != 1 or len(log_w) < 2:
-        raise CapabilityError(
-            "weights are kept by partition.ais, reverse_ais and smc; give one of theirs, or log weights"
-        )
+        raise CapabilityError("weights are kept by partition.ais, reverse_ais and smc; give those, or log weights")
     log_w = log_w.detach().double().cpu()
     mean = float(torch.logsumexp(log_w, 0)) - math.log(len(log_w))
     effective = 1 / float(torch.softmax(log_w, 0).square().sum())
@@ -155,9 +153,8 @@ def free_energy_gap(steps: Sequence[float], train: Sequence[float], held_out: Se
     The partition function cancels in the difference, so this needs no estimate of it (Hinton 2012, section 6).
     """
     if not len(steps) == len(train) == len(held_out):
-        raise ShapeError(
-            f"steps, train and held_out have {len(steps)}, {len(train)} and {len(held_out)} entries; they must agree"
-        )
+        sizes = f"{len(steps)}, {len(train)} and {len(held_out)}"
+        raise ShapeError(f"steps, train and held_out have {sizes} entries; they must agree")
     ax.plot(list(steps), [float(b) - float(a) for a, b in zip(train, held_out, strict=True)], color=color(0))
     ax.axhline(0.0, color="0.4", linewidth=0.8)
     ax.set(xlabel="step", ylabel="held-out less training free energy")

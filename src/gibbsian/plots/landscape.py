@@ -23,9 +23,8 @@ def _grid(
 ) -> tuple[list[Tensor], Tensor]:
     """Coordinates along each axis, and events on the grid `(points^axes, *event)`."""
     if not isinstance(model, Energy | ScoreField):
-        raise CapabilityError(
-            f"a landscape is drawn of an energy, got a {type(model).__name__}; wrap it with as_energy"
-        )
+        name = type(model).__name__
+        raise CapabilityError(f"a landscape is drawn of an energy, got a {name}; wrap it with as_energy")
     if isinstance(model.domain, Discrete):
         raise CapabilityError(f"a landscape needs continuous coordinates, this model lives on {model.domain}")
     dtype, device = placement(model)

@@ -57,10 +57,8 @@ def untouched(what: str, module: nn.Module | None = None, **tensors: Tensor) -> 
     held = [(n, t, t.detach().clone()) for n, t in model.state_dict(keep_vars=True).items()]
     gradients = [(n, p, None if p.grad is None else p.grad.clone()) for n, p in model.named_parameters()]
     yield
-    require(
-        _global_states() == before,
-        f"{what} moved a global random state; draw from a generator: torch.randn(..., generator=generator)",
-    )
+    moved = f"{what} moved a global random state; draw from a generator: torch.randn(..., generator=generator)"
+    require(_global_states() == before, moved)
     for name, (t, copy) in kept.items():
         require(same(t.detach(), copy), f"{what} wrote into {name}; work on a copy")
     for name, t, copy in held:

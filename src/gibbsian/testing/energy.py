@@ -105,10 +105,8 @@ def _check_rows(energy: Energy | ScoreField, x: Tensor, generator: torch.Generat
         shape = x.shape[:1] if what == "forward" else x.shape
         got, want = tuple(value.shape), tuple(shape)
         require(got == want, f"{label} of x {tuple(x.shape)} has shape {got}, expected {want}")
-        require(
-            value.dtype == x.dtype and value.device == x.device,
-            f"{label} of {x.dtype} on {x.device} came out as {value.dtype} on {value.device}",
-        )
+        kept = value.dtype == x.dtype and value.device == x.device
+        require(kept, f"{label} of {x.dtype} on {x.device} came out as {value.dtype} on {value.device}")
         finite = torch.isfinite(value).flatten(1).all(1) if value.dim() > 1 else torch.isfinite(value)
         require(finite.all(), f"{label} is not finite at row {int(finite.int().argmin())} of x")
         require(same(value, again), f"{label} differs between two calls on the same x")
@@ -202,10 +200,8 @@ def _check_log_z(energy: Energy, x: Tensor) -> bool:
     name = f"{type(energy).__name__}.log_z()"
     require(isinstance(known, Tensor) and known.dim() == 0, f"{name} must be a tensor of shape ()")
     value = float(known.detach())
-    require(
-        abs(value - total) < error + 1e-5 * (1 + abs(total)),
-        f"{name} is {value:.8g}, but summing exp(-E) over {domain} gives {total:.8g}",
-    )
+    agrees = abs(value - total) < error + 1e-5 * (1 + abs(total))
+    require(agrees, f"{name} is {value:.8g}, but summing exp(-E) over {domain} gives {total:.8g}")
     return True
 
 

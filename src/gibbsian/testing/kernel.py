@@ -185,10 +185,8 @@ def _check_neighbors(kernel: Kernel, energy: Any, x: Tensor, generator: torch.Ge
     if kernel.energies(start) is None:  # nothing that must be finite at the start
         clean.rows = spoilt.rows = len(x)
     good, bad = _run(kernel, clean, x, _STEPS, generator), _run(kernel, spoilt, x, _STEPS, twin)
-    require(
-        same(_draws(good)[:, 1:], _draws(bad)[:, 1:]),
-        f"{name}: a chain whose energy is NaN changed its neighbors; mix nothing over the chain axis",
-    )
+    alike = same(_draws(good)[:, 1:], _draws(bad)[:, 1:])
+    require(alike, f"{name}: a chain whose energy is NaN changed its neighbors; mix nothing over the chain axis")
     if not spoilt.met:
         return False
     require(int(bad.divergences[0]) > 0, f"{name}: a chain whose energy is NaN was not reported as divergent")

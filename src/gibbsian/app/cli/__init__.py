@@ -41,9 +41,8 @@ exit codes: 0 done · 1 could not be done, the reason is on stderr · 2 wrong us
 def _parser() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--json", action="store_true", help="print one JSON document for programs instead of tables")
-    common.add_argument(
-        "--quiet", "-q", action="store_true", help="no progress bars and no tables, only warnings and errors"
-    )
+    quiet = "no progress bars and no tables, only warnings and errors"
+    common.add_argument("--quiet", "-q", action="store_true", help=quiet)
     trusting = argparse.ArgumentParser(add_help=False, parents=[common])
     trusting.add_argument(
         "--trust",
@@ -105,19 +104,16 @@ def _parser() -> argparse.ArgumentParser:
     )
     sample.add_argument("--steps", type=int, metavar="N", help="steps of each chain (default: the recipe's)")
     sample.add_argument("--seed", type=int, default=0, metavar="N", help="of the chains (default: 0)")
-    sample.add_argument(
-        "--out", metavar="FILE", help="where to write: .npy, .npz, .csv or .png (default: RUN/samples.npz)"
-    )
+    where = "where to write: .npy, .npz, .csv or .png (default: RUN/samples.npz)"
+    sample.add_argument("--out", metavar="FILE", help=where)
 
     evaluate = add("evaluate", "judge a trained model: likelihood with an interval, calibration, outsiders", of_a_run)
-    evaluate.add_argument(
-        "--likelihood", metavar="HOW", help="auto, exact, quadrature, ais or none (default: the recipe's)"
-    )
+    how = "auto, exact, quadrature, ais or none (default: the recipe's)"
+    evaluate.add_argument("--likelihood", metavar="HOW", help=how)
     evaluate.add_argument("--chains", type=int, metavar="N", help="chains of AIS")
     evaluate.add_argument("--betas", type=int, metavar="N", help="temperatures of AIS")
-    evaluate.add_argument(
-        "--outside", metavar="DATA", action="append", help="another data set that should look foreign; may be repeated"
-    )
+    other = "another data set that should look foreign; may be repeated"
+    evaluate.add_argument("--outside", metavar="DATA", action="append", help=other)
 
     report = add("report", "write the HTML report of a run", of_a_run)
     report.add_argument("--fresh", action="store_true", help="judge the model anew instead of using what is there")
@@ -165,9 +161,8 @@ def _read(parser: argparse.ArgumentParser, arguments: list[str]) -> tuple[argpar
     given = {"arguments": arguments, "folder": None, "run": None, "trust": []}
     options, rest = parser.parse_known_args(arguments, argparse.Namespace(**given))
     if rest and options.command != "train":
-        raise ArgumentError(
-            f"{rest[0]} is not understood by `gibbsian {options.command}`; see gibbsian {options.command} --help"
-        )
+        command = f"gibbsian {options.command}"
+        raise ArgumentError(f"{rest[0]} is not understood by `{command}`; see {command} --help")
     return options, rest
 
 

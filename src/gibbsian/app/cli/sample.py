@@ -54,9 +54,8 @@ def _label(given: str | None, prepared: Prepared) -> int | None:
     if given in names:
         return names.index(given)
     if not given.isdigit():
-        raise ArgumentError(
-            f"--class {given}: expected a number, or one of {', '.join(names) or 'no names: there are none'}"
-        )
+        known = ", ".join(names) or "no names: there are none"
+        raise ArgumentError(f"--class {given}: expected a number, or one of {known}")
     return int(given)
 
 
@@ -64,11 +63,10 @@ def _partial(path: Path, prepared: Prepared, energy: Any) -> tuple[Tensor, Tenso
     """Rows with unknown entries, through the steps of the data: where chains start, and what stays."""
     rows = _table(path)
     raw = prepared.undo(prepared.finished("train", 1).x).shape[1:]
-    size = int(np.prod(raw))
+    size = raw.numel()
     if rows.size % size or rows.size == 0:
-        raise DataError(
-            f"{path} has shape {rows.shape}; expected rows of {size} numbers, as the data has ({tuple(raw)})"
-        )
+        expected = f"rows of {size} numbers, as the data has ({tuple(raw)})"
+        raise DataError(f"{path} has shape {rows.shape}; expected {expected}")
     values = torch.from_numpy(rows).reshape(-1, *raw)
     known = torch.isfinite(values)
     if bool(known.all()):
