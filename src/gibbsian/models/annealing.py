@@ -11,6 +11,13 @@ from gibbsian.capabilities import GibbsModel, Path
 from gibbsian.energies.bases import Factorized, independent_units
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError
+from gibbsian.random import stream
+
+
+def small_weights(*shape: int, generator: torch.Generator | None, scale: float = 0.01) -> Tensor:
+    """Where weights start: N(0, scale²), from a fixed seed where there is no generator."""
+    generator = stream(0, "init") if generator is None else generator
+    return scale * torch.randn(shape, generator=generator, device=generator.device)
 
 
 class Machine(Energy):

@@ -12,9 +12,9 @@ from gibbsian.domains import Binary, Discrete, Spin
 from gibbsian.energies.bases import Factorized, independent_units
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, ShapeError, check_count
-from gibbsian.models.annealing import Machine, PairwisePath
-from gibbsian.models.pairwise import from_dense
-from gibbsian.random import require_generator, stream, uniforms
+from gibbsian.models.annealing import Machine, PairwisePath, small_weights
+from gibbsian.models.pairwise import from_edges
+from gibbsian.random import require_generator, uniforms
 from gibbsian.units import pick
 
 _MOST_HIDDEN = 16  # hidden states are enumerated: 65536 of them
@@ -56,8 +56,7 @@ class BoltzmannMachine(Machine):
         check_count(self, "hidden", hidden, 0)
         super().__init__(Spin(n) if spin else Binary(n))
         self.n, self.spin, self.hidden = n, bool(spin), hidden
-        generator = stream(0, "init") if generator is None else generator
-        upper = 0.01 * torch.randn(n + hidden, n + hidden, generator=generator, device=generator.device).triu(1)
+        upper = small_weights(n + hidden, n + hidden, generator=generator).triu(1)
         self.weight = nn.Parameter(upper + upper.T)
         self.bias = nn.Parameter(upper.new_zeros(n + hidden))
 
@@ -172,7 +171,9 @@ class BoltzmannMachine(Machine):
         """All units, hidden ones too, as {0, 1} units."""
         with torch.no_grad():
             low = torch.full_like(self.bias, -1.0 if self.spin else 0.0)
-            return from_dense(self.coupling(), self.bias, low)
+            weight = self.coupling()
+            i, j = weight.triu(1).nonzero().T
+            return from_edges(i, j, weight[i, j], self.bias, low)
 
     def path(self, base_bias: Tensor | None = None, *, data: Tensor | None = None) -> Path:
         """The annealing path from independent visible units, of this bias or fitted to data, and uniform hidden ones,
@@ -220,9 +221,8 @@ class BoltzmannMachine(Machine):
             n, weight = self.n, self.weight
             rest = self.bias[:n].expand(len(x), n)
             if self.hidden:
-                logits = self._hidden_logits(x, weight, beta)
-                states = self._hidden_states(x)
-                h = states[pick(torch.softmax(logits, 1), u[:, n])]
+                p = torch.softmax(self._hidden_logits(x, weight, beta), 1)
+                h = self._hidden_states(x)[pick(p, u[:, n])]
                 rest = rest + h @ weight[n:, :n]
             scale = (2.0 if self.spin else 1.0) * (1.0 if beta is None else beta)
             x = x.clone()

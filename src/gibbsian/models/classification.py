@@ -9,9 +9,8 @@ from gibbsian.capabilities import Filters, Path
 from gibbsian.domains import Discrete
 from gibbsian.energy import Energy
 from gibbsian.errors import DataError, ShapeError, check_count
-from gibbsian.models.annealing import Machine, VisiblePath
+from gibbsian.models.annealing import Machine, VisiblePath, small_weights
 from gibbsian.models.rbm.layers import HiddenMarginal, finite_layers
-from gibbsian.random import stream
 from gibbsian.units import Natural, Softmax, Unit, layer_noise
 
 
@@ -51,8 +50,7 @@ class ClassificationRBM(Machine):
         super().__init__(visible.domain)
         self.visible, self.hidden, self.classes = visible, hidden, classes
         self.label = Softmax(1, classes)
-        generator = stream(0, "init") if generator is None else generator
-        both = 0.01 * torch.randn(visible.size + classes, hidden.size, generator=generator, device=generator.device)
+        both = small_weights(visible.size + classes, hidden.size, generator=generator)
         self.weight = nn.Parameter(both[: visible.size].clone())
         self.label_weight = nn.Parameter(both[visible.size :].clone())
         self.visible_bias = nn.Parameter(both.new_zeros(visible.size))

@@ -148,12 +148,10 @@ class ConditionedMachine(TwoLayers):
 
     @property
     def visible(self) -> Unit:  # type: ignore[override]
-        """The visible units."""
         return self.machine.visible
 
     @property
     def hidden(self) -> Unit:  # type: ignore[override]
-        """The hidden units."""
         return self.machine.hidden
 
     @property
@@ -268,12 +266,8 @@ class ConditionedMachine(TwoLayers):
             return v, h
 
     def path(self, base_bias: Tensor | None = None, *, data: Tensor | None = None) -> RBMPath:
-        """The annealing path from independent units to this machine, as `RBM.path`.
-
-        Args:
-            base_bias: the visible bias of the base.
-            data: fit the base to it instead. Left out both, the base is the mean-field solution of every input.
-        """
+        """The annealing path from independent units to this machine, as `RBM.path`; with neither bias nor data the base is
+        the mean-field solution of every input."""
         base = visible_base(self.visible, self.condition, base_bias, data)
         if base is None:
             base = self.visible_natural(self.mean_field()[1])

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from gibbsian.errors import ArgumentError, ShapeError, check_count
+from gibbsian.models.annealing import small_weights
 from gibbsian.models.conditional import ConditionalMachine, Phase, Terms, difference
-from gibbsian.random import stream
 from gibbsian.units import Unit
 
 
@@ -62,9 +62,8 @@ class GatedRBM(ConditionalMachine):
             raise ArgumentError(f"GatedRBM(scale={scale}): zero weights have a zero gradient; try 0.1")
         super().__init__(visible, hidden)
         self.inputs, self.factors = inputs, factors
-        generator = stream(0, "init") if generator is None else generator
         sizes = [inputs, self.visible.size, self.hidden.size]
-        whole = scale * torch.randn(sum(sizes), factors, generator=generator, device=generator.device)
+        whole = small_weights(sum(sizes), factors, generator=generator, scale=scale)
         u, v, p = whole.split(sizes)
         self.input_weight, self.weight, self.hidden_weight = (nn.Parameter(part.clone()) for part in (u, v, p))
         self.visible_bias = nn.Parameter(whole.new_zeros(self.visible.size))

@@ -13,12 +13,6 @@ from gibbsian.capabilities import Pairwise
 from gibbsian.errors import DivergenceError
 
 
-def from_dense(weight: Tensor, bias: Tensor, low: Tensor) -> Pairwise:
-    """The form of E = -½ xᵀWx - b·x with W symmetric."""
-    i, j = weight.triu(1).nonzero().T
-    return from_edges(i, j, weight[i, j], bias, low)
-
-
 def from_edges(i: Tensor, j: Tensor, weight: Tensor, bias: Tensor, low: Tensor) -> Pairwise:
     """The form of E = -Σ w xᵢxⱼ - b·x over these edges."""
     weight, bias, low = weight.double(), bias.double(), low.double()

@@ -14,9 +14,9 @@ from gibbsian.domains import Binary, Real
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, ShapeError, check_count
 from gibbsian.fast.logistic import softplus_gap
-from gibbsian.models.annealing import Machine
+from gibbsian.models.annealing import Machine, small_weights
 from gibbsian.models.rbm.layers import HiddenMarginal
-from gibbsian.random import normals, quick_uniforms, require_generator, stream, uniforms
+from gibbsian.random import normals, quick_uniforms, require_generator, uniforms
 from gibbsian.units.binary import below
 
 _LOG_2PI = math.log(2 * math.pi)
@@ -73,8 +73,7 @@ class SpikeSlabRBM(Machine):
         if not 0 < precision < math.inf:
             raise ArgumentError(f"SpikeSlabRBM(precision={precision}): a precision must be positive and finite")
         super().__init__(Real(visible))
-        generator = stream(0, "init") if generator is None else generator
-        weight = 0.01 * torch.randn(visible, hidden, generator=generator, device=generator.device)
+        weight = small_weights(visible, hidden, generator=generator)
         self.weight = nn.Parameter(weight)
         self.visible_bias = nn.Parameter(weight.new_zeros(visible))
         self.hidden_bias = nn.Parameter(weight.new_zeros(hidden))
@@ -357,7 +356,6 @@ class SpikeSlabPath(Path):
         return self.machine.gibbs_noise(x, steps, generator)
 
     def anneal(self, x: Tensor, beta: Tensor, next_beta: Tensor, noise: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-        """Weight from β to the next β, then one sweep there: (x', log p*_next(x) - log p*_β(x))."""
         with torch.no_grad():
             u, law = x @ self.machine.weight, self._law(next_beta)
             increment = self._energy(x, u, beta) - self._energy(x, u, next_beta)

@@ -11,8 +11,8 @@ from gibbsian.capabilities import Filters, Path
 from gibbsian.domains import Binary, Categorical
 from gibbsian.energy import Energy
 from gibbsian.errors import check_count
-from gibbsian.models.annealing import Machine, VisiblePath
-from gibbsian.random import require_generator, stream, uniforms
+from gibbsian.models.annealing import Machine, VisiblePath, small_weights
+from gibbsian.random import require_generator, uniforms
 
 _LARGEST = 10  # subspace units whose patterns are enumerated behind a gate
 
@@ -44,13 +44,11 @@ class SubspaceRBM(Machine):
     """
 
     def __init__(self, visible: int, gates: int, subspace: int, *, generator: torch.Generator | None = None) -> None:
-        sizes = {"visible": visible, "gates": gates, "subspace": subspace}
-        for name, size in sizes.items():
+        for name, size in (("visible", visible), ("gates", gates), ("subspace", subspace)):
             check_count(self, name, size)
         super().__init__(Binary(visible))
         self.gates, self.subspace = gates, subspace
-        generator = stream(0, "init") if generator is None else generator
-        weight = 0.01 * torch.randn(visible, gates, subspace, generator=generator, device=generator.device)
+        weight = small_weights(visible, gates, subspace, generator=generator)
         self.weight = nn.Parameter(weight)
         self.visible_bias = nn.Parameter(weight.new_zeros(visible))
         self.gate_bias = nn.Parameter(weight.new_zeros(gates))

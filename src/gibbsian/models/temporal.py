@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from gibbsian.errors import ArgumentError, CapabilityError, DataError, ShapeError, check_count
+from gibbsian.models.annealing import small_weights
 from gibbsian.models.conditional import ConditionalMachine, Phase, Terms, difference
-from gibbsian.random import require_generator, stream
+from gibbsian.random import require_generator
 from gibbsian.units import Gaussian, Unit, layer_noise
 
 
@@ -50,9 +51,8 @@ class TemporalRBM(ConditionalMachine):
         check_count(self, "order", order, 0)
         super().__init__(visible, hidden)
         self.order = order
-        generator = stream(0, "init") if generator is None else generator
         v, h = self.visible.size, self.hidden.size
-        weight = 0.01 * torch.randn(v, h, generator=generator, device=generator.device)
+        weight = small_weights(v, h, generator=generator)
         self.weight = nn.Parameter(weight)
         self.visible_bias = nn.Parameter(weight.new_zeros(v))
         self.hidden_bias = nn.Parameter(weight.new_zeros(h))

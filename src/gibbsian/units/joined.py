@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from gibbsian.domains import Discrete, Domain, JoinedStates
+from gibbsian.domains import Discrete, JoinedStates
 from gibbsian.domains import Joined as JoinedDomain
 from gibbsian.errors import ArgumentError
 from gibbsian.units.base import Natural, Unit
@@ -51,7 +51,7 @@ class Joined(Unit):
         return sum(part.size for part in self.layers)
 
     @property
-    def domain(self) -> Domain:
+    def domain(self) -> JoinedDomain:
         domains = [part.domain for part in self.layers]
         return (JoinedStates if all(isinstance(domain, Discrete) for domain in domains) else JoinedDomain)(*domains)
 
@@ -61,9 +61,7 @@ class Joined(Unit):
 
     def split(self, v: Tensor) -> list[Tensor]:
         """The events of the parts."""
-        domain = self.domain
-        assert isinstance(domain, JoinedDomain)  # for the type checker
-        return domain.split(v)
+        return self.domain.split(v)
 
     def _cut(self, values: Tensor) -> list[Tensor]:
         return list(values.split([part.size for part in self.layers], -1))
@@ -109,8 +107,7 @@ class Joined(Unit):
 
     def mean(self, natural: Natural, total: Tensor | None = None) -> Tensor:
         each = zip(self.layers, self._naturals(natural), strict=True)
-        flat = [part.mean(own).flatten(-len(part.domain.shape)) for part, own in each]
-        return torch.cat(flat, -1)
+        return torch.cat([part.mean(own).flatten(-len(part.domain.shape)) for part, own in each], -1)
 
     def sample(self, natural: Natural, noise: Tensor, total: Tensor | None = None) -> Tensor:
         drawn = []

@@ -14,14 +14,11 @@ from torch.nn.functional import softplus
 from gibbsian.capabilities import LayerContrast
 from gibbsian.models.dbm.phases import layer_gradients
 
+Each = list[Tensor]  # one for each layer, from below
+
 
 def fused_phases(
-    weights: Sequence[Tensor],
-    biases: Sequence[Tensor],
-    v: Tensor,
-    chains: Sequence[Tensor],
-    noise: Sequence[Tensor],
-    iterations: int,
+    weights: Each, biases: Each, v: Tensor, chains: Each, noise: Sequence[Tensor], iterations: int
 ) -> LayerContrast:
     """The same as `phases.phases`, for more mean-field iterations than sweeps.
 
@@ -49,7 +46,7 @@ def fused_phases(
     return LayerContrast(value, *layer_gradients(mean, drawn), mean, chain, residual)
 
 
-def _logits(weights: Sequence[Tensor], biases: Sequence[Tensor], i: int, x: Sequence[Tensor]) -> Tensor:
+def _logits(weights: Each, biases: Each, i: int, x: Each) -> Tensor:
     """Of layer i given the values or means x of its neighbors."""
     field = biases[i]
     if i > 0:
@@ -57,13 +54,11 @@ def _logits(weights: Sequence[Tensor], biases: Sequence[Tensor], i: int, x: Sequ
     return field if i + 1 == len(biases) else torch.addmm(field, x[i + 1], weights[i].T)
 
 
-def _first_pass(
-    weights: Sequence[Tensor], biases: Sequence[Tensor], v: Tensor
-) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+def _first_pass(weights: Each, biases: Each, v: Tensor) -> tuple[Tensor, Each, Each]:
     """Upwards with doubled inputs of inner layers: c¹ + vW¹, logits and means."""
     depth = len(biases)
     below = torch.addmm(biases[1], v, weights[0])
-    natural: list[Tensor] = [v, 2 * below - biases[1] if depth > 2 else below]
+    natural = [v, 2 * below - biases[1] if depth > 2 else below]
     mean = [v, torch.sigmoid(natural[1])]
     for i in range(2, depth):
         natural.append(torch.addmm(biases[i], mean[i - 1], weights[i - 1], alpha=2.0 if i + 1 < depth else 1.0))
@@ -71,9 +66,7 @@ def _first_pass(
     return below, natural, mean
 
 
-def _update(
-    weights: Sequence[Tensor], biases: Sequence[Tensor], layers: range, natural: list[Tensor], mean: list[Tensor]
-) -> None:
+def _update(weights: Each, biases: Each, layers: range, natural: Each, mean: Each) -> None:
     """Half a mean-field iteration, in place."""
     for i in layers:
         if i > 0:
@@ -82,14 +75,7 @@ def _update(
 
 
 def _side_by_side(
-    weights: Sequence[Tensor],
-    biases: Sequence[Tensor],
-    layers: range,
-    natural: list[Tensor],
-    mean: list[Tensor],
-    chain: list[Tensor],
-    field: list[Tensor],
-    numbers: Sequence[Tensor],
+    weights: Each, biases: Each, layers: range, natural: Each, mean: Each, chain: Each, field: Each, numbers: Each
 ) -> None:
     """Half an iteration for the data and half a sweep for the chains, in place: logits `natural` and `field`."""
     n = len(mean[0])
@@ -104,14 +90,7 @@ def _side_by_side(
         chain[i] = (numbers[i] < torch.sigmoid(field[i])).to(mean[0].dtype)
 
 
-def _gap(
-    biases: Sequence[Tensor],
-    below: Tensor,
-    natural: Sequence[Tensor],
-    mean: Sequence[Tensor],
-    field: Sequence[Tensor],
-    drawn: Sequence[Tensor],
-) -> Tensor:
+def _gap(biases: Each, below: Tensor, natural: Each, mean: Each, field: Each, drawn: Each) -> Tensor:
     """-bound of the data less that of the chains, whose odd layers are summed out."""
     depth, n, m = len(biases), len(mean[0]), len(drawn[0])
     gap = -(mean[0] @ biases[0]).mean()

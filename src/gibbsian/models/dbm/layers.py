@@ -4,7 +4,7 @@ E(h⁰, h¹, ..., h^L) = Σₗ Eₗ(hˡ) - Σₗ φ(h^{l-1})ᵀ Wˡ φ(hˡ),   h
 """
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -31,17 +31,14 @@ class LayeredMachine(Energy):
         unit, bias = self.layers[layer], self.biases[layer]
         linear = type(unit).natural is Unit.natural  # bias + input: the bias goes into the product
         field = bias if linear else None
-        for x, weight in self._neighbors(layer, seen):
-            field = x @ weight if field is None else torch.addmm(field, x, weight)
-        return Natural(field) if linear and field is not None else unit.natural(bias, field)
-
-    def _neighbors(self, layer: int, seen: Sequence[Tensor | None]) -> Iterator[tuple[Tensor, Tensor]]:
-        for other, weight in ((layer - 1, layer - 1), (layer + 1, layer)):
+        for other in (layer - 1, layer + 1):
             if 0 <= other < len(self.layers):
                 x = seen[other]
                 if x is None:
                     raise ArgumentError(f"layer {layer} has no conditional while layer {other} is unknown")
-                yield x, self.weights[weight] if other < layer else self.weights[weight].T
+                weight = self.weights[other] if other < layer else self.weights[layer].T
+                field = x @ weight if field is None else torch.addmm(field, x, weight)
+        return Natural(field) if linear and field is not None else unit.natural(bias, field)
 
     def statistics(self, values: Sequence[Tensor | None]) -> list[Tensor | None]:
         """φ of the values of each layer."""
@@ -64,10 +61,7 @@ class LayeredMachine(Energy):
                 if i + 1 < len(seen) and seen[i + 1] is not None:
                     own = own + (seen[i] @ self.weights[i] * seen[i + 1]).sum(1)
             terms.append(own if beta is None else beta * own)
-        total = terms[0]
-        for term in terms[1:]:
-            total = total + term
-        return total
+        return sum(terms[1:], terms[0])
 
     def resample(
         self,

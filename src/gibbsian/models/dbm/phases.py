@@ -31,17 +31,12 @@ class Phase(NamedTuple):
 
 
 def phases(
-    dbm: LayeredMachine,
-    v: Tensor,
-    chains: Sequence[Tensor],
-    mean_field_steps: int,
-    steps: int,
-    generator: torch.Generator,
+    dbm: LayeredMachine, v: Tensor, chains: Sequence[Tensor], iterations: int, steps: int, generator: torch.Generator
 ) -> LayerContrast:
     """Both phases and what they learn; by differentiation of the energies where some unit's parameters do not enter
     linearly, as those of Gaussian ones."""
     with torch.no_grad():
-        positive, residual = positive_phase(dbm, v, mean_field_steps)
+        positive, residual = positive_phase(dbm, v, iterations)
         negative, layers = negative_phase(dbm, chains, steps, generator)
         value = positive.energy - negative.energy
     weights, biases = None, None

@@ -13,7 +13,7 @@ from gibbsian.capabilities import Filters, WakeSleep
 from gibbsian.derivatives.known import sum_of
 from gibbsian.domains import Discrete, Domain
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, CapabilityError, DataError, check_count
+from gibbsian.errors import ArgumentError, CapabilityError, DataError, check_choice, check_count
 from gibbsian.models.dbn.directed import Directed, Upward, can_tie, tie
 from gibbsian.models.dbn.phases import sleep_phase, wake_phase
 from gibbsian.models.joint import JointEnergy
@@ -282,8 +282,7 @@ class DBN(Energy):
             generator: for those.
         """
         classes = self._need_labels("class_log_prob")
-        if method not in {"free energy", "up-pass"}:
-            raise ArgumentError(f"class_log_prob(method={method!r}): expected 'free energy' or 'up-pass'")
+        check_choice(self, "method", method, ("free energy", "up-pass"))
         if method == "up-pass":
             h = self.up(x)[-1]
             label, rest = self.top_weights()

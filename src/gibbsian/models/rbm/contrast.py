@@ -35,12 +35,9 @@ def bernoulli_contrast(
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
     """F(batch).mean() - F(samples).mean(), the samples, and the gradients in W, b and c.
 
-    Args:
-        up, down: p(h | v) and p(v | h).
-        batch: data.
-        chains: where the sweeps start; at the data where that is None.
-        noise: for every sweep uniforms in one row, those of the hidden layer first.
-        labels: as many visible units come first that are the classes of one softmax unit.
+    `up` and `down` are p(h | v) and p(v | h). The sweeps start at `chains`, or at the data; `noise` has for each of them
+    uniforms in one row, those of the hidden layer first. So many `labels` come first among the visible units that are
+    the classes of one softmax unit.
     """
     n, m = len(batch), len(batch if chains is None else chains)
     half = up.weight.dtype != up.bias.dtype

@@ -14,17 +14,11 @@ from gibbsian.models.rbm.contrast import one_of
 
 
 def fused_contrast(
-    weight: Tensor,
-    visible_bias: Tensor,
-    hidden_bias: Tensor,
-    batch: Tensor,
-    chains: Tensor | None,
-    noise: Sequence[Tensor],
-    labels: int = 0,
+    weight: Tensor, b: Tensor, c: Tensor, batch: Tensor, chains: Tensor | None, noise: Sequence[Tensor], labels: int = 0
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
     """F(batch).mean() - F(samples).mean(), the samples, and the gradients in W, b and c."""
     n = len(batch)
-    up, down = Logistic(hidden_bias, weight), Logistic(visible_bias, weight.T)
+    up, down = Logistic(c, weight), Logistic(b, weight.T)
     a = up.logits(batch if chains is None else torch.cat([batch, chains]))
     a_data, a = a[:n], a if chains is None else a[n:]
     m = len(a)
@@ -38,7 +32,7 @@ def fused_contrast(
         v = both[n:]
         a = up.logits(v)
     pair = torch.cat([torch.sigmoid(a_data) * (-1 / n), torch.sigmoid(a) * (1 / m)])
-    g_weight = torch.mm(both.T.to(weight.dtype), pair.to(weight.dtype)).to(visible_bias.dtype)
+    g_weight = torch.mm(both.T.to(weight.dtype), pair.to(weight.dtype)).to(b.dtype)
     g_b = v.mean(0) - batch.mean(0)
     cumulants = [F.softplus(x).sum(1).mean() for x in (a, a_data)]  # by rows: a sum of everything keeps one core busy
-    return (g_b * visible_bias).sum() + cumulants[0] - cumulants[1], v, [g_weight, g_b, pair.sum(0)]
+    return (g_b * b).sum() + cumulants[0] - cumulants[1], v, [g_weight, g_b, pair.sum(0)]

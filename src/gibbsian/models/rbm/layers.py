@@ -112,10 +112,7 @@ class TwoLayers(Machine):
 
 
 class HiddenMarginal(Energy):
-    """The hidden layer of a machine that has `hidden_energy`; `total` is the length of documents for counts.
-
-    E_h(h) = -log Σ_v exp(-E(v, h)),   Σ_h exp(-E_h(h)) = Z
-    """
+    """The hidden layer of a machine that has `hidden_energy`; `total` is the length of documents for counts."""
 
     def __init__(self, machine: Any, total: int | None = None, domain: Domain | None = None) -> None:
         super().__init__(machine.hidden.domain if domain is None else domain)

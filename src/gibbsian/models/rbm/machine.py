@@ -9,16 +9,17 @@ from torch import Tensor, nn
 from gibbsian.capabilities import Contrast, Filters, Pairwise
 from gibbsian.derivatives.known import with_gradients
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, CapabilityError, DivergenceError
+from gibbsian.errors import ArgumentError, CapabilityError, DivergenceError, check_choice
 from gibbsian.fast.compiled import compiled_copy
 from gibbsian.fast.logistic import Logistic
+from gibbsian.models.annealing import small_weights
 from gibbsian.models.pairwise import from_edges
 from gibbsian.models.rbm.contrast import bernoulli_contrast
 from gibbsian.models.rbm.fused import fused_contrast
 from gibbsian.models.rbm.fused_path import BernoulliPath
 from gibbsian.models.rbm.layers import HiddenMarginal, TwoLayers, copied
 from gibbsian.models.rbm.path import RBMPath, visible_base
-from gibbsian.random import quick_uniforms, require_generator, stream
+from gibbsian.random import quick_uniforms, require_generator
 from gibbsian.units import Bernoulli, Count, Gaussian, Joined, Natural, Softmax, Spin, Unit
 
 
@@ -67,14 +68,12 @@ class RBM(TwoLayers):
                 f"counts with {type(hidden).__name__} hidden units are not defined: the hidden bias grows with the "
                 "document length; use Bernoulli, Spin or Softmax hidden units"
             )
-        if products not in {"full", "bf16"}:
-            raise ArgumentError(f"products={products!r}: expected 'full' or 'bf16'")
+        check_choice(self, "products", products, ("full", "bf16"))
         if products == "bf16" and not (isinstance(visible, Bernoulli) and isinstance(hidden, Bernoulli)):
             raise ArgumentError("products='bf16' is for Bernoulli layers, whose values are exact in half precision")
         super().__init__(visible.domain)
         self.visible, self.hidden, self.products = visible, hidden, products
-        generator = stream(0, "init") if generator is None else generator
-        weight = 0.01 * torch.randn(visible.size, hidden.size, generator=generator, device=generator.device)
+        weight = small_weights(visible.size, hidden.size, generator=generator)
         self.weight = nn.Parameter(weight)
         self.visible_bias = nn.Parameter(weight.new_zeros(visible.size))
         self.hidden_bias = nn.Parameter(weight.new_zeros(hidden.size))

@@ -122,11 +122,7 @@ class RBMPath(Path):
         return self.rbm.gibbs_noise(x, steps, generator)
 
     def anneal(self, x: Tensor, beta: Tensor, next_beta: Tensor, noise: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-        """Weight from β to the next β, then one sweep there: (x', log p*_next(x) - log p*_β(x)).
-
-        The same as `at(beta)(x) - at(next_beta)(x)` and a sweep of `at(next_beta)`, with two products instead
-        of four.
-        """
+        """`at(beta)(x) - at(next_beta)(x)` and a sweep of `at(next_beta)`, with two products instead of four."""
         with torch.no_grad():
             hidden = self.rbm.hidden_natural(x)
             before, after = (self.bridge.free_energy(x, b, hidden) for b in (beta, next_beta))
