@@ -26,12 +26,9 @@ def _mm(usual: Callable[..., Any] | None) -> Callable[..., Any]:
 
 
 def _cpu_decompositions() -> dict[Any, Callable[..., Any]]:
-    """Inductor's table, with two changes.
-
-    Products with one inner or at most four outer columns (the last layer of an energy, and the gradient in a
-    point of the plane) are written out so that they fuse with their neighbors. SiLU shares its exponential with its
-    derivative.
-    """
+    """Inductor's table, with two changes: products with one inner or at most four outer columns (the last layer of an
+    energy, and the gradient in a point of the plane) are written out so that they fuse with their neighbors, and SiLU
+    shares its exponential with its derivative."""
     from torch._inductor.decomposition import select_decomp_table
 
     aten = torch.ops.aten
@@ -61,17 +58,11 @@ def _backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Any:
 
 
 def compiled(function: Any) -> Callable[..., Any]:
-    """A copy of a function that is compiled at its first call, whole or not at all.
-
-    It has its own code object: the compiler's cache and its limit belong to the code. Tensors inside its arguments
-    are read where they live, so new values never compile anew; numbers, shapes and kinds do.
-    """
+    """A copy of a function that is compiled at its first call, whole or not at all. Tensors inside its arguments are read
+    where they live, so new values never compile anew; numbers, shapes and kinds do."""
+    code = function.__code__.replace()  # its own: the compiler's cache and its limit belong to the code
     copy = types.FunctionType(
-        function.__code__.replace(),
-        function.__globals__,
-        function.__name__,
-        function.__defaults__,
-        function.__closure__,
+        code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
     )
     return torch.compile(copy, fullgraph=True, dynamic=False, backend=_backend)
 

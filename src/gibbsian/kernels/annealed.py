@@ -1,7 +1,4 @@
-"""Annealed Langevin dynamics: down a ladder of noise levels.
-
-αᵢ = ε σᵢ²/σ_L²;   x ← x + (αᵢ/2) s(x, σᵢ) + √αᵢ z
-"""
+"""Annealed Langevin dynamics: down a ladder of noise levels."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple

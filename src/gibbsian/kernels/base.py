@@ -22,22 +22,12 @@ from gibbsian.random import normals
 
 
 class ChainState(NamedTuple):
-    """Where the chains are, with the energy and score already computed there.
-
-    `clamp` is a bool mask, True for entries that are held, or None when all may move.
-    """
+    """Where the chains are, with the energy and score there; `clamp` is True for entries that are held, None for none."""
 
     x: Tensor
     energy: Tensor
     score: Tensor
     clamp: Tensor | None = None
-
-    def exchanged(self, rows: Tensor, factor: Tensor) -> Self:
-        """Each chain in the place of another, where the energy is `factor` (one a chain) times that of its old place."""
-        energy, score = (t.index_select(0, rows) for t in (self.energy, self.score))
-        return self._replace(
-            x=self.x.index_select(0, rows), energy=factor * energy, score=event_view(factor, score) * score
-        )
 
 
 class WalkState(NamedTuple):
@@ -46,10 +36,6 @@ class WalkState(NamedTuple):
     x: Tensor
     energy: Tensor
     clamp: Tensor | None = None
-
-    def exchanged(self, rows: Tensor, factor: Tensor) -> Self:
-        """As for a `ChainState`."""
-        return self._replace(x=self.x.index_select(0, rows), energy=factor * self.energy.index_select(0, rows))
 
 
 class Info(NamedTuple):
@@ -61,10 +47,8 @@ class Info(NamedTuple):
 
 
 def judge(log_ratio: Tensor, worst: float) -> tuple[Tensor, Tensor]:
-    """Acceptance probability and divergence from the log of a Metropolis ratio.
-
-    NaN, +∞ (an energy of -∞) and anything below -`worst` are divergences; -∞ alone may be a wall of the density.
-    """
+    """Acceptance probability and divergence from the log of a Metropolis ratio: NaN, +∞ (an energy of -∞) and anything
+    below -`worst` are divergences; -∞ alone may be a wall of the density."""
     fine = (log_ratio < torch.inf) & (log_ratio > -worst if worst < math.inf else ~torch.isnan(log_ratio))
     return torch.where(fine, log_ratio.clamp(max=0).exp(), 0.0), ~fine
 
@@ -114,11 +98,8 @@ def event_view(value: Tensor, x: Tensor) -> Tensor:
 
 
 def schedule_values(value: Any, steps: int, start: int, like: Tensor, name: str) -> Tensor:
-    """The value of a hyper-parameter at `steps` steps from `start`: shape (steps,) or (steps, chains).
-
-    A number holds for all steps; a 1-D tensor is a schedule, one value a step; a 2-D tensor `(1, chains)` is
-    one value per chain, held for all steps.
-    """
+    """The value of a hyper-parameter at `steps` steps from `start`, `(steps,)` or `(steps, chains)`: from a number, a
+    schedule (1-D, one value a step), or a `(1, chains)` tensor, held for all steps."""
     if isinstance(value, int | float):  # filled on the device: a copy from the host could not be captured
         return torch.full((steps,), value, dtype=like.dtype, device=like.device)
     t = torch.as_tensor(value, dtype=like.dtype, device=like.device)
@@ -144,11 +125,8 @@ def gaussian_inputs(
     name: str = "step_size",
     jitter: float = 0.0,
 ) -> MoveInputs:
-    """Normals for the move, log-uniforms for the acceptance and jittered step sizes, from one block of normals.
-
-    If a, b are standard normal then ½(a² + b²) is exponential with rate 1, so -½(a² + b²) is the log of a
-    uniform number: one kind of random number serves all.
-    """
+    """Normals for the move, log-uniforms for the acceptance and jittered step sizes, from one block of normals: if a, b
+    are standard normal then -½(a² + b²) is the log of a uniform number."""
     chains, event = len(x), x[0].numel()
     block = normals(steps, chains * (event + 2) + 2, generator, dtype=x.dtype, device=x.device)
     z = block[:, : chains * event].reshape(steps, *x.shape)
@@ -227,9 +205,15 @@ class Kernel(ABC):
         return self.init(energy, x, state.clamp)
 
     def exchanged(self, state: Any, rows: Tensor, factor: Tensor) -> Any | None:
-        """The state with chains exchanged between multiples of one energy, if that can be had without computing it
-        anew: see `ChainState.exchanged`."""
-        return state.exchanged(rows, factor) if isinstance(state, ChainState | WalkState) else None
+        """The state with each chain in the place of another, where the energy is `factor` (one a chain) times that of
+        its old place; None where that must be computed anew."""
+        if not isinstance(state, ChainState | WalkState):
+            return None
+        x, energy = state.x.index_select(0, rows), factor * state.energy.index_select(0, rows)
+        if isinstance(state, WalkState):
+            return state._replace(x=x, energy=energy)
+        score = state.score.index_select(0, rows)
+        return state._replace(x=x, energy=energy, score=event_view(factor, score) * score)
 
     def schedules(self) -> tuple[Any, ...]:
         """The hyper-parameters that may be given as one value a step."""

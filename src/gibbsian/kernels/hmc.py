@@ -1,7 +1,4 @@
-"""Hamiltonian Monte Carlo, and MALA as its one-step case.
-
-H(x, v) = E(x) + ½ vᵀM⁻¹v;   L leapfrog steps;   accept with probability min(1, exp(H - H'))
-"""
+"""Hamiltonian Monte Carlo, and MALA as its one-step case."""
 
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
@@ -66,7 +63,8 @@ class Massive(Kernel):
 
 @dataclass(frozen=True)
 class HMC(Massive):
-    """Hamiltonian Monte Carlo: momenta v ~ N(0, M), `leapfrog_steps` leapfrog steps of size ε, one Metropolis test.
+    """Hamiltonian Monte Carlo: momenta v ~ N(0, M), L leapfrog steps of size ε on H(x, v) = E(x) + ½ vᵀM⁻¹v, which are
+    accepted with probability min(1, exp(H - H')).
 
     The kernel of choice for smooth energies in more than a few dimensions. Needs a step size near the
     stability limit (let `gibbsian.warm_up` find it, with the mass) and a length of about a quarter of a

@@ -15,11 +15,8 @@ from gibbsian.kernels.base import masked
 
 
 class Metric(NamedTuple):
-    """A mass matrix M: identity, diagonal (event shape) or dense (numel × numel).
-
-    `inverse` is M⁻¹ and `root` a factor R with R Rᵀ = M, so that R z is a momentum; both None for the identity.
-    A dense metric may have a leading chain axis (clamping that differs between chains).
-    """
+    """A mass matrix M: `inverse` is M⁻¹ and `root` a factor R with R Rᵀ = M, so that R z is a momentum; both None for the
+    identity, of event shape, or dense (numel × numel), then with a leading axis where chains are clamped differently."""
 
     inverse: Tensor | None
     root: Tensor | None
@@ -27,10 +24,8 @@ class Metric(NamedTuple):
 
     @staticmethod
     def of(mass: Tensor | float | None) -> "Metric":
-        """From a number, a diagonal (event shape, or flat) or a square matrix over flattened events.
-
-        A square 2-D tensor is always taken as dense: give the diagonal of square images flat.
-        """
+        """From a number, a diagonal (event shape, or flat) or a matrix over flattened events, for which every square
+        tensor is taken: give the diagonal of square images flat."""
         if mass is None:
             return Metric(None, None)
         m = torch.as_tensor(mass)
@@ -117,12 +112,9 @@ class Point(NamedTuple):
 
 
 def reflect(x: Tensor, v: Tensor, domain: Bounded) -> tuple[Tensor, Tensor]:
-    """Fold positions that left the domain back in as a billiard does, turning v round at each wall.
-
-    Any number of bounces is folded at once: the position is a triangle wave, and v changes sign on its
-    falling half. The map preserves volume and is its own inverse after a flip of v, so Metropolis
-    corrections that ignore it stay exact.
-    """
+    """Fold positions that left the domain back in as a billiard does, turning v round at each wall: any number of bounces
+    at once, as a triangle wave. The map preserves volume and is its own inverse after a flip of v, so Metropolis
+    corrections that ignore it stay exact."""
     low, high = domain.bounds(x)
     if not isinstance(domain, Box):  # one wall, below
         beyond = x < low
@@ -141,10 +133,8 @@ def stop(x: Tensor, domain: Bounded) -> Tensor:
 
 
 def bounce(x: Tensor, domain: Bounded) -> Tensor:
-    """Positions that left the domain, reflected at the wall; what passes the opposite one too ends up on it.
-
-    A quarter of the operations of `reflect`, which counts bounces: for kernels that are no exact samplers anyway.
-    """
+    """Positions that left the domain, reflected at the wall; what passes the opposite one too ends up on it. A quarter of
+    the operations of `reflect`, which counts bounces: for kernels that are no exact samplers anyway."""
     low, high = domain.bounds(x)
     inside = torch.clamp(x, low, high)
     folded = torch.clamp(torch.lerp(x, inside, 2.0), low, high)  # 2·inside - x

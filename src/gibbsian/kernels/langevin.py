@@ -1,7 +1,4 @@
-"""Langevin dynamics: unadjusted, and the cold short-run form that trains image models.
-
-x ← x + (ε²/2) s(x) + ε z,   z ~ N(0, I)
-"""
+"""Langevin dynamics: unadjusted, and the cold short-run form that trains image models."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple

@@ -1,8 +1,5 @@
 """The No-U-Turn sampler, all chains in lockstep.
 
-    Double the trajectory forwards or backwards in time, at random, until it turns back on itself; pick one of
-    its points with weight exp(-H).
-
 Trees of all chains grow leaf by leaf together: a doubling adds the same number of leaves to every chain that
 is still growing, so the place in the tree is a plain number and only a flag per chain says who goes on.
 """
@@ -41,10 +38,8 @@ class NutsInfo(NamedTuple):
 
 
 class Branch(NamedTuple):
-    """Consecutive leaves in order of integration: momenta v and velocities w = M⁻¹v at both ends, and ρ = Σv.
-
-    All are `(chains, numel)`.
-    """
+    """Consecutive leaves in order of integration: momenta v and velocities w = M⁻¹v at both ends, and ρ = Σv, all
+    `(chains, numel)`."""
 
     first_v: Tensor
     first_w: Tensor
@@ -55,11 +50,8 @@ class Branch(NamedTuple):
 
 
 def join(a: Branch, b: Branch, ones: Tensor) -> tuple[Branch, Tensor]:
-    """Two neighboring branches as one, and for each chain whether it still runs straight.
-
-    It does while ρ·w > 0 at both of its ends. The same is asked of each half prolonged by the first leaf of
-    the other, or turns that fall between the halves would be missed.
-    """
+    """Two neighboring branches as one, and for each chain whether it still runs straight: ρ·w > 0 at both of its ends,
+    and of each half prolonged by the first leaf of the other, or turns that fall between the halves would be missed."""
     rho = a.rho + b.rho
     pairs = [(rho, a.first_w), (rho, b.last_w)]
     if a.leaves > 1:  # else the prolonged halves are the whole

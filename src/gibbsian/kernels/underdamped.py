@@ -27,10 +27,8 @@ from gibbsian.kernels.langevin import normal_inputs
 
 
 class KineticState(NamedTuple):
-    """Positions and momenta, with the score there and, for the adjusted form, the energy.
-
-    `thermal` is 0 at the start, when the momenta are still to be drawn, and 1 from the first step on.
-    """
+    """Positions and momenta, with the score there and, for the adjusted form, the energy; `thermal` is 0 at the start,
+    when the momenta are still to be drawn, and 1 from the first step on."""
 
     x: Tensor
     v: Tensor

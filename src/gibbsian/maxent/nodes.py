@@ -125,7 +125,8 @@ def solve_by_quadrature(
 def _refined(nodes: Nodes, reach: float, step: float, problem: Problem, found: Solution) -> Solution:
     """The same on twice as many nodes: both must agree."""
     _, points, _ = nodes.points(reach, step, 2)
-    spread = _deviation(points, found.eta)
+    p = log_law(points, found.eta)[1]
+    spread = (p @ (points.f - p @ points.f).square()).sqrt()
     finer = minimize_dual(points, problem._replace(start=found.eta))
     off = float(((finer.eta - found.eta) * spread).abs().max())
     if off > 1e-4:
@@ -140,29 +141,19 @@ def _refined(nodes: Nodes, reach: float, step: float, problem: Problem, found: S
     return finer._replace(converged=finer.converged or good)
 
 
-def _deviation(points: Points, eta: Tensor) -> Tensor:
-    p = log_law(points, eta)[1]
-    mean = p @ points.f
-    return (p @ (points.f - mean).square()).sqrt()
-
-
 def _find_scale(nodes: Nodes, mu: Tensor, slack: float) -> None:
     """A grid on which some law has the moments: the usual scales first, then ever finer where they come closest."""
     step, best = _COARSE[nodes.d], (math.inf, torch.zeros(1), torch.zeros(1))
-    for scale in _SCALES if nodes.box is None else (1.0,):
-        nodes.scale.fill_(scale)
-        x, points, _ = nodes.points(5.0, step)
-        violation, p = least_violation(points, mu, slack)
-        if violation < 1e-9:
-            return
-        if violation < best[0]:
-            best = (violation, x, p)
-    for _ in range(12 if nodes.box is None and not nodes.half else 0):
-        _, x, p = best
-        nodes.center = p @ x
-        spread = (p @ (x - nodes.center).square()).sqrt()
-        nearest = (x - nodes.center).abs().amax(1).sort().values[1]
-        nodes.scale = torch.maximum(spread, nearest / 4).clamp(min=1e-12)
+    scales = _SCALES if nodes.box is None else (1.0,)
+    for k in range(len(scales) + (12 if nodes.box is None and not nodes.half else 0)):
+        if k < len(scales):
+            nodes.scale.fill_(scales[k])
+        else:
+            _, x, p = best
+            nodes.center = p @ x
+            spread = (p @ (x - nodes.center).square()).sqrt()
+            nearest = (x - nodes.center).abs().amax(1).sort().values[1]
+            nodes.scale = torch.maximum(spread, nearest / 4).clamp(min=1e-12)
         x, points, _ = nodes.points(5.0, step)
         violation, p = least_violation(points, mu, slack)
         if violation < 1e-9:

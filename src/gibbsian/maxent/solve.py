@@ -1,7 +1,4 @@
-"""Maximum entropy: the least committed law with given moments, through its convex dual.
-
-max H(p)  s.t.  E_p[f] = μ     ⇔     min_η  D(η) = log Z(η) - η·μ,    p ∝ exp(η·f)
-"""
+"""Maximum entropy: the least committed law with given moments, through its convex dual."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -75,7 +72,7 @@ def maximum_entropy(
     tolerance: float = 1e-8,
     generator: torch.Generator | None = None,
 ) -> MaximumEntropy:
-    """The law of maximum entropy with E[f] = μ: from any feature map and target moments to η.
+    """The law p ∝ exp(η·f) of maximum entropy with E[f] = μ: from any feature map and target moments to η.
 
         min_η  log Z(η) - η·μ + λ‖η‖₁      ⇔      max H(p)  s.t.  ‖E_p[f] - μ‖_∞ ≤ λ
 

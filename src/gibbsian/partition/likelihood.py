@@ -161,27 +161,20 @@ def _log_z_each(energy: Energy, x: Tensor, log_z: "LogZ | float | Tensor | None"
     """log Z of every row, where rows have different ones and none is given: under inputs, for documents of any length."""
     if log_z is None and isinstance(energy, ConditionedModel) and len(energy.inputs()) > 1:
         return exact_each(energy).value, "exact sum for every input"
-    if not isinstance(energy.domain, Counts) or not _has_lengths(energy, x):
+    if not isinstance(energy.domain, Counts):
         return None
+    if isinstance(energy, DocumentModel) and energy.of_length(int(x[0].sum())) is energy:
+        return None  # documents of other lengths have the same
     if log_z is None:
-        return _log_z_of_lengths(energy, x), "exact sum for every length"
+        require(energy, DocumentModel, "a likelihood of counts, one log Z for every length,", "pass log_z=")
+        lengths, which = x.sum(-1).unique(return_inverse=True)
+        each = torch.stack([exact(energy, total=int(n)).value for n in lengths])
+        return each[which].to(x.device), "exact sum for every length"
     if not bool((x.sum(-1) == x[0].sum()).all()):
         raise ArgumentError(
             "documents of several lengths have one log Z each; leave log_z out, or split the data by length"
         )
     return None
-
-
-def _has_lengths(energy: Energy, x: Tensor) -> bool:
-    """Whether documents of other lengths have another log Z."""
-    return not (isinstance(energy, DocumentModel) and energy.of_length(int(x[0].sum())) is energy)
-
-
-def _log_z_of_lengths(energy: Energy, x: Tensor) -> Tensor:
-    """log Z_N for the length N of each row."""
-    require(energy, DocumentModel, "a likelihood of counts, one log Z for every length,", "pass log_z=")
-    lengths, which = x.sum(-1).unique(return_inverse=True)
-    return torch.stack([exact(energy, total=int(n)).value for n in lengths])[which].to(x.device)
 
 
 def likelihood_of(per_sample: Tensor, log_z: LogZ | None, method: str) -> LogLikelihood:

@@ -22,19 +22,14 @@ from gibbsian.partition.base import LogZ, bounded, pairwise
 
 
 class Beliefs(NamedTuple):
-    """Where message passing ended.
+    """Where message passing ended."""
 
-    `value` is Σ E_b[θ] + Σ H_i - Σ ρ_ij I_ij, `means` the beliefs that units are 1, `information` the mutual
-    information of every edge's belief, `cavities` the fields c of every directed edge, `residual` the largest
-    change that one more undamped update would make.
-    """
-
-    value: Tensor
-    means: Tensor
-    information: Tensor
+    value: Tensor  # Σ E_b[θ] + Σ H_i - Σ ρ_ij I_ij
+    means: Tensor  # beliefs that units are 1
+    information: Tensor  # mutual information of every edge's belief
     messages: Tensor
-    cavities: Tensor
-    residual: float
+    cavities: Tensor  # the fields c of every directed edge
+    residual: float  # the largest change that one more undamped update would make
     converged: bool
     steps: int
     damping: float
@@ -50,10 +45,7 @@ def propagate(
     messages: Tensor | None = None,
     stages: int = 1,
 ) -> Beliefs:
-    """Pass messages until none changes by more than `tolerance`.
-
-    Where `steps` do not suffice, each of the further `stages` damps harder.
-    """
+    """Pass messages until none changes by more than `tolerance`; where `steps` do not suffice, further `stages` damp harder."""
     if not 0 <= damping < 1:
         raise ArgumentError(f"damping={damping}: must lie in [0, 1), the share of the old message that is kept")
     if steps < 1:

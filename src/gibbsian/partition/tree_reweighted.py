@@ -1,9 +1,7 @@
 """The tree-reweighted bound: an upper bound on log Z from a convex combination of spanning trees.
 
-    log Z ≤ max_b Σ E_b[θᵢ] + Σ E_b[θᵢⱼ] + Σ Hᵢ - Σ ρᵢⱼ Iᵢⱼ,   ρ in the spanning-tree polytope
-
-The maximum is only reached at a fixed point of the messages. What is reported is its dual, which is never
-below it: with trees rooted uniformly, ρᵢ|ⱼ the share in which j is the parent of i, and any fields c (here
+The maximum over beliefs (see `tree_reweighted`) is only reached at a fixed point of the messages. What is reported is
+its dual, which is never below it: with trees rooted uniformly, ρᵢ|ⱼ the share in which j is the parent of i, and any fields c (here
 those of the messages),
 
     log Z ≤ Σ_(i|j) ρᵢ|ⱼ ζ(c_{i→j}) + Σⱼ (1/n) ζ(n [bⱼ + Σᵢ (ρᵢ|ⱼ (c_{j→i} + ν_{i→j}) - ρᵢⱼ c_{j→i})])
@@ -67,7 +65,8 @@ def tree_reweighted(
         raise ArgumentError(f"trees={trees}: the number of steps on the edge weights must be zero or more")
     graph = pairwise(energy)
     how = {"damping": damping, "steps": steps, "tolerance": tolerance}
-    roots = _roots(graph)
+    label = _components(graph)
+    roots = 1.0 / torch.bincount(label)[label].double()  # for every unit the share of trees that are rooted there
     shares = all_trees(graph)
     out, value = _solve(graph, shares, roots, None, how)
     start, used, left = value, out.steps, math.inf
@@ -129,18 +128,10 @@ def dual_bound(graph: Pairwise, shares: Tensor, roots: Tensor, cavities: Tensor)
     return graph.constant + shares @ softplus(cavities) + roots @ softplus(field / roots)
 
 
-def _roots(graph: Pairwise) -> Tensor:
-    """For every unit the share of trees rooted there: one over the size of its component."""
-    label = _components(graph)
-    return 1.0 / torch.bincount(label)[label].double()
-
-
 def all_trees(graph: Pairwise) -> Tensor:
-    """For every directed edge i → j the share of all rooted spanning trees (forests) in which j is the parent of i.
-
-    ρᵢ|ⱼ = Gᵢᵢ - Gᵢⱼ with G the pseudo-inverse of the graph's Laplacian: the current through the edge when a
-    unit of it flows from a random unit to i.
-    """
+    """For every directed edge i → j the share of all rooted spanning trees (forests) in which j is the parent of i:
+    ρᵢ|ⱼ = Gᵢᵢ - Gᵢⱼ with G the pseudo-inverse of the graph's Laplacian, the current through the edge when a unit of it
+    flows from a random unit to i."""
     source, target, _, _ = graph.directed()
     laplacian = torch.zeros(graph.units, graph.units, dtype=torch.float64, device=source.device)
     laplacian[source, target] = -1.0

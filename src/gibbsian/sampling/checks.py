@@ -119,17 +119,16 @@ def report_divergence(diverged: Tensor, position: Tensor, kernel: Kernel) -> Non
         raise DivergenceError(
             f"all {len(lost)} chains of {name} became non-finite; use a smaller step size, or check the energy"
         )
+    trouble = ""
     if bool(lost.any()):
-        warnings.warn(
+        trouble = (
             f"{int(lost.sum())} of {len(lost)} chains of {name} became non-finite (the first is chain {int(lost.nonzero()[0])}); "
-            "the others are unaffected; use a smaller step size, or drop them with trace.divergences",
-            DivergenceWarning,
-            stacklevel=3,
+            "the others are unaffected; use a smaller step size, or drop them with trace.divergences"
         )
     elif bool((diverged > 0).any()):
-        warnings.warn(
+        trouble = (
             f"{int((diverged > 0).sum())} of {len(diverged)} chains of {name} had divergent steps ({int(diverged.sum())} in all), "
-            "which were refused; a smaller step size explores such regions, see trace.divergences",
-            DivergenceWarning,
-            stacklevel=3,
+            "which were refused; a smaller step size explores such regions, see trace.divergences"
         )
+    if trouble:
+        warnings.warn(trouble, DivergenceWarning, stacklevel=3)

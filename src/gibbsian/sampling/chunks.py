@@ -75,10 +75,8 @@ def run_chunk(
 def advance(
     energy: Any, kernel: Kernel, state: Any, steps: int, generator: torch.Generator, start: int = 0
 ) -> tuple[Any, Tensor, Tensor]:
-    """Run `steps` steps and keep nothing but the state: (state, acceptance, diverged), the last two per chain.
-
-    The lean inner loop of the objectives; `energy` is `kernel.target(energy)`, checks are the caller's.
-    """
+    """Run `steps` steps and keep nothing but the state: (state, acceptance, diverged), the last two per chain. The lean
+    inner loop of the objectives; `energy` is `kernel.target(energy)`, checks are the caller's."""
     infos: list[Info] = []
     with torch.no_grad():
         done = 0

@@ -141,10 +141,7 @@ def predict_interval(
     else:
         y0 = start.repeat(chains, *[1] * (start.dim() - 1))
     trace = sample(member, kernel, y0, steps=steps, burn_in=burn_in, generator=generator, progress=False)
-    draws = trace.samples
-    if draws is None:  # for the type checker: they were kept
-        raise CapabilityError("the draws were not kept")
-    pooled = draws.reshape(-1, n, *model.domain.shape)
+    pooled = trace.samples.reshape(-1, n, *model.domain.shape)  # type: ignore[union-attr]
     ends = torch.tensor([(1 - level) / 2, 0.5, (1 + level) / 2], dtype=pooled.dtype, device=pooled.device)
     lower, median, upper = torch.quantile(pooled, ends, dim=0)
     return Interval(pooled.mean(0), median, lower, upper)
@@ -152,7 +149,5 @@ def predict_interval(
 
 def _precision(model: Any, x: Tensor) -> torch.dtype:
     """That of the model's parameters, else of the inputs."""
-    for p in model.parameters():
-        if p.is_floating_point():
-            return p.dtype
-    return x.dtype if x.is_floating_point() else torch.get_default_dtype()
+    own = (p.dtype for p in model.parameters() if p.is_floating_point())
+    return next(own, x.dtype if x.is_floating_point() else torch.get_default_dtype())
