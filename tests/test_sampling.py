@@ -18,7 +18,7 @@ from gibbsian.errors import (
     GibbsianError,
     RandomnessError,
 )
-from gibbsian.sampling.diagnostics import StreamingMoments, summarize
+from gibbsian.sampling.trace import StreamingMoments, summarize
 
 F64 = torch.float64
 

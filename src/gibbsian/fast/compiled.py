@@ -4,12 +4,14 @@ on the CPU in another way than the compiler's own, which is slow."""
 import functools
 import types
 import warnings
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
+T = TypeVar("T")
 _THIN = 4  # columns: a BLAS call costs up to ten times the arithmetic of so few
 
 
@@ -58,8 +60,8 @@ def _backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Any:
 
 
 def compiled(function: Any) -> Callable[..., Any]:
-    """A copy of a function that is compiled at its first call, whole or not at all. Tensors inside its arguments are read
-    where they live, so new values never compile anew; numbers, shapes and kinds do."""
+    """A copy of a function that is compiled at its first call, whole or not at all. Tensors inside its arguments are
+    read where they live, so new values never compile anew; numbers, shapes and kinds do."""
     code = function.__code__.replace()  # its own: the compiler's cache and its limit belong to the code
     copy = types.FunctionType(
         code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
@@ -72,3 +74,25 @@ def compiled_copy(function: Any, *key: Any) -> Any:
     """A compiled copy of a function of tensors, one for each key (what it compiles for). Compiling takes seconds, so
     only steps that are repeated very often ask for it."""
     return compiled(function)
+
+
+def weak_cache(function: Callable[..., T]) -> Callable[..., T]:
+    """`functools.cache` for a function of an object and of keys, whose results go when the object goes; so they must
+    not hold it.
+
+    >>> class Thing: ...
+    >>> made = weak_cache(lambda thing, key: [key])
+    >>> thing = Thing()
+    >>> made(thing, 1) is made(thing, 1), made(thing, 1) is made(thing, 2)
+    (True, False)
+    """
+    known: WeakKeyDictionary[Any, dict[tuple[Hashable, ...], T]] = WeakKeyDictionary()
+
+    @functools.wraps(function)
+    def cached(thing: Any, *key: Hashable) -> T:
+        results = known.setdefault(thing, {})
+        if key not in results:
+            results[key] = function(thing, *key)
+        return results[key]
+
+    return cached

@@ -5,8 +5,7 @@ it is replayed; random numbers go on through the generators that it is given.
 """
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -18,22 +17,6 @@ Result = TypeVar("Result")
 
 class CaptureError(RuntimeError):
     """What was to be captured waits for the device, or is not the same at every replay."""
-
-
-@contextmanager
-def _capturing(graph: torch.cuda.CUDAGraph, pool: Any = None) -> Iterator[None]:
-    """Capture what is done inside. Graphs of earlier runs, freed by the garbage collector meanwhile, would break it."""
-    gc.collect()
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        with torch.cuda.graph(graph, pool=pool):
-            yield
-    except RuntimeError as error:
-        raise CaptureError(first_cause(error)) from error
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def first_cause(error: BaseException) -> str:
@@ -56,9 +39,17 @@ def capture(
     graph = torch.cuda.CUDAGraph()
     for generator in generators:
         graph.register_generator_state(generator)
-    with _capturing(graph, pool):
-        result = function()
-    return graph, result
+    gc.collect()
+    enabled = gc.isenabled()
+    gc.disable()  # graphs of earlier runs, freed meanwhile, would break the capture
+    try:
+        with torch.cuda.graph(graph, pool=pool):
+            return graph, function()
+    except RuntimeError as error:
+        raise CaptureError(first_cause(error)) from error
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def renewed(states: Sequence[Tensor], device: torch.device) -> list[torch.Generator]:

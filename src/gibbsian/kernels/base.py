@@ -22,7 +22,7 @@ from gibbsian.random import normals
 
 
 class ChainState(NamedTuple):
-    """Where the chains are, with the energy and score there; `clamp` is True for entries that are held, None for none."""
+    """Where the chains are, with the energy and score there; `clamp` is True for entries that are held, or None."""
 
     x: Tensor
     energy: Tensor

@@ -15,8 +15,8 @@ from gibbsian.kernels.base import masked
 
 
 class Metric(NamedTuple):
-    """A mass matrix M: `inverse` is M⁻¹ and `root` a factor R with R Rᵀ = M, so that R z is a momentum; both None for the
-    identity, of event shape, or dense (numel × numel), then with a leading axis where chains are clamped differently."""
+    """A mass matrix M: `inverse` is M⁻¹ and `root` a factor R with R Rᵀ = M, so that R z is a momentum; both None for
+    the identity, of event shape, or dense (numel × numel), with a leading axis where clamps differ between chains."""
 
     inverse: Tensor | None
     root: Tensor | None
@@ -112,9 +112,9 @@ class Point(NamedTuple):
 
 
 def reflect(x: Tensor, v: Tensor, domain: Bounded) -> tuple[Tensor, Tensor]:
-    """Fold positions that left the domain back in as a billiard does, turning v round at each wall: any number of bounces
-    at once, as a triangle wave. The map preserves volume and is its own inverse after a flip of v, so Metropolis
-    corrections that ignore it stay exact."""
+    """Fold positions that left the domain back in as a billiard does, turning v round at each wall: any number of
+    bounces at once, as a triangle wave. The map preserves volume and is its own inverse after a flip of v, so
+    Metropolis corrections that ignore it stay exact."""
     low, high = domain.bounds(x)
     if not isinstance(domain, Box):  # one wall, below
         beyond = x < low
@@ -133,8 +133,8 @@ def stop(x: Tensor, domain: Bounded) -> Tensor:
 
 
 def bounce(x: Tensor, domain: Bounded) -> Tensor:
-    """Positions that left the domain, reflected at the wall; what passes the opposite one too ends up on it. A quarter of
-    the operations of `reflect`, which counts bounces: for kernels that are no exact samplers anyway."""
+    """Positions that left the domain, reflected at the wall; what passes the opposite one too ends up on it. A quarter
+    of the operations of `reflect`, which counts bounces: for kernels that are no exact samplers anyway."""
     low, high = domain.bounds(x)
     inside = torch.clamp(x, low, high)
     folded = torch.clamp(torch.lerp(x, inside, 2.0), low, high)  # 2·inside - x

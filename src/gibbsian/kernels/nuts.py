@@ -209,9 +209,8 @@ class NUTS(Massive):
     that of Phan, Pradhan & Jankowiak 2019 and Lao et al. 2020.
 
     Args:
-        step_size: ε; a number, a schedule (one value a step) or a `(1, chains)` tensor.
+        step_size, mass: ε and M, as in `HMC`.
         max_depth: most doublings of a trajectory.
-        mass: M; a number, a diagonal of the event shape, or a dense matrix over flattened events.
 
     >>> import gibbsian as gb
     >>> g = torch.Generator().manual_seed(0)

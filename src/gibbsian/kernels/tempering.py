@@ -17,8 +17,8 @@ from gibbsian.trees import like_tuple
 
 
 class TemperingState(NamedTuple):
-    """The inner kernel's state of all replicas (rows replica by replica), whose turn it is to swap, even or odd pairs, and
-    for every pair of neighbors the sum of its swap probabilities and the number of its tries."""
+    """The inner kernel's state of all replicas (rows replica by replica), whose turn it is to swap, even or odd pairs,
+    and for every pair of neighbors the sum of its swap probabilities and the number of its tries."""
 
     inner: Any
     turn: Tensor  # (1,) 0 or 1
@@ -176,8 +176,8 @@ class ParallelTempering(Kernel):
     def init_replicas(
         self, energy: Replicas, x: Tensor, turn: Tensor | None = None, clamp: Tensor | None = None
     ) -> TemperingState:
-        """The state with replicas at x `(replicas·chains, *event)`, replica by replica, coldest first. Whoever continues
-        chains whose energies have changed gives the `turn` too, or the same pairs would always swap first."""
+        """The state with replicas at x `(replicas·chains, *event)`, replica by replica, coldest first. Whoever
+        continues chains whose energies have changed gives the `turn` too, or the same pairs would always swap first."""
         energy.fit(x)
         turn = torch.zeros(1, dtype=torch.long, device=x.device) if turn is None else turn
         swaps, tries = (x.new_zeros(len(self.betas) - 1) for _ in range(2))

@@ -64,9 +64,8 @@ class UnderdampedLangevin(Massive):
     Reference: Leimkuhler & Matthews 2013 (BAOAB); Horowitz 1991 (adjusted).
 
     Args:
-        step_size: ε; a number, a schedule (one value a step) or a `(1, chains)` tensor.
+        step_size, mass: ε and M, as in `HMC`.
         friction: γ, in units of 1/time; like the step size.
-        mass: M; a number, a diagonal of the event shape, or a dense matrix over flattened events.
         adjusted: correct by Metropolis tests; needs an energy.
 
     >>> import gibbsian as gb

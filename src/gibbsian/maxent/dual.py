@@ -158,8 +158,8 @@ def _sparse(points: Points, mu: Tensor, eta: Tensor, slack: float, spread: Tenso
 
 
 def check_feasible(points: Points, mu: Tensor, slack: float) -> None:
-    """Raise unless some law on the points, positive everywhere, has the moments to within the slack. The largest share t
-    of the uniform law, p = (1-t)·anything + t·uniform, is a linear programme: no solution means moments outside the
+    """Raise unless some law on the points, positive everywhere, has the moments to within the slack. The largest share
+    t of the uniform law, p = (1-t)·anything + t·uniform, is a linear programme: no solution means moments outside the
     polytope of the features, t = 0 on its boundary."""
     low, high = points.f.amin(0), points.f.amax(0)
     wide = (high - low).clamp(min=1e-300)

@@ -1,12 +1,12 @@
 """The estimate of a log partition function, with what is known about its error, and what estimators ask of models."""
 
 import math
-import weakref
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from gibbsian.capabilities import Pairwise, PairwiseModel, require
 from gibbsian.energy import Energy
@@ -25,16 +25,13 @@ class Parameters:
     """
 
     def __init__(self, model: nn.Module | None = None) -> None:
-        parameters = [] if model is None else list(model.parameters())
-        self.versions = {id(p): (weakref.ref(p), _version(p)) for p in parameters}
+        self.versions = WeakTensorKeyDictionary()
+        for p in () if model is None else model.parameters():
+            self.versions[p] = _version(p)
 
     def changed(self, model: nn.Module) -> bool:
         """Whether a parameter that the model shares with those remembered was written to since."""
-        for p in model.parameters():
-            known, version = self.versions.get(id(p), (None, 0))
-            if known is not None and known() is p and _version(p) != version:
-                return True
-        return False
+        return any(self.versions.get(p, _version(p)) != _version(p) for p in model.parameters())
 
     def __reduce__(self) -> Any:
         return Parameters, ()

@@ -1,4 +1,4 @@
-"""Annealed importance sampling for every row: over hidden units with the visible ones clamped, and under every input."""
+"""Annealed importance sampling for every row: over hidden units with visible ones clamped, and under every input."""
 
 import math
 from typing import NamedTuple
@@ -42,9 +42,7 @@ def clamped_ais(
         machine: with hidden units that can be annealed (`hidden_path`), such as a BoltzmannMachine.
         v: visible states `(batch, n)`.
         chains: runs for every row.
-        betas: number of temperatures, or a tensor that rises from 0 to 1.
-        generator: the source of all randomness; required.
-        progress: show a progress bar; by default on a terminal.
+        betas, generator, progress: as in `ais`.
 
     >>> import gibbsian as gb
     >>> g = torch.Generator().manual_seed(0)

@@ -24,8 +24,8 @@ class Maxima(NamedTuple):
 
 
 def attractive_flips(graph: Pairwise) -> Tensor | None:
-    """Which units to flip (x → 1 - x) so that no weight is negative, as a bool tensor; None where nothing does: where some
-    cycle has an odd number of negative weights. Trees can always be flipped."""
+    """Which units to flip (x → 1 - x) so that no weight is negative, as a bool tensor; None where nothing does: where
+    some cycle has an odd number of negative weights. Trees can always be flipped."""
     neighbors: list[list[tuple[int, bool]]] = [[] for _ in range(graph.units)]
     for (i, j), w in zip(graph.edges.T.tolist(), graph.weight.tolist(), strict=True):
         neighbors[i].append((j, w < 0))
@@ -69,9 +69,9 @@ def max_flow(graph: Pairwise, flips: Tensor, fields: Tensor) -> Maxima:
 
 
 def _minimum_cut(edges: Tensor, half: Tensor, unary: Tensor) -> Tensor:
-    """The y in {0, 1}^n that maximizes Σ aᵢyᵢ - Σ half |yᵢ - yⱼ|: flows of real numbers by integer flows. Capacities are
-    rounded down to multiples of 1/scale, which leaves at most arcs/scale to be sent through the residual graph; that is
-    solved on a finer scale, and so on to rounding."""
+    """The y in {0, 1}^n that maximizes Σ aᵢyᵢ - Σ half |yᵢ - yⱼ|: flows of real numbers by integer flows. Capacities
+    are rounded down to multiples of 1/scale, which leaves at most arcs/scale to be sent through the residual graph;
+    that is solved on a finer scale, and so on to rounding."""
     n = len(unary)
     source, sink = n, n + 1
     i, j = edges.cpu().numpy()

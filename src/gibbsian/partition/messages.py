@@ -45,7 +45,7 @@ def propagate(
     messages: Tensor | None = None,
     stages: int = 1,
 ) -> Beliefs:
-    """Pass messages until none changes by more than `tolerance`; where `steps` do not suffice, further `stages` damp harder."""
+    """Pass messages until none changes by more than `tolerance`; where `steps` do not suffice, `stages` damp harder."""
     if not 0 <= damping < 1:
         raise ArgumentError(f"damping={damping}: must lie in [0, 1), the share of the old message that is kept")
     if steps < 1:

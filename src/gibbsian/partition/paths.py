@@ -138,8 +138,8 @@ class GeometricPath(Path):
         return float(sizes[min(int(torch.searchsorted(betas, beta)), len(sizes) - 1)])
 
     def tune(self, betas: Tensor, generator: torch.Generator, *, chains: int = 64, target: float = 0.75) -> None:
-        """Find step sizes along the ladder with a pilot run: chains of their own are annealed while the logarithm of the
-        step size follows their acceptance. Kernels with a step size of their own keep it."""
+        """Find step sizes along the ladder with a pilot run: chains of their own are annealed while the logarithm of
+        the step size follows their acceptance. Kernels with a step size of their own keep it."""
         if not self.adapts or self.tuned is not None:
             return
         x = self.sample(chains, generator=generator)

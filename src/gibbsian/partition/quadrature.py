@@ -143,9 +143,9 @@ def _pulled(density: Callable[[Tensor], Tensor], center: Tensor, scale: Tensor, 
 
 
 def _find_modes(density: _LogDensity, n: int, reach: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Local maxima of the density, climbed to from those of a wide grid by a compass search (a step along every axis, to
-    the best, doubled on success and halved on failure): positions, log heights, and per axis the distance at which the
-    log density has fallen by one."""
+    """Local maxima of the density, climbed to from those of a wide grid by a compass search (a step along every axis,
+    to the best, doubled on success and halved on failure): positions, log heights, and per axis the distance at which
+    the log density has fallen by one."""
     d, device = density.dim, density.device
     ends = torch.full((d,), reach, dtype=torch.float64, device=device)
     x = torch.cat([torch.sinh(t) for _, t in uniform_grid(-ends, ends, n, _ROWS)])
@@ -179,9 +179,9 @@ def _find_modes(density: _LogDensity, n: int, reach: float) -> tuple[Tensor, Ten
 
 
 def _find_mass(density: _LogDensity) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """A center and a triangular scale for the whole mass, those of a multivariate t with 3 degrees of freedom fitted to the
-    modes and then to the density on a coarse grid (whose own spacing is the least spread it can see) until they settle;
-    and the modes that matter with their widths."""
+    """A center and a triangular scale for the whole mass, those of a multivariate t with 3 degrees of freedom fitted to
+    the modes and then to the density on a coarse grid (whose own spacing is the least spread it can see) until they
+    settle; and the modes that matter with their widths."""
     d, device = density.dim, density.device
     n, reach = _COARSE[d], 6.0
     modes, height, width = _find_modes(density, n, reach)

@@ -45,10 +45,8 @@ def reverse_ais(
     Args:
         energy: the energy of the forward run.
         samples: `(chains, *event)` independent draws of the model.
-        data, base, betas, kernel: the path, as in `ais`.
+        data, base, betas, kernel, generator, progress: as in `ais`.
         forward: an estimate of `ais` whose path and temperatures are used instead.
-        generator: the source of all randomness; required.
-        progress: show a progress bar; by default on a terminal.
 
     Returns:
         `lower` and `upper` are the value ± 3 standard errors; diagnostics as in `ais`, with log w' - log Z₀
@@ -151,10 +149,8 @@ def raise_bound(
     Args:
         energy: the model.
         x: test points `(batch, *event)`.
-        data, base, betas, kernel, forward: the path, as in `reverse_ais`.
+        data, base, betas, kernel, forward, generator, progress: as in `reverse_ais`.
         chains: backward runs from every test point; more make the bound tighter.
-        generator: the source of all randomness; required.
-        progress: show a progress bar; by default on a terminal.
 
     >>> import gibbsian as gb
     >>> g = torch.Generator().manual_seed(0)

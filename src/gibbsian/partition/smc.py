@@ -45,13 +45,11 @@ def smc(
     Reference: Del Moral, Doucet & Jasra 2006; systematic resampling of Carpenter, Clifford & Fearnhead 1999.
 
     Args:
-        energy, data, base, betas, kernel: as in `ais`.
+        energy, data, base, betas, kernel, generator, progress: as in `ais`.
         chains: chains in each population.
         islands: independent populations, at least two.
         threshold: resample a population when its effective sample size falls below this share of its chains.
         every: resample after every so many temperatures instead.
-        generator: the source of all randomness; required.
-        progress: show a progress bar; by default on a terminal.
 
     Returns:
         `lower` and `upper` hold as much as three standard errors do, with Student's factor for few islands (4.1

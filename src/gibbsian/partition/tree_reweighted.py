@@ -1,8 +1,8 @@
 """The tree-reweighted bound: an upper bound on log Z from a convex combination of spanning trees.
 
 The maximum over beliefs (see `tree_reweighted`) is only reached at a fixed point of the messages. What is reported is
-its dual, which is never below it: with trees rooted uniformly, ρᵢ|ⱼ the share in which j is the parent of i, and any fields c (here
-those of the messages),
+its dual, which is never below it: with trees rooted uniformly, ρᵢ|ⱼ the share in which j is the parent
+of i, and any fields c (here those of the messages),
 
     log Z ≤ Σ_(i|j) ρᵢ|ⱼ ζ(c_{i→j}) + Σⱼ (1/n) ζ(n [bⱼ + Σᵢ (ρᵢ|ⱼ (c_{j→i} + ν_{i→j}) - ρᵢⱼ c_{j→i})])
 

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from gibbsian.errors import CompileWarning
-from gibbsian.fast.cached import weak_cache
-from gibbsian.fast.compiled import compiled
+from gibbsian.fast.compiled import compiled, weak_cache
 from gibbsian.fast.graphs import CapturedChunk, fixed_copy, tensors_of
 from gibbsian.kernels.base import Kernel
 from gibbsian.sampling.chunks import one_step, run_chunk, run_steps

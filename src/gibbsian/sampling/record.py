@@ -7,7 +7,7 @@ from torch import Tensor
 
 from gibbsian.kernels.base import Info
 from gibbsian.sampling.chunks import stacked
-from gibbsian.sampling.diagnostics import StreamingMoments
+from gibbsian.sampling.trace import StreamingMoments
 
 
 class _Cut(NamedTuple):
@@ -19,8 +19,8 @@ class _Cut(NamedTuple):
 
 
 class Record:
-    """Draws or their statistics, acceptance and divergences, after burn-in and thinning; steps are gathered and worked off
-    many at a time."""
+    """Draws or their statistics, acceptance and divergences, after burn-in and thinning; steps are gathered and worked
+    off many at a time."""
 
     def __init__(self, steps: int, burn_in: int, thin: int, keep: bool, x: Tensor) -> None:
         self.burn_in, self.thin, self.at = burn_in, thin, 0

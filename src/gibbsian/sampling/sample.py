@@ -13,16 +13,7 @@ from gibbsian.kernels.base import Kernel
 from gibbsian.placement import check_together
 from gibbsian.progress import progress_bar
 from gibbsian.random import require_generator
-from gibbsian.sampling.checks import (
-    check_counts,
-    check_energies,
-    check_kernel,
-    check_resumable,
-    check_start,
-    clamp_mask,
-    explained,
-    report_divergence,
-)
+from gibbsian.sampling import checks
 from gibbsian.sampling.chunks import chunk_size
 from gibbsian.sampling.compiled import CompiledSteps, EagerSteps
 from gibbsian.sampling.record import Record
@@ -70,9 +61,9 @@ def sample(
     torch.Size([100, 50, 2])
     >>> more = gb.sample(target, gb.kernels.MALA(step_size=0.9), trace, steps=10, generator=g)
     """
-    check_kernel(kernel, energy)
-    steps = check_counts(kernel.total_steps(energy) if steps is None else steps, burn_in, thin)
-    with torch.no_grad(), explained(energy, x0.last if isinstance(x0, Trace) else x0):
+    checks.check_kernel(kernel, energy)
+    steps = checks.check_counts(kernel.total_steps(energy) if steps is None else steps, burn_in, thin)
+    with torch.no_grad(), checks.explained(energy, x0.last if isinstance(x0, Trace) else x0):
         target = kernel.target(energy)
         kernel, state, x, clamp, done = _start(energy, target, kernel, x0, clamp)
         generator = require_generator(generator, x.device)
@@ -90,7 +81,7 @@ def sample(
         record.flush()
         state = engine.end(state)
         position = kernel.position(state)
-        report_divergence(record.divergences, position, kernel)
+        checks.report_divergence(record.divergences, position, kernel)
         return Trace(
             samples=record.samples,
             last=position,
@@ -115,12 +106,12 @@ def _start(
     if isinstance(x0, Trace):
         if clamp is not None:
             raise ArgumentError("a resumed run keeps the clamp of its trace; leave clamp out")
-        check_resumable(x0, kernel, target)
+        checks.check_resumable(x0, kernel, target)
         kernel = kernel if x0.clamp is None else kernel.clamped(x0.clamp)
         return kernel, x0.state, x0.last, x0.clamp, x0.steps
-    check_start(energy, x0)
-    clamp = clamp_mask(clamp, x0, energy.domain)
+    checks.check_start(energy, x0)
+    clamp = checks.clamp_mask(clamp, x0, energy.domain)
     kernel = kernel if clamp is None else kernel.clamped(clamp)
     state = kernel.init(target, x0.detach().clone(), clamp)
-    check_energies(kernel, state, x0)
+    checks.check_energies(kernel, state, x0)
     return kernel, state, x0, clamp, 0

@@ -29,8 +29,8 @@ class WarmUp(NamedTuple):
 
 class DualAveraging:
     """Dual averaging of log ε, so that the mean acceptance tends to `target` (Hoffman & Gelman 2014). It comes averaged
-    over chains, with little noise: so the gain 1/γ is a quarter of the usual one, with which log ε would swing to and fro
-    and its average be too small, and μ is the first guess itself."""
+    over chains, with little noise: so the gain 1/γ is a quarter of the usual one, with which log ε would swing to and
+    fro and its average be too small, and μ is the first guess itself."""
 
     gamma, t0, kappa = 0.2, 10.0, 0.75
 
@@ -70,8 +70,8 @@ class Covariance:
         self.mean += shift * (len(x) / self.count)
 
     def mass(self, clamp: Tensor | None) -> Tensor | None:
-        """The inverse (co)variance, off-diagonal entries shrunk by n/(n+5); 1 for clamped entries; None where some entry
-        has not moved at all."""
+        """The inverse (co)variance, off-diagonal entries shrunk by n/(n+5); 1 for clamped entries; None where some
+        entry has not moved at all."""
         estimate = self.spread / max(self.count - 1, 1)
         if self.dense:
             diagonal = torch.diag(estimate.diagonal())
