@@ -19,9 +19,8 @@ import gibbsian as gb
 from gibbsian import domains, energies, errors, kernels, models, objectives
 from gibbsian.objectives.base import Loss, Objective, labels, observed
 from gibbsian.training import Checkpoints, Engine, Logging
-from gibbsian.training.ema import Ema
-from gibbsian.training.loader import make_feed
-from gibbsian.training.optimize import CapturableSGD, rate_at
+from gibbsian.training.feed import make_feed
+from gibbsian.training.optimize import CapturableSGD, Ema, rate_at
 
 CPU = torch.device("cpu")
 

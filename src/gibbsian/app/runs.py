@@ -33,8 +33,7 @@ from gibbsian.random import stream
 from gibbsian.training import checkpoint
 from gibbsian.training.fit import fit, load, resume
 from gibbsian.training.renames import current_recipe
-from gibbsian.training.run import Run
-from gibbsian.training.settings import Engine
+from gibbsian.training.run import Engine, Run
 from gibbsian.uses.draw import Drawn, draw_with_trace
 
 _SNAPSHOTS = 8

@@ -5,7 +5,6 @@ from gibbsian.objectives.base import Loss, Objective
 from gibbsian.objectives.classification import ClassificationLikelihood, CrossEntropy, DropoutCrossEntropy
 from gibbsian.objectives.conditional import Conditional
 from gibbsian.objectives.contrastive import ContrastiveDivergence
-from gibbsian.objectives.denoising import DenoisingScoreMatching, MultiScaleDenoising
 from gibbsian.objectives.likelihood import ExactLikelihood, MonteCarloLikelihood
 from gibbsian.objectives.neighbors import MinimumProbabilityFlow, PseudoLikelihood, RatioMatching
 from gibbsian.objectives.noise import FlowNoise, GaussianNoise, MarginalNoise, MixtureNoise, UniformNoise
@@ -15,8 +14,10 @@ from gibbsian.objectives.perturb_and_map import PerturbAndMAP
 from gibbsian.objectives.redrawn import Binarized, Blurred
 from gibbsian.objectives.regularizers import Centered, Sparsity, WeightDecay
 from gibbsian.objectives.score import (
+    DenoisingScoreMatching,
     ExplicitScoreMatching,
     ImplicitScoreMatching,
+    MultiScaleDenoising,
     NonNegativeScoreMatching,
     SlicedScoreMatching,
 )

@@ -2,7 +2,6 @@
 
 from gibbsian.training.distributed import World
 from gibbsian.training.guard import Guard
-from gibbsian.training.run import Run
-from gibbsian.training.settings import Checkpoints, Engine, Logging
+from gibbsian.training.run import Checkpoints, Engine, Logging, Run
 
 __all__ = ["Checkpoints", "Engine", "Guard", "Logging", "Run", "World"]

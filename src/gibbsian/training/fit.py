@@ -17,8 +17,7 @@ from gibbsian.training.guard import Guard
 from gibbsian.training.job import Job
 from gibbsian.training.log import read_log, summary_writer
 from gibbsian.training.loop import Hook, train
-from gibbsian.training.run import Run
-from gibbsian.training.settings import Checkpoints, Engine, Logging, Settings
+from gibbsian.training.run import Checkpoints, Engine, Logging, Run, Settings
 from gibbsian.training.trust import trust as trust_modules
 
 

@@ -15,14 +15,11 @@ from gibbsian.objectives.base import Loss, Objective, observed, state_modules
 from gibbsian.placement import check_placement
 from gibbsian.random import stream
 from gibbsian.training.distributed import join
-from gibbsian.training.ema import Ema
-from gibbsian.training.feed import Feed
+from gibbsian.training.feed import Feed, make_feed
 from gibbsian.training.guard import Monitor
-from gibbsian.training.loader import make_feed
 from gibbsian.training.log import Log
-from gibbsian.training.optimize import Updates
-from gibbsian.training.run import Run
-from gibbsian.training.settings import Settings
+from gibbsian.training.optimize import Ema, Updates
+from gibbsian.training.run import Run, Settings
 
 
 class Job:

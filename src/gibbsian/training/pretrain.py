@@ -19,8 +19,8 @@ from gibbsian.errors import ArgumentError, CapabilityError
 from gibbsian.objectives.base import Batch, Loss, Objective, Step, WrappedObjective
 from gibbsian.objectives.redrawn import Binarized
 from gibbsian.random import stream
+from gibbsian.training.feed import make_feed
 from gibbsian.training.fit import fit
-from gibbsian.training.loader import make_feed
 from gibbsian.training.run import Run
 
 

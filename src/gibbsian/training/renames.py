@@ -31,6 +31,7 @@ _MOVED = {  # modules that were moved, the longest match first
     "gibbsian.energies.neural_sequence:": "gibbsian.energies.neural:",
     "gibbsian.nets.graph:": "gibbsian.nets.mlp:",
     "gibbsian.energies.sequence:": "gibbsian.energies.neural:",
+    "gibbsian.objectives.denoising:": "gibbsian.objectives.score:",
     "gibbsian.objectives.dropout:": "gibbsian.objectives.classification:",
     "gibbsian.objectives.energy_margin:": "gibbsian.objectives.noise_contrastive:",
     "gibbsian.objectives.joint:": "gibbsian.objectives.classification:",
@@ -47,6 +48,7 @@ _MOVED = {  # modules that were moved, the longest match first
     "gibbsian.kernels.metropolis:WalkState": "gibbsian.kernels.base:WalkState",
     "gibbsian.kernels.integrators:Massive": "gibbsian.kernels.hmc:Massive",
     "gibbsian.factories:": "gibbsian.app.factories:",
+    "gibbsian.training.settings:": "gibbsian.training.run:",
     "gibbsian.partition.bases:": "gibbsian.energies.bases:",
 }
 _RENAMED = {  # single classes
@@ -62,7 +64,6 @@ _RENAMED = {  # single classes
     "gibbsian.models.dbm_side:LayerSide": "gibbsian.models.dbm.marginal:LayerMarginal",
     "gibbsian.models.rbm_path:TemperedRBM": "gibbsian.models.annealing:AnnealedMachine",
     "gibbsian.models.tempered:TemperedMachine": "gibbsian.models.annealing:AnnealedMachine",
-    "gibbsian.training.run:Settings": "gibbsian.training.settings:Settings",
 }
 _GROUPS = {  # settings of `fit` that stood beside the others
     "checkpoints": {"checkpoint_every": "every", "keep_last": "keep_last", "keep_best": "keep_best"},
@@ -127,11 +128,11 @@ def current_parts(tree: dict[str, Any]) -> dict[str, Any]:
 def current_fields(name: str, fields: dict[str, Any], known: Any) -> dict[str, Any]:
     """The fields of a dataclass as they are now; `name` is that in the folder, `known` are those of the class."""
     fields = renamed_keys(fields, known)
-    if current_name(name) != "gibbsian.training.settings:Settings" or "logging" in fields:
+    if current_name(name) != "gibbsian.training.run:Settings" or "logging" in fields:
         return fields
     found = _grouped(fields)
     for group in _GROUPS:
-        kind = f"gibbsian.training.settings:{group.capitalize()}"
+        kind = f"gibbsian.training.run:{group.capitalize()}"
         found[group] = {"$dataclass": kind, "fields": found.get(group, {})}
     return found
 

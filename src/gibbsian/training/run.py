@@ -1,13 +1,122 @@
-"""What a training run returns."""
+"""What a training run is given, grouped as `gibbsian.fit` takes it, and what it returns."""
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from gibbsian.errors import CapabilityError
+from gibbsian.errors import ArgumentError, CapabilityError, check_count
 from gibbsian.objectives.base import Objective
+from gibbsian.training.guard import Guard
+
+PRECISIONS = (None, "bf16", "tf32")
+
+
+def _check_rates(lr: Any) -> None:
+    rates = lr if isinstance(lr, tuple) else (lr,)
+    if len(rates) > 2 or not all(math.isfinite(rate) and rate > 0 for rate in rates):
+        raise ArgumentError(
+            f"lr={lr}: the learning rate must be positive and finite, such as 1e-3, or a pair of such: "
+            "that of the energy and that of what the objective learns itself"
+        )
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """How often a run folder gets a checkpoint, and which ones stay.
+
+    Args:
+        every: steps between two checkpoints.
+        keep_last: how many of the newest are kept.
+        keep_best: also keep the one with the lowest validation number, the first of several.
+    """
+
+    every: int = 1000
+    keep_last: int = 2
+    keep_best: bool = False
+
+    def __post_init__(self) -> None:
+        check_count(self, "every", self.every)
+        check_count(self, "keep_last", self.keep_last)
+
+
+@dataclass(frozen=True)
+class Logging:
+    """How often numbers go into `run.history` and `metrics.jsonl`.
+
+    Args:
+        every: steps between two records of the training itself.
+        validate_every: steps between two validations.
+        tensorboard: also write scalars for TensorBoard into the run folder.
+    """
+
+    every: int = 50
+    validate_every: int = 500
+    tensorboard: bool = False
+
+    def __post_init__(self) -> None:
+        check_count(self, "every", self.every)
+        check_count(self, "validate_every", self.validate_every)
+
+
+@dataclass(frozen=True)
+class Engine:
+    """How steps are computed.
+
+    Args:
+        precision: "bf16" for half-precision products, "tf32" on CUDA; None for that of the parameters.
+        compile: capture steps as CUDA graphs, where launches are what costs; needs batches of one size (others go
+            the eager way) and an objective that never waits for the device. With the data on the device, all
+            steps up to the next one that is logged, checked or hooked are one graph.
+    """
+
+    precision: str | None = None
+    compile: bool = False
+
+    def __post_init__(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise ArgumentError(
+                f"Engine(precision={self.precision!r}): expected None, 'bf16' (half-precision products) or 'tf32' "
+                "(CUDA); 'fp16' is not offered, its range is too small for energies"
+            )
+
+
+_GROUPS = {"checkpoints": Checkpoints, "logging": Logging, "engine": Engine}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What of a run is written into its folder and comes back on resume; see `gibbsian.fit`."""
+
+    steps: int
+    batch_size: int
+    lr: float | tuple[float, float]
+    optimizer: Any
+    schedule: Any
+    seed: int
+    ema: float | None
+    clip: float | None
+    guard: Guard | None
+    checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    logging: Logging = field(default_factory=Logging)
+    engine: Engine = field(default_factory=Engine)
+
+    def __post_init__(self) -> None:
+        check_count(self, "steps", self.steps)
+        check_count(self, "batch_size", self.batch_size)
+        for name, kind in _GROUPS.items():
+            value = getattr(self, name)
+            if not isinstance(value, kind):
+                raise ArgumentError(
+                    f"{name} is a {type(value).__name__}; give a gibbsian.training.{kind.__name__}(...)"
+                )
+        _check_rates(self.lr)
+        if self.clip is not None and not self.clip > 0:
+            raise ArgumentError(f"clip={self.clip}: the largest gradient norm must be positive, or None")
+        if self.guard is not None and not isinstance(self.guard, Guard):
+            raise ArgumentError(f"guard is a {type(self.guard).__name__}; give True, False or a Guard(...)")
 
 
 @dataclass
