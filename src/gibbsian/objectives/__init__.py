@@ -4,8 +4,7 @@ from gibbsian.objectives.adversarial import Adversarial, FlowSampler, ImplicitSa
 from gibbsian.objectives.base import Loss, Objective
 from gibbsian.objectives.classification import ClassificationLikelihood, CrossEntropy, DropoutCrossEntropy
 from gibbsian.objectives.conditional import Conditional
-from gibbsian.objectives.contrastive import ContrastiveDivergence
-from gibbsian.objectives.likelihood import ExactLikelihood, MonteCarloLikelihood
+from gibbsian.objectives.contrastive import ContrastiveDivergence, ExactLikelihood, MonteCarloLikelihood
 from gibbsian.objectives.neighbors import MinimumProbabilityFlow, PseudoLikelihood, RatioMatching
 from gibbsian.objectives.noise import FlowNoise, GaussianNoise, MarginalNoise, MixtureNoise, UniformNoise
 from gibbsian.objectives.noise_contrastive import Around, EnergyMargin, Flips, NoiseContrastive, RankingContrastive

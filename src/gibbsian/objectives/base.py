@@ -149,7 +149,7 @@ class Objective(ABC):
             )
         need_domain(self, energy)
         if self.third_derivative:
-            need_third_derivative(self, energy)
+            need_third_order(self, energy)
 
     def log_z(self, state: Any) -> Tensor | None:
         """The log Z that this objective learns along with the energy; None where it learns none."""
@@ -256,7 +256,7 @@ def need_domain(objective: Objective, energy: Any) -> None:
         )
 
 
-def need_third_derivative(objective: Objective, energy: Any) -> None:
+def need_third_order(objective: Objective, energy: Any) -> None:
     """Refuse normalization layers whose third derivative torch gets wrong without a word.
 
     Their fused second derivative takes the statistics for constants (pytorch issues 175754 and 186256).

@@ -32,12 +32,15 @@ class SampledObjective(SteppedObjective):
     """Energies of data against those of samples that a kernel makes; subclasses have these among their options."""
 
     needs_energy: ClassVar[bool] = True
+    kernel_optional: ClassVar[bool] = False
 
     kernel: Kernel | None
     steps: int
     penalty: float
 
     def __post_init__(self) -> None:
+        if self.kernel is not None or not self.kernel_optional:
+            check_kernel(self, self.kernel)
         check_count(self, "steps", self.steps)
         check_number(self, "penalty", self.penalty)
 

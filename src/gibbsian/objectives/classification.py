@@ -1,6 +1,5 @@
 """Learning to classify: the discriminative half of hybrid models, units dropped at random, classification RBMs."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -8,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gibbsian.capabilities import Classifier, CountedClasses, DroppableModel, LabeledModel, require
-from gibbsian.domains import Discrete, Domain
+from gibbsian.domains import Discrete
 from gibbsian.errors import ArgumentError, CapabilityError, DataError, check_count, check_number
 from gibbsian.objectives.base import Batch, Loss, Objective, finish, labels, observed
 from gibbsian.objectives.chains import more_steps
@@ -81,16 +80,14 @@ class CrossEntropy(Objective):
         accuracy = (log_p.detach().argmax(1) == y).to(x.dtype).sum() / count
         metrics = {"cross_entropy": value, "accuracy": accuracy}
         if self.adversary:
-            metrics["adversarial_cross_entropy"] = mean_loss(self._worse(energy.domain, mean_loss, x))[0]
+            with torch.enable_grad():
+                start = x.detach().requires_grad_()
+                (slope,) = torch.autograd.grad(mean_loss(start)[0], start)
+            # the inputs nearby, by the largest entry of the difference, for which the linearized loss is highest
+            worse = energy.domain.within_walls(x + self.adversary * slope.sign()).detach()
+            metrics["adversarial_cross_entropy"] = mean_loss(worse)[0]
             value = (value + metrics["adversarial_cross_entropy"]) / 2
         return finish(self, value, state, metrics)
-
-    def _worse(self, domain: Domain, mean_loss: Callable[[Tensor], tuple[Tensor, Tensor]], x: Tensor) -> Tensor:
-        """The inputs nearby, by the largest entry of the difference, for which the linearized loss is highest."""
-        with torch.enable_grad():
-            start = x.detach().requires_grad_()
-            (slope,) = torch.autograd.grad(mean_loss(start)[0], start)
-        return domain.within_walls(x + self.adversary * slope.sign()).detach()
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,4 @@
-"""Pseudo-likelihood, ratio matching and minimum probability flow: energies of states that differ in one unit.
-
-For binary units a neighbor of x has one bit flipped; for categorical ones, one unit set to another class.
-"""
+"""Pseudo-likelihood, ratio matching and minimum probability flow: energies of states that differ in one unit."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -25,7 +22,7 @@ def unit_count(domain: Domain) -> int:
 
 
 def neighbors(domain: Domain, x: Tensor, units: Tensor) -> Tensor:
-    """Copies of x with one unit changed: `units` is `(count, batch)`, which unit of which row changes.
+    """Copies of x with one bit flipped or unit set to another class; `units` `(count, batch)` says which of which row.
 
     Shape `(count, others, batch, *event)`, `others` running over the other values of the unit.
     """

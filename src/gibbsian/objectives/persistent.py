@@ -15,15 +15,7 @@ from gibbsian.errors import ArgumentError, CapabilityError, DataError, check_cou
 from gibbsian.kernels.base import Kernel, where_chain
 from gibbsian.kernels.tempering import ParallelTempering
 from gibbsian.objectives.base import Batch, Loss, Step, classes_of, finish, labels, observed, observed_with
-from gibbsian.objectives.chains import (
-    SampledObjective,
-    chain_metrics,
-    check_kernel,
-    energy_gap,
-    plain_gibbs,
-    walk,
-    walk_tempered,
-)
+from gibbsian.objectives.chains import SampledObjective, chain_metrics, energy_gap, plain_gibbs, walk, walk_tempered
 from gibbsian.objectives.starts import Start, check_start_option, check_starts, start_points
 
 
@@ -123,7 +115,6 @@ class PersistentContrastiveDivergence(SampledObjective):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_kernel(self, self.kernel)
         check_count(self, "chains", self.chains)
         if self.buffer is not None:
             check_count(self, "buffer", self.buffer)
@@ -169,9 +160,8 @@ class PersistentContrastiveDivergence(SampledObjective):
         n = self.buffer or self.chains
         wanted = None if self.classes is None else torch.arange(n, device=x.device) // (n // self.classes)
         slots = start_points(self.start, n, energy, x, generator, y=classes_of(batch), wanted=wanted)
-        fast = None
-        if self.fast_weights is not None:
-            fast = torch.zeros_like(parameters_to_vector(trainable(energy)).detach())
+        weights = None if self.fast_weights is None else parameters_to_vector(trainable(energy)).detach()
+        fast = None if weights is None else torch.zeros_like(weights)
         if not isinstance(self.kernel, ParallelTempering):
             return Chains(slots, fast)
         hot = slots[:, None].repeat(1, len(self.kernel.betas) - 1, *[1] * (slots.dim() - 1))

@@ -13,17 +13,7 @@ from torch import Tensor
 from torch.nn.functional import mse_loss
 
 from gibbsian.capabilities import NoiseLevels
-from gibbsian.derivatives.score_jacobian import (
-    DIRECTION_KINDS,
-    batchable,
-    direction_blocks,
-    jacobian_diagonal,
-    quadratic_forms,
-    random_directions,
-    score_matching_terms,
-    score_with_graph,
-    trace_block,
-)
+from gibbsian.derivatives import score_jacobian as slopes
 from gibbsian.domains import Bounded, Domain, NonNegative, Real
 from gibbsian.energy import Energy, ScoreField
 from gibbsian.errors import ArgumentError, CapabilityError, ShapeError, check_choice, check_count, check_number
@@ -76,7 +66,7 @@ class ExplicitScoreMatching(ScoreMatching):
             )
 
     def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
-        x, s = score_with_graph(energy, observed(batch))
+        x, s = slopes.score_with_graph(energy, observed(batch))
         field = self.target
         with torch.no_grad():
             target = field.score(x) if isinstance(field, Energy | ScoreField) else field(x)
@@ -129,19 +119,21 @@ class ImplicitScoreMatching(TracedObjective):
     def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
         if self.trace == "hutchinson":
             data = observed_with(batch, generator)
-            found = score_matching_terms(energy, data, random_directions("rademacher", self.probes, data, generator))
+            v = slopes.random_directions("rademacher", self.probes, data, generator)
+            found = slopes.score_matching_terms(energy, data, v)
             trace, norm = found.trace / self.probes, found.norm
             return finish(self, trace + 0.5 * norm, state, {"trace": trace, "score_norm": norm})  # type: ignore[operator,dict-item]
         data, norms = observed(batch), list[Tensor]()
 
         def part(first: int, last: int) -> Tensor:
-            found = trace_block(energy, data, first, last, norm=first == 0)
+            found = slopes.trace_block(energy, data, first, last, norm=first == 0)
             if found.norm is None:
                 return found.trace
             norms.append(found.norm.detach())
             return found.trace + 0.5 * found.norm
 
-        value, gradients = accumulated([partial(part, *cut) for cut in direction_blocks(data, self.chunk)], energy)
+        cuts = slopes.direction_blocks(data, self.chunk)
+        value, gradients = accumulated([partial(part, *cut) for cut in cuts], energy)
         return finish(self, value, state, {"trace": value - norms[0] / 2, "score_norm": norms[0]}, gradients=gradients)
 
 
@@ -174,13 +166,13 @@ class SlicedScoreMatching(ScoreMatching):
 
     def __post_init__(self) -> None:
         check_count(self, "projections", self.projections)
-        check_choice(self, "kind", self.kind, DIRECTION_KINDS)
+        check_choice(self, "kind", self.kind, slopes.DIRECTION_KINDS)
 
     def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
         data = observed_with(batch, generator)
-        v = random_directions(self.kind, self.projections, data, generator)
+        v = slopes.random_directions(self.kind, self.projections, data, generator)
         reduced = self.variance_reduced
-        found = score_matching_terms(energy, data, v, norm=reduced, projected=not reduced)
+        found = slopes.score_matching_terms(energy, data, v, norm=reduced, projected=not reduced)
         trace, square = found.trace / self.projections, found.norm if reduced else found.projected
         return finish(self, trace + 0.5 * square, state, {"trace": trace, "score_norm": square})  # type: ignore[operator,dict-item]
 
@@ -211,19 +203,19 @@ class NonNegativeScoreMatching(TracedObjective):
         data = observed(batch) if self.trace == "exact" else observed_with(batch, generator)
 
         def part(first: int, last: int) -> Tensor:
-            x, s = score_with_graph(energy, data)
+            x, s = slopes.score_with_graph(energy, data)
             if self.trace == "exact":
-                square = data.flatten(1)[:, first:last].square()
-                second = (square * jacobian_diagonal(x, s, first, last, batched=batchable(energy))).sum(1).mean()
+                diagonal = slopes.jacobian_diagonal(x, s, first, last, batched=slopes.batchable(energy))
+                second = (data.flatten(1)[:, first:last].square() * diagonal).sum(1).mean()
             else:
-                v = random_directions("rademacher", self.probes, x, generator) * data
-                second = quadratic_forms(x, s, v, batched=batchable(energy)).mean()
+                v = slopes.random_directions("rademacher", self.probes, x, generator) * data
+                second = slopes.quadratic_forms(x, s, v, batched=slopes.batchable(energy)).mean()
             if first > 0:
                 return second
             weighted = (data * s).flatten(1)
             return second + (2 * weighted + 0.5 * weighted.square()).sum(1).mean()
 
-        cuts = direction_blocks(data, self.chunk) if self.trace == "exact" else [(0, 0)]
+        cuts = slopes.direction_blocks(data, self.chunk) if self.trace == "exact" else [(0, 0)]
         value, gradients = accumulated([partial(part, *cut) for cut in cuts], energy)
         return finish(self, value, state, {}, gradients=gradients)
 

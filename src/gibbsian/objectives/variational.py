@@ -96,10 +96,8 @@ class VariationalLikelihood(SteppedObjective):
         with torch.no_grad():
             v = start_points(self.start, self.chains, energy, x, generator)
             layers = energy.start_layers(v, generator, encode=self.start == "data")
-            offsets: tuple[Tensor, ...] = ()
-            if self.centering is not None:
-                offsets = tuple(s.mean(0) for s in energy.layer_means(x, self.iterations))
-        return LayerChains(tuple(layers), offsets)
+            means = () if self.centering is None else energy.layer_means(x, self.iterations)
+        return LayerChains(tuple(layers), tuple(mean.mean(0) for mean in means))
 
     def loss(self, energy: Any, batch: Batch, state: LayerChains, generator: torch.Generator, step: Step) -> Loss:
         x = observed_with(batch, generator)

@@ -14,17 +14,7 @@ import torch
 from torch import Tensor
 
 from gibbsian.errors import CompileWarning
-from gibbsian.fast.graphs import (
-    capture,
-    carry_over,
-    first_cause,
-    fixed_copy,
-    milliseconds,
-    moves,
-    on_side_stream,
-    renewed,
-    tensors_of,
-)
+from gibbsian.fast import graphs
 from gibbsian.objectives.base import Loss, Step
 from gibbsian.training.feed import TensorRows, rows_of
 from gibbsian.training.job import Job
@@ -107,10 +97,10 @@ class CapturedSteps(Steps):
                 self.single = self._capture(batch)
         if self.single is None:
             return self.eager(batch, watched=watched)
-        if [t.shape for t in tensors_of(batch)] != [t.shape for t in tensors_of(self.batch)]:
+        if [t.shape for t in graphs.tensors_of(batch)] != [t.shape for t in graphs.tensors_of(self.batch)]:
             job.updates.drop_gradients()  # those of the graph would be added to
             return self.eager(batch, watched=watched)
-        torch._foreach_copy_(tensors_of(self.batch), tensors_of(batch))
+        torch._foreach_copy_(graphs.tensors_of(self.batch), graphs.tensors_of(batch))
         return Outcome(self._replay(self.single), rows_of(batch))
 
     def move(self, loss: Loss) -> Any:
@@ -125,7 +115,7 @@ class CapturedSteps(Steps):
     def _replay(self, captured: _Captured) -> Loss:
         """Put the run's state and the graph's gradients where the graph expects them, and go."""
         if self.job.run.state is not self.state:  # an eager step came between
-            carry_over(self.state, self.job.run.state)
+            graphs.carry_over(self.state, self.job.run.state)
         for parameter, gradient in captured.gradients:
             parameter.grad = gradient
         captured.forward.replay()
@@ -157,7 +147,7 @@ class CapturedSteps(Steps):
     def _length(self, single: _Captured, free: int) -> int:
         """As long as pays and divides what is free, so that no step is left over."""
         saved = self.job.generator.get_state()
-        took = milliseconds(single.forward.replay)  # its gradients and new chains are not used
+        took = graphs.milliseconds(single.forward.replay)  # its gradients and new chains are not used
         self.job.generator.set_state(saved)
         most = min(free, _BLOCK, int(_LONG / max(took, 1e-3)))
         whole = [n for n in range(1, most + 1) if free % n == 0]
@@ -179,7 +169,8 @@ class CapturedSteps(Steps):
             self._recover(before)
             self.reset()  # the graphs of single steps hold the old generators
             self.warm, self.longest = _WARM, 1
-            warnings.warn(f"one step at a time is captured, because {first_cause(error)}", CompileWarning, stacklevel=3)
+            why = graphs.first_cause(error)
+            warnings.warn(f"one step at a time is captured, because {why}", CompileWarning, stacklevel=3)
             return None
 
     def _steps(self, inputs: _Inputs) -> Loss:
@@ -207,39 +198,39 @@ class CapturedSteps(Steps):
     def _capture(self, batch: Any) -> _Captured | None:
         """The graphs of single steps on batches like this one."""
         job = self.job
-        self.batch, self.state = fixed_copy(batch), fixed_copy(job.run.state)
+        self.batch, self.state = graphs.fixed_copy(batch), graphs.fixed_copy(job.run.state)
         before = [job.generator.get_state(), job.feed.noise.get_state()]
 
         def step() -> Loss:
             return self._step(self.batch, self.state)
 
         try:
-            on_side_stream(step)
+            graphs.on_side_stream(step)
             job.generator.set_state(before[0])
             return self._captured(step, [job.generator])
         except RuntimeError as error:
             self._recover(before)
-            self._refuse(first_cause(error))
+            self._refuse(graphs.first_cause(error))
             return None
 
     def _captured(self, step: Any, generators: Sequence[torch.Generator]) -> _Captured:
         job, updates = self.job, self.job.updates
-        forward, loss = capture(step, generators=generators)
+        forward, loss = graphs.capture(step, generators=generators)
         gradients = [(p, p.grad) for p in job.parameters]
-        moved = moves(self.state, loss.state)
+        moved = graphs.moves(self.state, loss.state)
 
         def move() -> None:
             if updates.capturable:
                 updates.optimizer.step()
-            carry_over(self.state, loss.state)
+            graphs.carry_over(self.state, loss.state)
 
-        graph = capture(move, pool=forward.pool())[0] if moved or updates.capturable else None
+        graph = graphs.capture(move, pool=forward.pool())[0] if moved or updates.capturable else None
         metrics = {name: metric.detach() for name, metric in loss.metrics.items()}
         return _Captured(forward, graph, gradients, Loss(loss.value.detach(), self.state, metrics))
 
     def _recover(self, before: Sequence[Tensor]) -> None:
         job = self.job
-        job.generator, job.feed.noise = renewed(before, job.device)
+        job.generator, job.feed.noise = graphs.renewed(before, job.device)
         job.updates.drop_gradients()
 
     def _refuse(self, why: str) -> None:

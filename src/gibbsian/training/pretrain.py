@@ -1,7 +1,6 @@
 """Layer-wise training: `pretrain` trains a deep model one machine at a time, each on what those below make of the data.
 
-A model takes part by the five methods of `Layered`; `pretrain` itself knows no model. Stages are counted from 0. Batches are
-encoded on the fly, inside the step of the optimizer: the data set is held once, and every epoch sees new draws of the layers
+Batches are encoded inside the step of the optimizer: the data set is held once, and every epoch sees new draws of the layers
 below, which is what the variational bound asks for.
 """
 
@@ -26,7 +25,7 @@ from gibbsian.training.run import Run
 
 @runtime_checkable
 class Layered(Protocol):
-    """A model that is trained one machine at a time."""
+    """A model that is trained one machine at a time; stages are counted from 0."""
 
     domain: Domain
 
@@ -97,7 +96,7 @@ def pretrain(
         run_dir: a folder for the stages' run folders "stage-1", "stage-2", ...
         seed: everything random follows from it; every stage has its own.
         device: where to train; by default where the model is.
-        options: `steps` or `epochs`, `batch_size`, `lr`, `optimizer`, `schedule`, `compile`, ... of `fit`.
+        options: those of `fit`: `steps` or `epochs`, `batch_size`, `lr`, `optimizer`, `schedule`, `engine`, ...
 
     Returns:
         The runs of the stages; `run.energy` is the machine of a stage.

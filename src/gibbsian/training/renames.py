@@ -36,6 +36,7 @@ _MOVED = {  # modules that were moved, the longest match first
     "gibbsian.objectives.energy_margin:": "gibbsian.objectives.noise_contrastive:",
     "gibbsian.objectives.joint:": "gibbsian.objectives.classification:",
     "gibbsian.objectives.latent:": "gibbsian.objectives.variational:",
+    "gibbsian.objectives.likelihood:": "gibbsian.objectives.contrastive:",
     "gibbsian.objectives.nonnegative:": "gibbsian.objectives.score:",
     "gibbsian.objectives.probability_flow:": "gibbsian.objectives.neighbors:",
     "gibbsian.objectives.pseudo:": "gibbsian.objectives.neighbors:",
