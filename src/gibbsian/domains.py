@@ -101,8 +101,9 @@ class Domain(ABC):
         position = tuple((~inside).nonzero()[0].tolist())
         value = float(x[position])
         count = int((~inside).sum())
-        what = "is not finite" if not math.isfinite(value) else f"lies outside {self}"
-        hint = "remove or replace such rows" if not math.isfinite(value) else self.hint
+        what, hint = f"lies outside {self}", self.hint
+        if not math.isfinite(value):
+            what, hint = "is not finite", "remove or replace such rows"
         raise DomainError(
             f"{name}[{', '.join(map(str, position))}] = {value:g} {what} ({count} of {x.numel()} entries); {hint}"
         )
@@ -459,10 +460,9 @@ class Counts(Domain):
         total, words = self._length(), self.numel
         if math.comb(total + words - 1, words - 1) > 1 << 20:
             raise DomainError(f"{self} has {math.comb(total + words - 1, words - 1)} states, too many for one tensor")
-        rows: list[tuple[int, ...]] = [(total,)] if words == 1 else []
-        for bars in itertools.combinations(range(total + words - 1), words - 1) if words > 1 else ():
-            edges = (-1, *bars, total + words - 1)
-            rows.append(tuple(b - a - 1 for a, b in itertools.pairwise(edges)))
+        end = total + words - 1
+        bars = itertools.combinations(range(end), words - 1)
+        rows = [tuple(b - a - 1 for a, b in itertools.pairwise((-1, *cut, end))) for cut in bars]
         return torch.tensor(sorted(rows, reverse=True), dtype=dtype or torch.get_default_dtype(), device=device)
 
     def sample(self, n: int, *, generator: torch.Generator, dtype: torch.dtype | None = None) -> Tensor:

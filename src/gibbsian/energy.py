@@ -62,9 +62,8 @@ class Energy(Recorded, ABC):
     gradient in closed form override `energy_and_score`; those that know more about themselves have the
     methods of `gibbsian.capabilities`.
 
-    Temperatures: `energy / T`, `beta * energy` and `energy.tempered(beta)` are one law, βE(x) of the observed x.
-    `energy.annealed(beta)` is the law at β along which the model's own moves stay exact: the same for a plain energy,
-    but -log Σ_h exp(-βE(x, h)) for a machine with hidden units, which is another law at every β but 1.
+    Temperatures: `energy / T`, `beta * energy` and `energy.tempered(beta)` are one law, βE(x) of the observed x;
+    `energy.annealed(beta)` is another for machines with hidden units.
     """
 
     domain: Domain
@@ -156,8 +155,8 @@ class Energy(Recorded, ABC):
     def annealed(self, beta: Tensor | float) -> "Energy":
         """The law at inverse temperature β at which the model's own moves stay exact, β a number or one per row.
 
-        βE(x) unless the model says otherwise: machines with hidden units scale their joint energy βE(x, h) and sum the
-        hidden units out there, so that their block conditionals remain those of the law. Tempering and annealing
+        βE(x) for a plain energy; machines with hidden units scale their joint energy, -log Σ_h exp(-βE(x, h)), so that
+        their block conditionals remain those of the law, which is another one at every β but 1. Tempering and annealing
         (`kernels.ParallelTempering`, `partition.ais`) use this one.
         """
         return self.tempered(beta)

@@ -35,9 +35,8 @@ def geometric(start: float, end: float, n: int) -> Tensor:
     """n values from start to end with a constant ratio (a noise ladder)."""
     if start <= 0 or end <= 0:
         raise ArgumentError(f"a geometric schedule needs positive ends, got {start} and {end}")
-    return torch.exp(torch.linspace(math.log(start), math.log(end), _count(n), dtype=torch.float64)).to(
-        torch.get_default_dtype()
-    )
+    logs = torch.linspace(math.log(start), math.log(end), _count(n), dtype=torch.float64)
+    return logs.exp().to(torch.get_default_dtype())
 
 
 def cosine(start: float, end: float, n: int) -> Tensor:

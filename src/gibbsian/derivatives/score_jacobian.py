@@ -90,12 +90,15 @@ def score_matching_terms(
     return ScoreMatchingTerms(trace, s.square().sum() / n if norm else None, along_v)
 
 
+def _axes(x: Tensor, first: int, last: int) -> Tensor:
+    """The directions of the flattened entries first..last-1, `(last - first, 1, *event)`."""
+    return torch.eye(x[0].numel(), dtype=x.dtype, device=x.device)[first:last].reshape(-1, 1, *x.shape[1:])
+
+
 def trace_block(energy: Any, data: Tensor, first: int, last: int, *, norm: bool) -> ScoreMatchingTerms:
     """The part first..last-1 of the exact trace of ∇s, averaged over the batch, with the mean of ‖s‖²."""
     if has_taylor_rules(energy):
-        d = data[0].numel()
-        basis = torch.eye(d, dtype=data.dtype, device=data.device)[first:last]
-        return score_matching_terms(energy, data, basis.reshape(-1, 1, *data.shape[1:]), norm=norm)
+        return score_matching_terms(energy, data, _axes(data, first, last), norm=norm)
     x, s = score_with_graph(energy, data)
     trace = jacobian_diagonal(x, s, first, last, batched=batchable(energy)).sum() / len(data)
     return ScoreMatchingTerms(trace, s.square().sum() / len(data) if norm else None, None)
@@ -103,10 +106,7 @@ def trace_block(energy: Any, data: Tensor, first: int, last: int, *, norm: bool)
 
 def jacobian_diagonal(x: Tensor, s: Tensor, first: int, last: int, *, batched: bool = True) -> Tensor:
     """∂ᵢsᵢ(x) for the flattened entries first..last-1, exactly; shape `(batch, last - first)`."""
-    d = x[0].numel()
-    basis = torch.eye(d, dtype=x.dtype, device=x.device)[first:last]
-    v = basis.reshape(-1, 1, *x.shape[1:]).expand(-1, *x.shape)
-    found = jacobian_products(x, s, v, batched=batched)
+    found = jacobian_products(x, s, _axes(x, first, last).expand(-1, *x.shape), batched=batched)
     return found.flatten(2)[:, :, first:last].diagonal(dim1=0, dim2=2)
 
 

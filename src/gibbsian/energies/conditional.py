@@ -1,7 +1,4 @@
-"""Conditional energies: an output y scored together with an input x, normalized over y alone.
-
-p(y | x) = exp(-E(x, y)) / Z(x)
-"""
+"""Conditional energies: an output y scored together with an input x, normalized over y alone."""
 
 import math
 from collections.abc import Callable

@@ -1,7 +1,4 @@
-"""Products of Student-t experts: what they share, and the product over vectors.
-
-E(x) = Σᵢ αᵢ log(1 + ½ zᵢ²) + ½ε‖x‖²,   z = Wx
-"""
+"""Products of Student-t experts: what they share, the product over vectors, and when it has a finite integral."""
 
 import copy
 import math

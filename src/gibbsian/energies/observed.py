@@ -60,9 +60,10 @@ class Observed(Energy):
         self.register_buffer("mask", seen, persistent=False)
 
     def _seen(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mask and observation of every row."""
-        mask, observation = (rows_for(part, len(x), "observations") for part in (self.mask, self.observation))
-        return mask, observation
+        """Mask and observation of every row, or of all."""
+        if len(self.mask) == 1:
+            return self.mask, self.observation
+        return rows_for(self.mask, len(x), "observations"), rows_for(self.observation, len(x), "observations")
 
     def _gap(self, x: Tensor) -> Tensor:
         mask, observation = self._seen(x)

@@ -23,10 +23,8 @@ from gibbsian.recorded import Recorded
 
 def level_features(sigma: Tensor, count: int) -> Tensor:
     """sin and cos of log σ at frequencies from ¼ to 4, `(batch, count)`."""
-    frequencies = torch.exp(
-        torch.linspace(-math.log(4), math.log(4), count // 2, dtype=sigma.dtype, device=sigma.device)
-    )
-    angles = sigma.log()[:, None] * frequencies
+    logs = torch.linspace(-math.log(4), math.log(4), count // 2, dtype=sigma.dtype, device=sigma.device)
+    angles = sigma.log()[:, None] * logs.exp()
     return torch.cat([angles.sin(), angles.cos()], 1)
 
 
