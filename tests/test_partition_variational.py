@@ -9,8 +9,8 @@ import gibbsian as gb
 from gibbsian import domains, models, partition, units
 from gibbsian.errors import ArgumentError, CapabilityError, DivergenceError, EstimateWarning
 from gibbsian.partition.base import pairwise
-from gibbsian.partition.maximize import attractive_flips, max_flow
 from gibbsian.partition.messages import propagate
+from gibbsian.partition.perturb import attractive_flips, max_flow
 from gibbsian.partition.tree_reweighted import all_trees, best_tree, dual_bound
 
 F64 = torch.float64

@@ -12,8 +12,7 @@ from gibbsian.domains import Binary, Categorical, Discrete, Spin
 from gibbsian.errors import CapabilityError, check_choice, check_count
 from gibbsian.objectives.base import Batch, Loss, Objective, finish, observed
 from gibbsian.objectives.neighbors import unit_count
-from gibbsian.partition.maximize import attractive_flips, max_flow
-from gibbsian.partition.perturb import gumbels
+from gibbsian.partition.perturb import attractive_flips, gumbels, max_flow
 from gibbsian.random import require_generator
 
 LARGEST = 1 << 20  # states that are enumerated

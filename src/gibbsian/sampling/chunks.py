@@ -24,18 +24,15 @@ def chunk_size(kernel: Kernel, x: Tensor) -> int:
     return max(1, min(100, (1 << 25) // x.numel())) if x.is_cuda else kernel.unroll
 
 
-def _per_step(inputs: Any) -> list[Any]:
+def _per_step(inputs: Any) -> Any:
     """Cut inputs with a leading step axis into the inputs of single steps."""
-    parts = [_split(part) for part in inputs]
+    if isinstance(inputs, Tensor):
+        return inputs.unbind(0)
+    if not isinstance(inputs, tuple):
+        return inputs
+    kind, parts = type(inputs), [_per_step(part) for part in inputs]
     # neither a generator nor `_make`: the compilers of Python 3.13 and of torch 2.6 trip over them
-    kind = type(inputs)
     return [kind(*one) if is_named(kind) else one for one in zip(*parts, strict=True)]
-
-
-def _split(part: Any) -> Any:
-    if isinstance(part, Tensor):
-        return part.unbind(0)
-    return _per_step(part) if isinstance(part, tuple) else part
 
 
 def one_step(energy: Any, kernel: Kernel, state: Any, inputs: Any) -> tuple[Any, Any]:

@@ -1,7 +1,4 @@
-"""Running kernels: `sample`.
-
-x0 → kernel.init → [chunk of K steps] → keep or stream → Trace
-"""
+"""Running kernels, `sample`: x0 → kernel.init → [chunk of K steps] → keep or stream → Trace."""
 
 from typing import Any
 

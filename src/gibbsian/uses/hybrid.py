@@ -125,14 +125,12 @@ def classify(
         raise ArgumentError(f"classify(steps={steps}, draws={draws}): steps from 0 on, draws from 1 on")
     if steps and kernel is None:
         raise ArgumentError(f"classify(steps={steps}) needs a kernel, such as kernels.ShortRunLangevin(1.0, 0.01)")
-    total = []
-    for part in x.split(_BLOCK):
-        each = []
-        for _ in range(draws if steps else 1):
-            refined = part
-            if steps and kernel is not None:
-                refined = refine(model, part, kernel, steps, generator=require_generator(generator, x.device))
-            with torch.no_grad():
-                each.append(model.class_log_prob(refined).exp())
-        total.append(torch.stack(each).mean(0))
-    return torch.cat(total)
+
+    def probabilities(part: Tensor) -> Tensor:
+        if steps and kernel is not None:
+            part = refine(model, part, kernel, steps, generator=require_generator(generator, x.device))
+        with torch.no_grad():
+            return model.class_log_prob(part).exp()
+
+    times = range(draws if steps else 1)
+    return torch.cat([torch.stack([probabilities(part) for _ in times]).mean(0) for part in x.split(_BLOCK)])

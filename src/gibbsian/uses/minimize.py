@@ -1,7 +1,4 @@
-"""States of lowest energy: modes of densities, and what a model makes of an observation or an input.
-
-x̂ = argmin E(x),   with any part clamped
-"""
+"""States of lowest energy: modes of densities, and what a model makes of an observation or an input."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -36,7 +33,7 @@ def minimize(
     width: int = 16,
     tolerance: float = 1e-6,
 ) -> Minimum:
-    """A state of low energy for every row of `x0`, which says where to start and what is held fixed.
+    """x̂ = argmin E(x), or a state of low energy, for every row of `x0`, which says where to start and what is held fixed.
 
     - "lbfgs" (continuous): quasi-Newton with a line search on the sum over rows; the default. Walls are kept by
       a transformation, so a minimum on a wall is approached from inside.
