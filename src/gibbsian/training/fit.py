@@ -15,7 +15,7 @@ from gibbsian.training import checkpoint, keep
 from gibbsian.training.captured import steps_of
 from gibbsian.training.guard import Guard
 from gibbsian.training.job import Job
-from gibbsian.training.log import read_log, summary_writer
+from gibbsian.training.log import check_tensorboard, read_log
 from gibbsian.training.loop import Hook, train
 from gibbsian.training.run import Checkpoints, Engine, Logging, Run, Settings
 from gibbsian.training.trust import trust as trust_modules
@@ -111,7 +111,7 @@ def fit(
     if checkpoints.keep_best and validation is None:
         raise ArgumentError("Checkpoints(keep_best=True) needs validation, to tell which checkpoint is best")
     if logging.tensorboard:
-        summary_writer(run_dir)  # raises at once where it cannot be written
+        check_tensorboard(run_dir)
     folder = None if run_dir is None else Path(run_dir)
     job = Job(energy, objective, data, settings, epochs=epochs, device=device, run_dir=folder, transform=transform)
     stepper = steps_of(job)

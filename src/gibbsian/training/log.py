@@ -45,7 +45,7 @@ class Log:
         rewritten.replace(path)
         self.file = os.open(path, os.O_WRONLY | os.O_APPEND)
         if tensorboard:
-            self.board = summary_writer(folder)(folder / "tensorboard", purge_step=step + 1)
+            self.board = _summary_writer()(folder / "tensorboard", purge_step=step + 1)
 
     @staticmethod
     def _line(record: dict[str, Any]) -> str:
@@ -73,10 +73,7 @@ class Log:
             self.board.close()
 
 
-def summary_writer(folder: Any) -> Any:
-    """TensorBoard's writer; raises where it is not installed or has no folder to write into."""
-    if folder is None:
-        raise ArgumentError("Logging(tensorboard=True) writes into the run folder; give run_dir as well")
+def _summary_writer() -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
@@ -84,3 +81,10 @@ def summary_writer(folder: Any) -> Any:
             "Logging(tensorboard=True) needs the package tensorboard: pip install tensorboard"
         ) from error
     return SummaryWriter
+
+
+def check_tensorboard(folder: Any) -> None:
+    """Raise at once where TensorBoard is asked for and cannot be written."""
+    if folder is None:
+        raise ArgumentError("Logging(tensorboard=True) writes into the run folder; give run_dir as well")
+    _summary_writer()
