@@ -97,7 +97,7 @@ def _data() -> list[Entry]:
     from gibbsian.data import NAMED, STEPS, TOYS
 
     named = [Entry(name, entry.about, "set") for name, entry in NAMED.items()]
-    toys = [Entry(name, _first_line(function), "toy law") for name, function in TOYS.items()]
+    toys = [Entry(name, _first_line(law), "toy law") for name, law in TOYS.items()]
     return named + toys + [Entry(name, _first_line(step), "step") for name, step in STEPS.items()]
 
 

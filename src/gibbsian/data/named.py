@@ -64,9 +64,9 @@ def load(
     """
     text = str(name)
     key = text.lower().replace("_", "-").replace(" ", "-")
-    if key.replace("-", "_") in TOYS:
-        points = toy(key, n, generator=stream(seed, "toy"))
-        return DataSet(key.replace("-", "_"), Rows(points))
+    law = key.replace("-", "_")
+    if law in TOYS:
+        return DataSet(law, Rows(toy(law, n, generator=stream(seed, "toy"))))
     if key in NAMED:
         return NAMED[key].load(part, offline=offline).replace(name=key)
     if Path(text).expanduser().exists() or "/" in text or Path(text).suffix:
@@ -123,7 +123,7 @@ def _silhouettes(entry: Named, get: Get, _part: str | None) -> DataSet:
         return Rows(torch.from_numpy(x), torch.from_numpy(found[f"{name}_labels"].reshape(-1).astype(np.int64) - 1))
 
     names = tuple(str(c[0]) for c in found["classnames"][0])
-    return DataSet(entry.folder, part("train"), part("val"), part("test"), classes=names)
+    return DataSet(entry.folder, part("train"), part("val"), part("test"), names)
 
 
 def _cifar10(entry: Named, get: Get, _part: str | None) -> DataSet:

@@ -130,11 +130,9 @@ def _log_z(z: Mapping[str, Any]) -> str:
     return f"{z['value']:.3f} ± {z['stderr']:.2g}  ({z['method']}{ess})"
 
 
-def _outside(sets: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [(f"against {name}", _rates(r) if "auroc" in r else r["missing"]) for name, r in sets.items()]
-
-
-def _rates(rates: Mapping[str, float]) -> str:
+def _rates(rates: Mapping[str, Any]) -> str:
+    if "missing" in rates:
+        return rates["missing"]
     return f"AUROC {rates['auroc']:.3f}, AUPR {rates['aupr']:.3f}, FPR95 {rates['fpr95']:.3f}"
 
 
@@ -151,6 +149,6 @@ _SAY: dict[str, Callable[[Any, Mapping[str, Any]], Iterable[tuple[str, str]]]] =
         ("accuracy", f"{100 * c['accuracy']:.2f} %, calibration error {c['calibration_error']:.3f}")
     ],
     "anomalies": lambda rates, _: [("anomalies", _rates(rates))],
-    "outside": lambda sets, _: _outside(sets),
+    "outside": lambda sets, _: [(f"against {name}", _rates(rates)) for name, rates in sets.items()],
     "two_sample": lambda t, _: [("samples and data", f"{t['method']} {t['value']:.4f}, p = {t['p_value']:.3f}")],
 }

@@ -6,6 +6,7 @@ for tens of thousands of rows, and return detached numbers.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
 from typing import NamedTuple
 
 import torch
@@ -90,13 +91,7 @@ def _bandwidths(bandwidth: float | Sequence[float] | None, pool: Tensor) -> list
 
 
 def _rbf(widths: list[float]) -> Similarity:
-    def similarity(q: Tensor) -> Tensor:
-        total = torch.exp(q * (-0.5 / widths[0] ** 2))
-        for b in widths[1:]:
-            total += torch.exp(q * (-0.5 / b**2))
-        return total
-
-    return similarity
+    return lambda q: reduce(Tensor.add_, (torch.exp(q * (-0.5 / b**2)) for b in widths))
 
 
 def _negative_distance(q: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from gibbsian.capabilities import PicturedModel, ReconstructingModel, require
+from gibbsian.capabilities import Filters, PicturedModel, ReconstructingModel, require
 from gibbsian.errors import ArgumentError, ShapeError
 
 if TYPE_CHECKING:
@@ -84,19 +84,19 @@ def image_grid(
     return ax
 
 
+def strongest(found: Filters, count: int) -> Tensor:
+    """The weights of `count` hidden units, strongest first; those that are slid over images as they are."""
+    weight = found.weight.detach()
+    return weight[:count] if found.slid else weight.T[weight.norm(dim=0).argsort(descending=True)[:count]]
+
+
 def filters(
     model: Any, ax: "Axes", *, shape: tuple[int, int] | None = None, count: int = 100, columns: int | None = None
 ) -> "Axes":
     """The weights of `count` hidden units as images, strongest first; those that are slid over images as they are."""
     found = require(model, PicturedModel, "plots.filters", "an RBM has them").filters()
-    if found.slid:
-        pictures = found.weight.detach()[:count]
-    else:
-        rows = found.weight.detach().T
-        pictures = rows[rows.norm(dim=1).argsort(descending=True)[:count]]
-    return image_grid(
-        pictures, ax, shape=None if found.slid else shape, columns=columns, symmetric=True, title="filters"
-    )
+    shape = None if found.slid else shape
+    return image_grid(strongest(found, count), ax, shape=shape, columns=columns, symmetric=True, title="filters")
 
 
 def samples(

@@ -22,7 +22,7 @@ from gibbsian.partition.base import LogZ
 from gibbsian.partition.exact import exact
 from gibbsian.partition.likelihood import LogLikelihood, log_likelihood
 from gibbsian.random import stream
-from gibbsian.sklearn.common import FLOATS, constraints, gibbs_chains, is_fitted, seed_of, tensor
+from gibbsian.sklearn.common import FLOATS, constraints, gibbs_chains, seed_of, tensor
 
 
 @dataclass(eq=False, repr=False)
@@ -43,9 +43,8 @@ class BernoulliRBM(Original):
         n_gibbs: Gibbs sweeps an update, k.
         persistent: continue the chains from update to update (PCD), or start them at the data (CD).
         weight_decay: λ of ½λ‖W‖², added to what is minimized.
-        early_stopping: hold out `validation_fraction` of the rows, stop when their pseudo-likelihood has not risen
-            for `n_iter_no_change` passes over the data, and keep the best parameters.
-        validation_fraction, n_iter_no_change: see there.
+        early_stopping, validation_fraction, n_iter_no_change: hold out that share of the rows, stop when their
+            pseudo-likelihood has not risen for so many passes over the data, and keep the best parameters.
         exact_score: let `score_samples` go over all columns of a row instead of one drawn at random, as
             scikit-learn's does: n_features times the work, and no randomness.
 
@@ -133,9 +132,9 @@ class BernoulliRBM(Original):
     def partial_fit(self, X: Any, y: Any = None) -> Self:
         """One update with the rows of X as the batch."""
         self._validate_params()
-        first = not is_fitted(self, "components_")
+        first = "components_" not in vars(self)
         X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=first)
-        if not is_fitted(self, "random_state_"):
+        if "random_state_" not in vars(self):
             self.random_state_ = check_random_state(self.random_state)
         if first:
             self._start(X.shape[1], X.dtype, self.random_state_)

@@ -216,7 +216,10 @@ class DBNClassifier(_EnergyClassifier):
             raise ArgumentError(f"hidden_layer_sizes={self.hidden_layer_sizes}: a deep belief network has two or more")
         x, labels = self._pairs(X, y)
         labels, labeled = self._without_unlabeled(labels)
-        binary = self._takes_probabilities(x)
+        binary = bool(((x >= 0) & (x <= 1)).all())
+        if self.visible == "bernoulli" and not binary:
+            raise DataError("visible='bernoulli' takes inputs in [0, 1]; scale them, or use visible='gaussian'")
+        binary = binary and self.visible != "gaussian"
         x = self._standardize(x, scaled=not binary)
         unit = Bernoulli(x.shape[1]) if binary else Gaussian(x.shape[1], learned=False)
         self.dbn_ = DBN(unit, *self.hidden_layer_sizes, generator=stream(self._seed, "init")).to(x.dtype)
@@ -237,13 +240,6 @@ class DBNClassifier(_EnergyClassifier):
         if len(self.classes_) < 2:
             raise DataError("fewer than two classes are left without the unlabeled rows")
         return labels - (labels > code).long(), labels != code
-
-    def _takes_probabilities(self, x: Tensor) -> bool:
-        """Binary visible units, or Gaussian ones?"""
-        inside = bool(((x >= 0) & (x <= 1)).all())
-        if self.visible == "bernoulli" and not inside:
-            raise DataError("visible='bernoulli' takes inputs in [0, 1]; scale them, or use visible='gaussian'")
-        return inside and self.visible != "gaussian"
 
     def _pretrain(self, x: Tensor, binary: bool) -> None:
         """Every layer by CD-1."""

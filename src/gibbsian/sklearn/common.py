@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from scipy import sparse
 from sklearn.base import BaseEstimator
-from sklearn.exceptions import NotFittedError
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -38,15 +37,6 @@ def seed_of(random_state: Any) -> int:
     if isinstance(random_state, int | np.integer):
         return int(random_state)
     return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
-
-
-def is_fitted(estimator: Any, attribute: str) -> bool:
-    """Has an estimator learned this attribute?"""
-    try:
-        check_is_fitted(estimator, attribute)
-    except NotFittedError:
-        return False
-    return True
 
 
 def tensor(x: Any) -> Tensor:

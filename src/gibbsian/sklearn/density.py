@@ -11,13 +11,15 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from gibbsian import domains
 from gibbsian.energies.neural import MLPEnergy
-from gibbsian.energy import Energy, Sum
+from gibbsian.energy import Sum
 from gibbsian.kernels import MALA
 from gibbsian.objectives.noise import MixtureNoise
 from gibbsian.objectives.noise_contrastive import NoiseContrastive
 from gibbsian.random import stream
 from gibbsian.sampling.sample import sample
 from gibbsian.sklearn.common import FLOATS, EnergyEstimator, constraints, table, tensor
+
+_DRAWS = 20000  # of the mixture, for log Z
 
 
 @dataclass(eq=False, repr=False)
@@ -85,17 +87,11 @@ class EnergyDensity(DensityMixin, EnergyEstimator):
         self.energy_ = Sum([self.base_, net])  # type: ignore[list-item]
         objective = NoiseContrastive(self.base_, ratio=self.noise_ratio)  # type: ignore[arg-type]
         self._train(objective, x, len(x), optimizer={"name": "adamw", "weight_decay": self.weight_decay})
-        self._normalize(net)
+        with torch.no_grad():  # log Z = log E exp(-f) over draws of the mixture
+            log_w = -net(self.base_.sample(_DRAWS, generator=stream(self._seed, "normalise"))).double()  # type: ignore[union-attr,operator]
+        value = torch.logsumexp(log_w, 0) - math.log(_DRAWS)
+        self.log_z_, self.log_z_stderr_ = float(value), float((log_w - value).exp().std()) / math.sqrt(_DRAWS)
         return self
-
-    def _normalize(self, net: Energy, draws: int = 20000) -> None:
-        """log Z = log E exp(-f) over draws of the mixture."""
-        g = stream(self._seed, "normalise")
-        with torch.no_grad():
-            log_w = -net(self.base_.sample(draws, generator=g)).double()
-        value = torch.logsumexp(log_w, 0) - math.log(draws)
-        self.log_z_ = float(value)
-        self.log_z_stderr_ = float((log_w - value).exp().std()) / math.sqrt(draws)
 
     def score_samples(self, X: Any) -> np.ndarray:
         """log p(x) of every row, in the units of the data."""

@@ -18,7 +18,7 @@ from gibbsian.partition.annealed import ais
 from gibbsian.partition.base import LogZ
 from gibbsian.partition.exact import exact
 from gibbsian.random import stream
-from gibbsian.sklearn.common import FLOATS, EnergyEstimator, constraints, gibbs_chains, is_fitted, table, tensor
+from gibbsian.sklearn.common import FLOATS, EnergyEstimator, constraints, gibbs_chains, table, tensor
 from gibbsian.units import Gaussian
 
 _FIRST_SIGMA = 0.5
@@ -107,7 +107,7 @@ class GaussianRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, EnergyEstim
     def partial_fit(self, X: Any, y: Any = None) -> Self:
         """One update with the rows of X; columns are standardized as in the first batch."""
         self._validate_params()
-        first = not is_fitted(self, "energy_")
+        first = "energy_" not in vars(self)
         rows = validate_data(self, X, dtype=FLOATS, reset=first)
         x = self._start(rows) if first else self.columns_.apply(tensor(rows).to(self.energy_.weight))
         g = stream(self._seed, f"partial/{self._updates}")

@@ -28,12 +28,11 @@ def check_energy(
 ) -> list[str]:
     """Everything that kernels, objectives and estimators rely on in an energy, checked from outside.
 
-    Shapes; finite values; each row's energy depends on that row alone; calling twice gives the same; the
-    score against central differences in double precision; `energy_and_score`, `score` and `forward` agree;
-    inputs, model and global random states stay untouched. If the energy knows `log_z()`: enumeration of
-    discrete domains, quadrature up to two dimensions. If it can `sample`: draws lie in the domain, come from
-    the generator alone, and stay in their law under a Metropolis walk on the energy (`check_invariance`,
-    false-alarm rate 1e-6).
+    Shapes; finite values; each row's energy depends on that row alone; calling twice gives the same; the score against
+    central differences in double precision; `energy_and_score`, `score` and `forward` agree; inputs, model and global
+    random states stay untouched. If the energy knows `log_z()`: enumeration of discrete domains, quadrature up to two
+    dimensions. If it can `sample`: draws lie in the domain, come from the generator alone, and stay in their law under
+    a Metropolis walk on the energy (`check_invariance`, false-alarm rate 1e-6).
 
     Args:
         energy: the energy, or a score field, of which only the score is checked.

@@ -70,11 +70,8 @@ _Block = tuple[Tensor, list[str]]  # differences f(after) - f(before), `(chains,
 def _functions(
     a: Tensor, b: Tensor, energies: tuple[Tensor, Tensor] | None, domain: Domain, generator: torch.Generator
 ) -> Iterator[_Block]:
-    """Blocks of test functions.
-
-    Polynomials see moments; the energy and its tail bins see moves that should have been refused; bins and
-    random Fourier features see shape, and are bounded, so heavy tails do not hide anything from them.
-    """
+    """Blocks of test functions: polynomials see moments; the energy and its tail bins moves that should have been refused;
+    bins and random Fourier features shape, and are bounded, so heavy tails do not hide anything from them."""
     if isinstance(domain, Discrete) and domain.size <= _STATES:
         yield _states(a, b, domain)
     label = [f"x[{i}]" for i in range(a.shape[1])]
@@ -144,18 +141,15 @@ def check_invariance(
 
         x₀ ~ p,   x_k ~ Pᵏ(·|x₀),   H₀: E[f(x_k) - f(x₀)] = 0 for every f
 
-    The functions are coordinates, squares, products, the energy, its quantile bins and those of the
-    coordinates, and random Fourier features; small discrete laws are compared state by state. The power
-    grows with the size of the moves: use *large* steps (acceptance well below one), a skewed or multi-modal
-    target and tens of thousands of chains. 40000 chains see a shift of 6/√40000 = 3 % of the spread of
-    f(x_k) - f(x₀).
+    The functions are coordinates, squares, products, the energy, its quantile bins and those of the coordinates, and
+    random Fourier features; small discrete laws are compared state by state. The power grows with the size of the
+    moves: use *large* steps (acceptance well below one), a skewed or multi-modal target and tens of thousands of
+    chains; 40000 see a shift of 6/√40000 = 3 % of the spread of d = f(x_k) - f(x₀).
 
-    Each f is tested by z = Σd/√Σd², d = f(x_k) - f(x₀). For a reversible kernel in its law d is symmetric
-    about 0, and then P(|z| ≥ t) ≤ 2exp(-t²/2) at any number of chains and for any tails (Hoeffding, given the
-    |d|), so with m functions t = √(2 log(2m/α)) has a false-alarm rate of at most α; for other kernels by the
-    central limit theorem.
-
-    An unadjusted kernel has a law of its own: pass draws from that law and it must be left alone too.
+    Each f is tested by z = Σd/√Σd². For a reversible kernel in its law d is symmetric about 0, and then
+    P(|z| ≥ t) ≤ 2exp(-t²/2) at any number of chains and for any tails (Hoeffding, given the |d|), so with m functions
+    t = √(2 log(2m/α)) has a false-alarm rate of at most α; for other kernels by the central limit theorem. An
+    unadjusted kernel has a law of its own: pass draws from that law and it must be left alone too.
 
     Args:
         energy: the target; draws come from its `sample` unless given.

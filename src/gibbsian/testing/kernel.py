@@ -52,10 +52,10 @@ class _Planted(Energy):
 def check_kernel(kernel: Kernel, energy: Any, x: Tensor, *, generator: torch.Generator) -> list[str]:
     """What `gibbsian.sample` and its users rely on in a kernel, apart from its law (see `check_invariance`).
 
-    The same seed gives the same chain and another seed another one; global random states, x, the model and
-    its gradients stay untouched; states and infos have the right shapes; on the CPU a run cut in pieces gives
-    the same chain to the bit; clamped entries keep their bits while the others move; one chain that meets NaN
-    is reported as divergent and leaves its neighbors identical to the bit.
+    The same seed gives the same chain and another seed another one; global random states, x, the model and its
+    gradients stay untouched; states and infos have the right shapes; on the CPU a run cut in pieces gives the same chain
+    to the bit; clamped entries keep their bits while the others move; one chain that meets NaN is reported as divergent
+    and leaves its neighbors identical to the bit.
 
     Args:
         kernel: the kernel, at a step size that moves.

@@ -16,11 +16,10 @@ from gibbsian.testing.common import leaves, replay, require, same, untouched
 def check_objective(objective: Objective, energy: Any, batch: Batch, *, generator: torch.Generator) -> list[str]:
     """What `gibbsian.fit` relies on in an objective, apart from its gradient being the right one.
 
-    The loss is one finite number that can be differentiated, in the energy's parameters (or those of the
-    modules in the state), with finite gradients; the same generator state gives the same loss, gradient and
-    state to the bit; the state is made of tensors, numbers, strings, None, tuples and modules and carries no
-    graph; two steps can follow each other; metrics are detached numbers; batch, parameters and global random
-    states stay untouched.
+    The loss is one finite number that can be differentiated, in the energy's parameters (or those of the modules in the
+    state), with finite gradients; the same generator state gives the same loss, gradient and state to the bit; the
+    state is made of tensors, numbers, strings, None, tuples and modules and carries no graph; two steps can follow each
+    other; metrics are detached numbers; batch, parameters and global random states stay untouched.
 
     Args:
         objective: the objective.

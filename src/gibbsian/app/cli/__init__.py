@@ -18,15 +18,8 @@ from gibbsian.errors import ArgumentError, GibbsianError
 
 __all__ = ["main"]
 
-_COMMANDS = {  # and the module of each
-    "train": "train",
-    "resume": "train",
-    "sample": "sample",
-    "evaluate": "train",
-    "report": "train",
-    "list": "listing",
-    "doctor": "doctor",
-}
+_COMMANDS = ("train", "resume", "sample", "evaluate", "report", "list", "doctor")
+_MODULES = {"resume": "train", "evaluate": "train", "report": "train", "list": "listing"}  # those of other names
 _EPILOG = """\
 five minutes:
   gibbsian train digits-rbm            train a Boltzmann machine on digits, judge it, write a report
@@ -170,7 +163,8 @@ def _run(options: argparse.Namespace, rest: list[str]) -> int:
     os.environ.setdefault("MPLBACKEND", "Agg")
     if options.trust:
         import_module("gibbsian.training.trust").trust(options.trust)
-    command = getattr(import_module(f"gibbsian.app.cli.{_COMMANDS[options.command]}"), f"run_{options.command}")
+    module = import_module(f"gibbsian.app.cli.{_MODULES.get(options.command, options.command)}")
+    command = getattr(module, f"run_{options.command}")
     with warnings.catch_warnings():  # how they are shown is changed for the time of the command
         return int(command(options, rest))
 

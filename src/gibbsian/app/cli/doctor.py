@@ -28,18 +28,9 @@ from gibbsian.sampling.trace import Trace
 from gibbsian.training.fit import fit, load
 
 _PACKAGES = (
-    "torch",
-    "numpy",
-    "scipy",
-    "safetensors",
-    "arviz-stats",
-    "matplotlib",
-    "pillow",
-    "scikit-learn",
-    "jsonargparse",
-    "jinja2",
-    "pooch",
-)
+    "torch", "numpy", "scipy", "safetensors", "arviz-stats", "matplotlib", "pillow", "scikit-learn", "jsonargparse",
+    "jinja2", "pooch",
+)  # fmt: skip
 _EXTRAS = {"zuko": "flows", "arviz-base": "arviz", "tensorboard": "tensorboard", "pyarrow": "parquet"}
 
 

@@ -166,15 +166,12 @@ def marginals(data: Tensor, samples: Tensor, columns: tuple[str, ...], *, most: 
 
         def draw(ax: "Axes", i: int = i) -> None:
             both = torch.cat([data[:, i], samples[:, i]]).double()
-            low, high = torch.quantile(
-                both[torch.isfinite(both)][:100000], torch.tensor([0.005, 0.995], dtype=torch.float64)
-            ).tolist()
-            edges = np.linspace(low, max(high, low + 1e-9), 36)
-            for k, (which, x) in enumerate((("data", data), ("samples", samples))):
-                look: dict[str, Any] = {"histtype": "step"} if k else {"histtype": "stepfilled", "alpha": 0.35}
-                ax.hist(
-                    x[:, i].numpy(), edges.tolist(), density=True, color=color(k), linewidth=1.6, label=which, **look
-                )
+            ends = torch.tensor([0.005, 0.995], dtype=torch.float64)
+            low, high = torch.quantile(both[torch.isfinite(both)][:100000], ends).tolist()
+            edges = np.linspace(low, max(high, low + 1e-9), 36).tolist()
+            look: dict[str, Any] = {"density": True, "linewidth": 1.6}
+            ax.hist(data[:, i].numpy(), edges, color=color(0), label="data", histtype="stepfilled", alpha=0.35, **look)
+            ax.hist(samples[:, i].numpy(), edges, color=color(1), label="samples", histtype="step", **look)
             ax.set(xlabel=columns[i] if i < len(columns) else f"column {i + 1}", yticks=[])
             if i == 0:
                 ax.legend(frameon=False, labelcolor=INK, fontsize=8)
@@ -188,9 +185,8 @@ def agreement(data: Tensor, samples: Tensor) -> list[str]:
     """Means of all entries, and correlations of pairs, of samples against those of the data."""
     some = torch.linspace(0, data.shape[1] - 1, min(100, data.shape[1])).long()
     means = [x.double().mean(0) for x in (data, samples)]
-    pairs = [
-        torch.corrcoef(x[:, some].double().T)[*torch.triu_indices(len(some), len(some), 1)] for x in (data, samples)
-    ]
+    above = torch.triu_indices(len(some), len(some), 1)
+    pairs = [torch.corrcoef(x[:, some].double().T)[*above] for x in (data, samples)]
     both = torch.isfinite(pairs[0]) & torch.isfinite(pairs[1])  # entries that never change correlate with none
     out = [_against(*means, name="means of entries")]
     return [*out, _against(pairs[0][both], pairs[1][both], name="correlations of pairs")] if bool(both.any()) else out

@@ -13,6 +13,7 @@ from gibbsian.capabilities import Filters, PicturedModel
 from gibbsian.data import Prepared
 from gibbsian.domains import Discrete, Domain
 from gibbsian.placement import placement
+from gibbsian.plots.images import strongest
 from gibbsian.plots.style import color
 from gibbsian.uses.draw import Drawn
 
@@ -98,12 +99,13 @@ def filter_pictures(energy: Any, prepared: Prepared, shape: tuple[int, ...] | No
     found = energy.filters() if isinstance(energy, PicturedModel) else _convolution(energy)
     if found is None:
         return None
-    if found.slid:
-        images = found.weight.detach()[:100]
-    elif shape is None or (len(shape) == 3 and shape[0] != 1):
-        return None
-    else:
-        images = _in_space(found.weight.detach().float().cpu(), prepared).reshape(-1, *shape[-2:])
+    images = strongest(found, 100).float().cpu()
+    if not found.slid:
+        if shape is None or (len(shape) == 3 and shape[0] != 1):
+            return None
+        if any("matrix" in fitted for fitted in prepared.fitted):  # in the space of the data where that was whitened
+            images = prepared.undo(images) - prepared.undo(torch.zeros_like(images))
+        images = images.reshape(-1, *shape[-2:])
     return {"title": found.title, "text": found.about, "uri": figures.pixel_grid(images, symmetric=True)}
 
 
@@ -113,12 +115,3 @@ def _convolution(energy: nn.Module) -> Filters | None:
         return None
     about = "Convolution kernels, averaged over input channels."
     return Filters(first.weight.mean(1), "Filters of the first layer", about, slid=True)
-
-
-def _in_space(weight: Tensor, prepared: Prepared) -> Tensor:
-    """The hundred strongest columns, in the space of the data where that was whitened."""
-    rows = weight.T
-    rows = rows[rows.norm(dim=1).argsort(descending=True)[:100]]
-    if any("matrix" in fitted for fitted in prepared.fitted):
-        rows = prepared.undo(rows).flatten(1) - prepared.undo(torch.zeros_like(rows)).flatten(1)
-    return rows

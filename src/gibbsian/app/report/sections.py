@@ -36,6 +36,13 @@ _CURVES = {
     "lr": "learning rate",
 }
 
+_METHODS = {
+    "AIS": "log Z is estimated by annealed importance sampling, which errs to the low side: then likelihoods look too good.",
+    "exact sum": "log Z is exact: every state was summed.",
+    "quadrature": "log Z is integrated numerically.",
+    "closed form": "log Z is known in closed form.",
+}
+
 
 def cards(energy: nn.Module, found: dict[str, Any], known: dict[str, Any], events: list[Any]) -> list[dict[str, Any]]:
     shown: list[tuple[str, str]] = []
@@ -99,15 +106,8 @@ def likelihood(found: dict[str, Any]) -> dict[str, Any] | None:
         table.append(("log Z", f"{z['value']:.3f}", f"± {z['stderr']:.2g} by {method}{ess}"))
     if "learned_log_z" in found:
         table.append(("log Z that the objective learned", f"{found['learned_log_z']:.3f}", ""))
-    how = {
-        "AIS": "log Z is estimated by annealed importance sampling, which errs to the low side: then likelihoods look too good.",
-        "exact sum": "log Z is exact: every state was summed.",
-        "quadrature": "log Z is integrated numerically.",
-        "closed form": "log Z is known in closed form.",
-    }.get(
-        method, f"log Z is found by {method}." if "log_z" in found else f"Found by {method}, at the lowest noise level."
-    )
-    return {"picture": figures.intervals(rows), "rows": table, "how": how}
+    other = f"log Z is found by {method}." if "log_z" in found else f"Found by {method}, at the lowest noise level."
+    return {"picture": figures.intervals(rows), "rows": table, "how": _METHODS.get(method, other)}
 
 
 def speed(history: list[dict[str, Any]]) -> str:
