@@ -138,7 +138,7 @@ def test_a_log_z_of_earlier_parameters_is_refused():
             gb.log_likelihood(rbm, x, z)
         with pytest.raises(ArgumentError, match="earlier parameters"):
             rbm.log_prob(x, z)
-        gb.log_likelihood(copy, x, z)  # another model with the old parameters: nobody can tell
+        gb.log_likelihood(copy, x, z)  # a copy: the same parameters
     dbm = scramble(models.DBM(4, 3, 2))
     z = partition.exact(dbm.marginal(1))  # the machine's own parameters, seen through its odd layers
     x = dbm.domain.states(dtype=F64)
@@ -147,3 +147,20 @@ def test_a_log_z_of_earlier_parameters_is_refused():
         dbm.biases[0].add_(1.0)
     with pytest.raises(ArgumentError, match="earlier parameters"):
         gb.log_likelihood(dbm, x, z)
+
+
+def test_a_log_z_of_another_model_is_refused_and_so_are_probabilities_above_one():
+    rbm, other = scramble(models.RBM(5, 3)), scramble(models.RBM(5, 3), seed=7)
+    x = rbm.domain.states(dtype=F64)
+    with pytest.raises(ArgumentError, match="another model"):
+        gb.log_likelihood(rbm, x, partition.exact(other))
+    with pytest.raises(ArgumentError, match="another model"):
+        rbm.log_prob(x, partition.exact(other))
+    gb.log_likelihood(rbm.float(), x.float(), partition.exact(rbm.double()))  # precision is not another model
+    rbm = rbm.double()
+    true = float(partition.exact(rbm).value)
+    with pytest.raises(ArgumentError, match="above 0 on a discrete domain"):
+        gb.log_likelihood(rbm, x, true - 25.0)
+    assert float(gb.log_likelihood(rbm, x, true).value) < 0
+    narrow = energies.Gaussian(torch.zeros(1, dtype=F64), 1e-4 * torch.eye(1, dtype=F64))
+    assert float(gb.log_likelihood(narrow, torch.zeros(2, 1, dtype=F64)).value) > 0  # a density may be above 1

@@ -104,15 +104,15 @@ class EvaluateSpec:
     Args:
         likelihood: "auto" (exact where it can be, else quadrature, else AIS; probability flow for scores), "exact",
             "quadrature", "ais", "none".
-        chains, betas: of AIS.
+        chains, betas: of AIS; without betas its ladder grows until climb and descent agree.
         rows: held-out rows used at most.
         outside: other data sets that should get high energies (out-of-distribution detection).
         ema: judge the averaged weights, where there are any.
     """
 
     likelihood: str = "auto"
-    chains: int = 200
-    betas: int = 2000
+    chains: int = 100
+    betas: int | None = None
     rows: int = 10000
     outside: list[str] = field(default_factory=list)
     ema: bool = True

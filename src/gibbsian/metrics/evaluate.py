@@ -20,6 +20,7 @@ from gibbsian.metrics.two_sample import two_sample_test
 from gibbsian.objectives.neighbors import PseudoLikelihood
 from gibbsian.partition.annealed import ais
 from gibbsian.partition.base import LogZ
+from gibbsian.partition.bounds import from_both_sides
 from gibbsian.partition.exact import exact
 from gibbsian.partition.likelihood import LogLikelihood, log_likelihood
 from gibbsian.partition.probability_flow import flow_log_likelihood
@@ -42,7 +43,7 @@ class _How(NamedTuple):
 
     method: str
     chains: int
-    betas: int
+    betas: int | None
     generator: torch.Generator
     progress: bool | None
 
@@ -55,8 +56,8 @@ def evaluate(
     outside: Mapping[str, Tensor] | None = None,
     samples: Tensor | None = None,
     likelihood: str = "auto",
-    chains: int = 200,
-    betas: int = 2000,
+    chains: int = 100,
+    betas: int | None = None,
     seed: int = 0,
     progress: bool | None = False,
 ) -> Evaluation:
@@ -75,7 +76,7 @@ def evaluate(
         outside: other sets by name, which should get higher energies.
         samples: draws of the model, to be compared with the data where x is not discrete; see `gibbsian.draw`.
         likelihood: "auto" as above, "exact", "quadrature", "ais" or "none".
-        chains, betas: of AIS.
+        chains, betas: of AIS; without betas its ladder grows until climb and descent agree.
         seed: of all randomness.
         progress: show bars.
 
@@ -148,7 +149,7 @@ def _log_z_of(model: Any, data: Tensor, how: _How) -> tuple[LogZ | None, str]:
     tries: dict[str, Callable[[], LogZ]] = {
         "exact": lambda: exact(model, limit=_EXACT, progress=how.progress),
         "quadrature": lambda: quadrature(model),
-        "ais": lambda: ais(model, data[:_ROWS], progress=how.progress, **ladder),
+        "ais": lambda: from_both_sides(ais(model, data[:_ROWS], progress=how.progress, **ladder)),
     }
     reasons = []
     for name in tries if how.method == "auto" else [how.method]:

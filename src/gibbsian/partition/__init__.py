@@ -2,6 +2,7 @@
 
 from gibbsian.partition.annealed import ais
 from gibbsian.partition.base import LogZ
+from gibbsian.partition.bounds import bounds
 from gibbsian.partition.conditional import ais_each, clamped_ais
 from gibbsian.partition.exact import LogZEach, exact, exact_each, exact_log_z
 from gibbsian.partition.likelihood import (
@@ -15,7 +16,7 @@ from gibbsian.partition.messages import bethe
 from gibbsian.partition.perturb import perturb_and_map
 from gibbsian.partition.probability_flow import FlowLikelihood, flow_log_likelihood
 from gibbsian.partition.quadrature import quadrature
-from gibbsian.partition.reverse import bounds, raise_bound, reverse_ais
+from gibbsian.partition.reverse import raise_bound, reverse_ais
 from gibbsian.partition.smc import smc
 from gibbsian.partition.tree_reweighted import tree_reweighted
 

@@ -1,12 +1,12 @@
 """The estimate of a log partition function, with what is known about its error, and what estimators ask of models."""
 
+import hashlib
 import math
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from gibbsian.capabilities import Pairwise, PairwiseModel, require
 from gibbsian.energy import Energy
@@ -14,31 +14,30 @@ from gibbsian.errors import ArgumentError, CapabilityError, DivergenceError
 
 
 class Parameters:
-    """The parameters that a model had, and whether they are still the same; copies remember nothing.
+    """The parameters and buffers that a model had, as digests of their values in single precision.
 
+    >>> import copy
     >>> layer = torch.nn.Linear(1, 1)
     >>> known = Parameters(layer)
     >>> with torch.no_grad():
     ...     _ = layer.weight.add_(1.0)
-    >>> known.changed(layer), Parameters(layer).changed(layer)
+    >>> known.changed(layer), Parameters(layer).changed(copy.deepcopy(layer))
     (True, False)
     """
 
     def __init__(self, model: nn.Module | None = None) -> None:
-        self.versions = WeakTensorKeyDictionary()
-        for p in () if model is None else model.parameters():
-            self.versions[p] = _version(p)
+        tensors = [] if model is None else [*model.parameters(), *model.buffers()]
+        self.digests = frozenset(_digest(t) for t in tensors if t.numel())
 
     def changed(self, model: nn.Module) -> bool:
-        """Whether a parameter that the model shares with those remembered was written to since."""
-        return any(self.versions.get(p, _version(p)) != _version(p) for p in model.parameters())
-
-    def __reduce__(self) -> Any:
-        return Parameters, ()
+        """Whether the model has other values: one that holds more than those remembered, or fewer, has not."""
+        now = Parameters(model).digests
+        return bool(now and self.digests) and not (now <= self.digests or self.digests <= now)
 
 
-def _version(p: Tensor) -> int:
-    return 0 if p.is_inference() else p._version
+def _digest(t: Tensor) -> bytes:
+    t = t.detach().float() if t.is_floating_point() else t.detach()
+    return hashlib.blake2b(t.cpu().contiguous().numpy().tobytes(), digest_size=16).digest()
 
 
 @dataclass(frozen=True)
@@ -68,11 +67,11 @@ class LogZ:
         return replace(self, parameters=Parameters(model))
 
     def check(self, model: nn.Module) -> None:
-        """Raise where parameters of the model have changed since this was found for it."""
+        """Raise where the parameters of the model are not those that this was found for."""
         if self.parameters.changed(model):
             raise ArgumentError(
-                f"this log Z ({self.method}) belongs to earlier parameters of {type(model).__name__}, which has been "
-                "trained or changed since; estimate it again"
+                f"this log Z ({self.method}) belongs to another model, or to earlier parameters of "
+                f"{type(model).__name__}, which has been trained or changed since; estimate it again"
             )
 
     def __repr__(self) -> str:

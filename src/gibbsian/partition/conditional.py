@@ -8,9 +8,9 @@ from torch import Tensor
 
 from gibbsian.capabilities import Annealable, ClampedModel, ConditionedModel, Path, require
 from gibbsian.errors import ArgumentError, CapabilityError
-from gibbsian.partition.annealed import ladder_of, run_path
 from gibbsian.partition.base import refuse_nan, require_energy
 from gibbsian.partition.exact import LogZEach, require_inputs
+from gibbsian.partition.runner import ladder_of, run_path
 from gibbsian.progress import progress_bar
 from gibbsian.random import require_generator
 

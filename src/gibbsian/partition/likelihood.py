@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from gibbsian.capabilities import BoundedModel, ClampedModel, ConditionedModel, DocumentModel, require
-from gibbsian.domains import Bounded, Counts, Real
+from gibbsian.domains import Bounded, Counts, Discrete, Real
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DomainError, ShapeError
 from gibbsian.partition.annealed import ais
 from gibbsian.partition.base import LogZ, exactly, refuse_nan, require_energy
+from gibbsian.partition.bounds import from_both_sides
 from gibbsian.partition.conditional import clamped_ais
 from gibbsian.partition.exact import LogZEach, exact, exact_each, require_inputs
 from gibbsian.partition.quadrature import quadrature
@@ -70,7 +71,7 @@ def log_likelihood(
 
     Without a log Z it is found by what suits the model, and `method` says by what: the model's own where it knows it, an
     exact sum of up to 2^25 states, quadrature in up to three dimensions, else annealed importance sampling from a
-    base fitted to x, which needs a generator. A model under several inputs has one for each, summed exactly.
+    base fitted to x, from below and from above, which needs a generator. A model under several inputs has one for each, summed exactly.
 
     A log Z that is too low flatters every likelihood by the same amount, and estimates of log Z err on that
     side: check `ais` against `reverse_ais`, or report `partition.raise_bound`, which needs no log Z. The
@@ -109,7 +110,19 @@ def log_likelihood(
     known = log_z_for(energy, x, log_z, generator)
     method = f"{mass.method}, {known.method}" if mass.method else known.method
     out = likelihood_of(mass.value - known.value.to(mass.value), known, method)
+    _refuse_above_one(energy, out, known)
     return replace(out, upper=torch.full_like(out.upper, math.inf)) if mass.bound else out
+
+
+def _refuse_above_one(energy: Energy, found: LogLikelihood, log_z: LogZ) -> None:
+    """Raise where probabilities are above 1 on average by more than log Z is unsure of."""
+    excess = float(found.value) - max(float(log_z.upper - log_z.value), 0.0)
+    if isinstance(energy.domain, Discrete) and excess > 1e-4:
+        raise ArgumentError(
+            f"the mean log-probability is {float(found.value):.4g}, above 0 on a discrete domain: log Z = "
+            f"{float(log_z.value):.4g} ({log_z.method}) is too low for this model; was it found for another one, or "
+            "before the parameters changed?"
+        )
 
 
 class _Mass(NamedTuple):
@@ -154,7 +167,7 @@ def log_z_for(
             f"a likelihood needs log Z, and an exact one is out of reach ({reason}); pass generator= for annealed "
             "importance sampling, or log_z=gibbsian.partition.ais(energy, data, generator=g) with options of your own"
         ) from reason
-    return ais(energy, x, generator=generator)
+    return from_both_sides(ais(energy, x, generator=generator))
 
 
 def _log_z_each(energy: Energy, x: Tensor, log_z: "LogZ | float | Tensor | None") -> tuple[Tensor, str] | None:

@@ -1,18 +1,17 @@
 """Reverse annealed importance sampling: log Z from above, bounds from both sides, and a conservative likelihood."""
 
 import math
-import warnings
 
 import torch
 from torch import Tensor
 
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, EstimateWarning
+from gibbsian.errors import ArgumentError
 from gibbsian.kernels import Kernel
-from gibbsian.partition.annealed import from_weights, prepared, run_path
 from gibbsian.partition.base import LogZ, require_energy
 from gibbsian.partition.likelihood import LogLikelihood, likelihood_of
 from gibbsian.partition.paths import single
+from gibbsian.partition.runner import from_weights, prepared, run_path
 from gibbsian.placement import placement
 from gibbsian.progress import progress_bar
 from gibbsian.random import require_generator
@@ -72,52 +71,6 @@ def reverse_ais(
     log_z0 = path.log_z0().double()
     diagnostics = {"log_z0": log_z0, "betas": ladder, "states": x, "path": path, "energy": energy}
     return from_weights(log_w - log_z0, "reverse AIS", diagnostics, sign=-1.0).of(energy)
-
-
-def bounds(forward: LogZ, reverse: LogZ) -> LogZ:
-    """log Z from both sides: `lower` of a forward and `upper` of a reverse estimate.
-
-    The value is Bennett's acceptance ratio of the two sets of weights where both went along the same path and
-    temperatures, the best combination of them (for kernels that are reversible, as all here are but
-    systematic sweeps over sites); else the middle. Its standard error is half the distance between the two
-    estimates where that is larger than their own. A reverse estimate far below the forward one says that the
-    samples were not from the model: a warning is given.
-
-    Reference: Bennett 1976; Grosse, Ghahramani & Adams 2015.
-    """
-    if forward.method not in {"AIS", "SMC"} or reverse.method != "reverse AIS":
-        raise ArgumentError(
-            f"bounds takes an estimate of ais or smc and one of reverse_ais, got {forward.method!r} and "
-            f"{reverse.method!r}"
-        )
-    gap = float(reverse.value - forward.value)
-    error = math.hypot(float(forward.stderr), float(reverse.stderr))
-    if gap < -4 * error:
-        warnings.warn(
-            f"the reverse estimate lies {-gap:.2g} nats below the forward one, {-gap / error:.0f} standard errors: "
-            "the samples that it started from do not come from the model",
-            EstimateWarning,
-            stacklevel=2,
-        )
-    value, up, down = (forward.value + reverse.value) / 2, forward.diagnostics, reverse.diagnostics
-    if forward.method == "AIS" and up["path"] is down["path"] and torch.equal(up["betas"], down["betas"]):
-        value = _acceptance_ratio(up["log_weights"], -down["log_weights"])
-    stderr = torch.clamp((reverse.value - forward.value).abs() / 2, min=error / 2)
-    diagnostics = {"gap": gap, "forward": forward, "reverse": reverse}
-    upper = torch.maximum(reverse.upper, forward.lower)
-    return LogZ(value, stderr, forward.lower, upper, "AIS bounds", diagnostics, forward.parameters)
-
-
-def _acceptance_ratio(forward: Tensor, reverse: Tensor) -> Tensor:
-    """The root z of Σ σ(f - z - m) = Σ σ(z - r + m), m the log ratio of the numbers of weights: by bisection."""
-    low, high = torch.minimum(forward.min(), reverse.min()), torch.maximum(forward.max(), reverse.max())
-    ratio = math.log(len(forward) / len(reverse))
-    low, high = low - abs(ratio) - 1, high + abs(ratio) + 1
-    for _ in range(200):
-        z = (low + high) / 2
-        too_low = torch.sigmoid(forward - z - ratio).sum() > torch.sigmoid(z - reverse + ratio).sum()
-        low, high = torch.where(too_low, z, low), torch.where(too_low, high, z)
-    return (low + high) / 2
 
 
 def raise_bound(

@@ -10,8 +10,8 @@ from torch import Tensor
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError
 from gibbsian.kernels import Kernel
-from gibbsian.partition.annealed import from_weights, prepared, run_path
 from gibbsian.partition.base import LogZ, require_energy
+from gibbsian.partition.runner import from_weights, prepared, run_path
 from gibbsian.placement import placement
 from gibbsian.progress import progress_bar
 from gibbsian.random import require_generator

@@ -231,7 +231,7 @@ class BernoulliRBM(Original):
         g = stream(seed_of(self.random_state), "sample")
         return gibbs_chains(self.to_energy(), n_samples, n_steps, g).numpy()
 
-    def log_partition(self, *, n_chains: int = 100, n_betas: int = 1000, X: Any = None) -> LogZ:
+    def log_partition(self, *, n_chains: int = 100, n_betas: int | None = None, X: Any = None) -> LogZ:
         """log Z: exact up to 20 units in the smaller layer, else by annealed importance sampling, with its error.
 
         `X` fits the base of the annealing to data; without it the base has the machine's own visible biases.

@@ -159,7 +159,7 @@ class GaussianRBM(ClassNamePrefixFeaturesOutMixin, TransformerMixin, EnergyEstim
         with torch.no_grad():
             return table(self.columns_.undo(self.energy_.visible_mean(h)))
 
-    def log_partition(self, *, n_chains: int = 100, n_betas: int = 2000) -> LogZ:
+    def log_partition(self, *, n_chains: int = 100, n_betas: int | None = None) -> LogZ:
         """log Z over standardized columns, with its error: exact up to 15 hidden units, else by AIS."""
         check_is_fitted(self)
         if self.n_components <= 15:

@@ -104,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     how = "auto, exact, quadrature, ais or none (default: the recipe's)"
     evaluate.add_argument("--likelihood", metavar="HOW", help=how)
     evaluate.add_argument("--chains", type=int, metavar="N", help="chains of AIS")
-    evaluate.add_argument("--betas", type=int, metavar="N", help="temperatures of AIS")
+    evaluate.add_argument("--betas", type=int, metavar="N", help="temperatures of AIS; left out, as many as it takes")
     other = "another data set that should look foreign; may be repeated"
     evaluate.add_argument("--outside", metavar="DATA", action="append", help=other)
 

@@ -1,0 +1,142 @@
+"""Going along a path: ladders of inverse temperatures, weights on the way up or down, and what they say of log Z."""
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gibbsian.capabilities import Path
+from gibbsian.energy import Energy
+from gibbsian.errors import ArgumentError, DivergenceError, EstimateWarning
+from gibbsian.kernels import Kernel
+from gibbsian.partition.base import LogZ
+from gibbsian.partition.paths import path_of, single
+
+
+def prepared(
+    energy: Energy,
+    data: Tensor | None,
+    base: "Energy | Tensor | None",
+    betas: "int | Tensor | None",
+    kernel: Kernel | None,
+    earlier: LogZ | None,
+    generator: torch.Generator,
+) -> tuple[Path, Tensor]:
+    """A path with its moves fitted, and a ladder: those of an earlier estimate, or as asked for (1000 temperatures)."""
+    if earlier is None:
+        path, ladder = path_of(energy, data, base, kernel, stacklevel=4), ladder_of(1000 if betas is None else betas)
+    elif data is not None or base is not None or kernel is not None:
+        raise ArgumentError("an earlier estimate brings its own path; leave data, base and kernel out")
+    else:
+        path = path_from(earlier, energy)
+        ladder = earlier.diagnostics["betas"] if betas is None else ladder_of(betas)
+    path.tune(ladder, generator)
+    return path, ladder
+
+
+def ladder_of(betas: "int | Tensor") -> Tensor:
+    """Inverse temperatures from 0 to 1 in float64."""
+    if isinstance(betas, int) and not isinstance(betas, bool):
+        if betas < 1:
+            raise ArgumentError(f"betas={betas}: at least one step from the base to the energy is needed")
+        return torch.linspace(0, 1, betas + 1, dtype=torch.float64)
+    ladder = torch.as_tensor(betas, dtype=torch.float64).cpu()
+    rising = ladder.dim() == 1 and len(ladder) > 1 and bool((ladder.diff() >= 0).all())
+    if not rising or abs(float(ladder[0])) > 1e-6 or abs(float(ladder[-1]) - 1) > 1e-6:
+        raise ArgumentError(
+            "betas must be a number of temperatures, or a 1-D tensor that rises from 0 to 1 (the base and the "
+            f"energy themselves), such as schedules.sigmoid(1000); got shape {tuple(ladder.shape)}"
+        )
+    ladder = ladder.clone()
+    ladder[0], ladder[-1] = 0.0, 1.0
+    return ladder
+
+
+def path_from(estimate: LogZ, energy: Energy) -> Path:
+    """The path of an earlier estimate, which must be of the same energy with the same parameters."""
+    known = estimate.diagnostics
+    if "path" not in known:
+        raise ArgumentError(f"an estimate of ais or smc has a path to go along, one of {estimate.method!r} has none")
+    if known["energy"] is not energy or estimate.parameters.changed(energy):
+        raise ArgumentError(
+            "the earlier estimate belongs to another model, or its parameters have changed since (it was trained "
+            "or loaded anew); start afresh with data="
+        )
+    return known["path"]
+
+
+def run_path(
+    path: Path,
+    x: Tensor,
+    ladder: Tensor,
+    generator: torch.Generator,
+    tick: Callable[..., None],
+    resample: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = lambda x, log_w: (x, log_w),
+    spread: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Go along the ladder, up or down: weight each step, then move. The positions and log weights after it; `resample`
+    may exchange the first and reset the second after every step; the variance of the weights of every step is added to
+    `spread`."""
+    log_w = torch.zeros(len(x), dtype=torch.float64, device=x.device)
+    betas = ladder.cpu().unbind()
+    shown = 0
+    for k in range(1, len(betas)):
+        noise = single(path.noise(x, 1, generator))
+        x, increment = path.anneal(x, betas[k - 1], betas[k], noise)
+        log_w += increment
+        if spread is not None:
+            spread[k - 1] += increment.double().var()
+        x, log_w = resample(x, log_w)
+        if k % 50 == 0:
+            tick(k - shown)
+            shown = k
+    tick(len(betas) - 1 - shown)
+    if not bool((log_w < math.inf).all()):  # False for NaN
+        bad = int((~(log_w < math.inf)).nonzero()[0])
+        raise DivergenceError(
+            f"the weight of chain {bad} is {float(log_w[bad])}: energies along the path are NaN or -∞; use a "
+            "smaller step size, or check the parameters of the energy"
+        )
+    return x, log_w
+
+
+def from_weights(
+    log_w: Tensor, method: str, diagnostics: dict[str, Any], sign: float = 1.0, *, warn: bool = True
+) -> LogZ:
+    """sign · log mean exp(log_w) with its standard error, and a warning where few weights matter: more are missing then
+    than the error bar knows of."""
+    n = len(log_w)
+    value, stderr, ess, jackknife = weight_statistics(log_w)
+    if not math.isfinite(float(value)):
+        raise DivergenceError(
+            f"all {n} weights of {method} vanish; use more temperatures or a base closer to the model"
+        )
+    if ess < max(min(5.0, n / 4), 0.02 * n):
+        stderr = torch.maximum(stderr, jackknife)
+    if warn and ess < max(min(30.0, n / 4), 0.02 * n):
+        side = "low" if sign > 0 else "high"
+        warnings.warn(
+            f"only {ess:.1f} of {n} weights of {method} matter, so the estimate is likely {side} by more than its error "
+            "bar says; use more temperatures (betas=) or a base closer to the model, or ais without betas=, which goes on "
+            "until climb and descent agree",
+            EstimateWarning,
+            stacklevel=3,
+        )
+    value = sign * value
+    diagnostics = {"ess": ess, "log_weights": log_w, "jackknife": jackknife, **diagnostics}
+    return LogZ(value, stderr, value - 3 * stderr, value + 3 * stderr, method, diagnostics)
+
+
+def weight_statistics(log_w: Tensor) -> tuple[Tensor, Tensor, float, Tensor]:
+    """log mean w, its standard error by the delta method, the effective number of weights, and the jackknife error."""
+    n = len(log_w)
+    value = torch.logsumexp(log_w, 0) - math.log(n)
+    w = torch.exp(log_w - value)  # mean 1
+    stderr = w.std() / math.sqrt(n)
+    ess = float(n / w.square().mean())
+    without = torch.log1p(-w.clamp(max=n * (1 - 1e-12)) / n)  # log of the mean of the others, up to a constant
+    jackknife = ((n - 1) * without.var(correction=0)).sqrt()
+    return value, stderr, ess, jackknife
