@@ -343,8 +343,11 @@ def test_sum_scale_and_negation():
         assert torch.allclose(value, expected), name
         assert torch.allclose(score, energy.score(x, create_graph=True).detach()), name
     assert len((2 * (a + b) - (a - b) / 2).parts) == 4  # flat, however it was written
-    with pytest.raises(TypeError):
-        a + 3
+    for plus in (lambda: a + 3, lambda: 3 + a, lambda: a - 3, lambda: 3 - a, lambda: a + x, lambda: a + None):
+        with pytest.raises(CapabilityError, match="energies are added to energies"):
+            plus()
+    torch.testing.assert_close(sum([a, b, a])(x), 2 * a(x) + b(x))  # begins with 0 + a
+    torch.testing.assert_close((0 - a)(x), -a(x))
     single = x.float()
     assert (a + a).double()(single).dtype == torch.float32
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import gibbsian as gb
-from gibbsian.errors import DataError, PrecisionError
+from gibbsian.errors import DataError, GibbsianError, PrecisionError
 from gibbsian.models import RBM, Hopfield
 
 G = torch.Generator().manual_seed(0)
@@ -25,3 +25,31 @@ def test_another_precision_is_refused_with_both_ways_out(meet):
         (PrecisionError, DataError), match=r"\.to\('cpu', torch.float32\) or \w+\.to\('cpu', torch.float64\)"
     ):
         meet(torch.ones(4, 3).double())
+
+
+@pytest.mark.parametrize(
+    "model", [RBM(3, 2), gb.energies.MLPEnergy(3, (4,)), RBM(3, 2) + RBM(3, 2)], ids=["RBM", "MLP", "sum"]
+)
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda x: x.double(), r"x\.to\('cpu', torch.float32\)"),
+        (lambda x: x[0], r"add a batch axis: x\[None\]"),
+        (lambda x: x[:, :2], r"expected \(batch, 3\)"),
+        (lambda x: x.numpy(), "torch.as_tensor"),
+        (lambda x: x.tolist(), "torch.as_tensor"),
+        (lambda x: None, "expected a torch.Tensor"),
+    ],
+    ids=["double", "vector", "narrow", "numpy", "list", "none"],
+)
+def test_a_model_says_what_is_wrong_with_rows_that_it_stumbles_over(model, spoil, said):
+    with pytest.raises(GibbsianError, match=said):
+        model(spoil(torch.ones(4, 3)))
+
+
+def test_errors_of_ones_own_function_come_through_as_they_are():
+    def stumble(x):
+        raise RuntimeError("my own")
+
+    with pytest.raises(RuntimeError, match="my own"):
+        gb.as_energy(stumble, gb.domains.Real(3))(torch.ones(4, 3))

@@ -20,8 +20,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gibbsian.errors import ArgumentError, DomainError, ShapeError
-from gibbsian.random import require_generator
+from gibbsian.errors import ArgumentError, DomainError, ShapeError, check_count, check_tensor
+from gibbsian.random import check_draws
 
 __all__ = [
     "Binary", "Box", "Categorical", "Counts", "Domain", "Joined", "JoinedStates", "NonNegative", "Real", "Spin",
@@ -40,14 +40,12 @@ def _as_shape(shape: int | tuple[int, ...]) -> tuple[int, ...]:
     return sizes
 
 
+def _axes(shape: tuple[int, ...]) -> str:
+    return ", ".join(map(str, shape))
+
+
 def _size(shape: tuple[int, ...]) -> str:
     return str(shape[0]) if len(shape) == 1 else str(shape)
-
-
-def _check_draws(n: int, generator: torch.Generator) -> None:
-    require_generator(generator)
-    if n < 1:
-        raise ArgumentError(f"{n} draws were asked for; ask for at least one")
 
 
 @dataclass(frozen=True)
@@ -80,12 +78,11 @@ class Domain(ABC):
 
     def check_shape(self, x: Tensor, name: str = "x") -> None:
         """Raise unless x is a non-empty batch of events of this domain."""
-        if not isinstance(x, Tensor):
-            raise ShapeError(f"{name} is a {type(x).__name__}, expected a torch.Tensor of shape (batch, *{self.shape})")
+        check_tensor(x, name, f"(batch, {_axes(self.shape)})")
         if x.dim() == 0 or tuple(x.shape[1:]) != self.shape:
             extra = " (add a batch axis: x[None])" if tuple(x.shape) == self.shape else ""
             raise ShapeError(
-                f"{name} has shape {tuple(x.shape)}, expected (batch, {', '.join(map(str, self.shape))}) for {self}{extra}"
+                f"{name} has shape {tuple(x.shape)}, expected (batch, {_axes(self.shape)}) for {self}{extra}"
             )
         if len(x) == 0:
             raise ShapeError(f"{name} is an empty batch of shape {tuple(x.shape)}; give at least one row")
@@ -122,7 +119,7 @@ class Real(Domain):
         return torch.isfinite(x)
 
     def sample(self, n: int, *, generator: torch.Generator, dtype: torch.dtype | None = None) -> Tensor:
-        _check_draws(n, generator)
+        n = check_draws(n, generator)
         return torch.randn(n, *self.shape, generator=generator, dtype=dtype, device=generator.device)
 
 
@@ -184,7 +181,7 @@ class Box(Bounded):
         return (x >= low) & (x <= high)
 
     def sample(self, n: int, *, generator: torch.Generator, dtype: torch.dtype | None = None) -> Tensor:
-        _check_draws(n, generator)
+        n = check_draws(n, generator)
         u = torch.rand(n, *self.shape, generator=generator, dtype=dtype, device=generator.device)
         low, high = self.bounds(u)
         return torch.minimum(low + (high - low) * u, high)  # rounding may pass the wall
@@ -207,7 +204,7 @@ class NonNegative(Bounded):
         return (x >= 0) & torch.isfinite(x)
 
     def sample(self, n: int, *, generator: torch.Generator, dtype: torch.dtype | None = None) -> Tensor:
-        _check_draws(n, generator)
+        n = check_draws(n, generator)
         x = torch.empty(n, *self.shape, dtype=dtype, device=generator.device)
         return x.exponential_(generator=generator)
 
@@ -272,7 +269,7 @@ class _TwoValued(Discrete):
         return (x == self.low) | (x == 1)
 
     def sample(self, n: int, *, generator: torch.Generator, dtype: torch.dtype | None = None) -> Tensor:
-        _check_draws(n, generator)
+        n = check_draws(n, generator)
         bits = torch.randint(
             2, (n, *self.shape), generator=generator, dtype=dtype or torch.get_default_dtype(), device=generator.device
         )
@@ -312,10 +309,9 @@ class Categorical(Discrete):
     hint: ClassVar[str] = "encode integer labels with domain.one_hot(labels)"
 
     def __init__(self, shape: int | tuple[int, ...], classes: int) -> None:
-        if classes < 2:
-            raise ArgumentError(f"a categorical unit needs at least two classes, got {classes}")
-        super().__init__((*_as_shape(shape), int(classes)))
-        object.__setattr__(self, "classes", int(classes))
+        classes = check_count(self, "classes", classes, 2)
+        super().__init__((*_as_shape(shape), classes))
+        object.__setattr__(self, "classes", classes)
 
     @property
     def units(self) -> int:
@@ -348,7 +344,7 @@ class Categorical(Discrete):
         return one_hot.expand_as(x)
 
     def sample(self, n: int, *, generator: torch.Generator, dtype: torch.dtype | None = None) -> Tensor:
-        _check_draws(n, generator)
+        n = check_draws(n, generator)
         labels = torch.randint(self.classes, (n, *self.shape[:-1]), generator=generator, device=generator.device)
         return self.one_hot(labels, dtype=dtype)
 
@@ -438,8 +434,8 @@ class Counts(Domain):
 
     def __init__(self, words: int, total: int | None = None) -> None:
         super().__init__(words)
-        if total is not None and total < 1:
-            raise ArgumentError(f"documents of total={total} words; a document needs at least one word")
+        if total is not None:
+            total = check_count(self, "total", total)
         object.__setattr__(self, "total", total)
 
     def contains(self, x: Tensor) -> Tensor:
@@ -466,7 +462,7 @@ class Counts(Domain):
         return torch.tensor(sorted(rows, reverse=True), dtype=dtype or torch.get_default_dtype(), device=device)
 
     def sample(self, n: int, *, generator: torch.Generator, dtype: torch.dtype | None = None) -> Tensor:
-        _check_draws(n, generator)
+        n = check_draws(n, generator)
         words = torch.randint(self.numel, (n, self._length()), generator=generator, device=generator.device)
         counts = torch.zeros(n, self.numel, dtype=dtype or torch.get_default_dtype(), device=generator.device)
         return counts.scatter_add_(1, words, torch.ones_like(words, dtype=counts.dtype))

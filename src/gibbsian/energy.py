@@ -26,14 +26,19 @@ from torch.nn.functional import softplus
 
 from gibbsian.capabilities import Estimate, Jet, Normalized, Sampleable, require
 from gibbsian.domains import Bounded, Box, Domain, Real
-from gibbsian.errors import ArgumentError, CapabilityError, DomainError, ShapeError
-from gibbsian.random import require_generator
+from gibbsian.errors import ArgumentError, CapabilityError, DomainError, GibbsianError, ShapeError
+from gibbsian.placement import check_placement
+from gibbsian.random import check_draws
 from gibbsian.recorded import Recorded
 
 __all__ = [
     "Energy", "FunctionEnergy", "Mixture", "ScoreField", "Sum", "Tempered", "Unconstrained", "log_z_of", "mixture",
     "unconstrained",
 ]  # fmt: skip
+
+
+# what torch raises where a tensor is not what an operation expects
+_STUMBLES = (RuntimeError, TypeError, ValueError, IndexError, AttributeError)
 
 
 @functools.cache
@@ -90,14 +95,25 @@ class Energy(Recorded, ABC):
 
     def __call__(self, x: Tensor) -> Tensor:
         hooked = self._forward_hooks or self._forward_pre_hooks or self._backward_hooks or self._backward_pre_hooks
-        energy = super().__call__(x) if hooked else self.forward(x)  # the module machinery costs 7 µs a call
+        try:  # costs nothing where nothing is raised
+            energy = super().__call__(x) if hooked else self.forward(x)  # the module machinery costs 7 µs a call
+        except _STUMBLES as error:
+            self._explain(x, error)
+            raise
         if not isinstance(energy, Tensor) or energy.shape != x.shape[:1]:
+            self._explain(x)
             got = tuple(energy.shape) if isinstance(energy, Tensor) else type(energy).__name__
             raise ShapeError(
                 f"the energy of a batch of shape {tuple(x.shape)} came out as {got}, expected ({len(x)},): "
                 "one number a row; sum over the event axes, for example with .flatten(1).sum(1)"
             )
         return energy
+
+    def _explain(self, x: Any, error: Exception | None = None) -> None:
+        """Say so where rows are what the energy stumbled over: of another shape, kind, precision or device than its own."""
+        if not isinstance(error, GibbsianError):
+            self.domain.check_shape(x)
+            check_placement(x, self, buffers=True)
 
     def energy_and_score(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """E(x) and s(x) = -∇E(x), both detached: one forward and one backward pass."""
@@ -162,12 +178,25 @@ class Energy(Recorded, ABC):
         return self.tempered(beta)
 
     def __add__(self, other: "Energy") -> "Energy":
-        """Product of densities: E₁ + E₂."""
-        return Sum([self, other]) if isinstance(other, Energy) else NotImplemented
+        """Product of densities: E₁ + E₂. Adding 0 changes nothing, so that `sum([a, b, c])` works."""
+        return Sum([self, other]) if isinstance(other, Energy) else self._plus(other)
+
+    __radd__ = __add__
 
     def __sub__(self, other: "Energy") -> "Energy":
         """E₁ - E₂: away from the second. Z must stay finite, which nobody checks for you."""
-        return Sum([self, other], [1.0, -1.0]) if isinstance(other, Energy) else NotImplemented
+        return Sum([self, other], [1.0, -1.0]) if isinstance(other, Energy) else self._plus(other)
+
+    def __rsub__(self, other: "Energy") -> "Energy":
+        return -self._plus(other)
+
+    def _plus(self, other: Any) -> "Energy":
+        if type(other) in (int, float) and other == 0:
+            return self
+        raise CapabilityError(
+            f"an energy and a {type(other).__name__} do not add up: energies are added to energies (wrap functions with "
+            "gibbsian.as_energy), and a constant would change log Z alone"
+        )
 
     def __mul__(self, factor: float) -> "Energy":
         """Inverse temperature: factor · E."""
@@ -326,7 +355,7 @@ class Mixture(Energy):
         parts = [
             require(part, Sampleable, "an exact draw", "use gibbsian.sample on the mixture") for part in self.parts
         ]
-        require_generator(generator, self.weights.device)
+        n = check_draws(n, generator, self.weights.device)
         which = torch.multinomial(self.weights, n, replacement=True, generator=generator)
         draws = torch.stack([part.sample(n, generator=generator) for part in parts])
         return draws[which, torch.arange(n, device=which.device)]

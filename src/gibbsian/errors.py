@@ -5,15 +5,17 @@ Each error says what was given, what was expected and what to do instead. All of
 """
 
 import math
+import operator
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from numbers import Real
 from typing import Any
 
 __all__ = [
     "AdaptationWarning", "ArgumentError", "CapabilityError", "CheckpointError", "CompileWarning", "DataError",
     "DivergenceError", "DivergenceWarning", "DomainError", "EstimateWarning", "GibbsianError", "GibbsianWarning",
     "InfeasibleError", "PrecisionError", "ProcessError", "RandomnessError", "ShapeError", "TrainingWarning",
-    "check_choice", "check_count", "check_number", "suggest",
+    "check_choice", "check_count", "check_number", "check_tensor", "hold_counts", "suggest",
 ]  # fmt: skip
 
 
@@ -76,27 +78,92 @@ class ProcessError(GibbsianError, RuntimeError):
     """Another process of a distributed job was lost, or the processes do not fit together."""
 
 
-def check_count(owner: object, name: str, value: Any, least: int = 1) -> None:
-    """Refuse an option that is not a whole number from `least` on."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ArgumentError(f"{type(owner).__name__}({name}={value!r}): {name} must be a whole number from {least} on")
+def _called(owner: object) -> str:
+    """What is refused: a function by its name, an object by its class."""
+    return owner if isinstance(owner, str) else type(owner).__name__
+
+
+def check_count(owner: object, name: str, value: Any, least: float = 1, most: float = math.inf) -> int:
+    """A whole number in [least, most] as an int: Python's own, or a whole scalar of numpy or torch.
+
+    Truth values, floats (10.0 too), strings and None are refused, since they are mistakes more often than counts.
+
+    >>> check_count("sample", "steps", 100)
+    100
+    >>> check_count("sample", "steps", 100.0)
+    Traceback (most recent call last):
+        ...
+    gibbsian.errors.ArgumentError: sample(steps=100.0): steps must be a whole number from 1 on; give steps=100
+    """
+    count = _whole(value)
+    if count is None or not least <= count <= most:
+        bound = f" from {least} to {most}" if most < math.inf else f" from {least} on" if least > -math.inf else ""
+        meant = isinstance(value, float) and value.is_integer() and least <= value <= most
+        raise ArgumentError(
+            f"{_called(owner)}({name}={value!r}): {name} must be a whole number{bound}"
+            + (f"; give {name}={int(value)}" if meant else "")
+        )
+    return count
+
+
+def _whole(value: Any) -> int | None:
+    if type(value) is int:
+        return value
+    import torch
+
+    if isinstance(value, bool) or (isinstance(value, torch.Tensor) and (value.dim() or value.dtype == torch.bool)):
+        return None
+    try:
+        return operator.index(value)
+    except (TypeError, RuntimeError):  # no whole number, or a tensor without values
+        return None
+
+
+def hold_counts(owner: object, *names: str, least: float = 1) -> None:
+    """Refuse fields of a frozen dataclass that are not whole numbers from `least` on, and keep the others as ints."""
+    for name in names:
+        object.__setattr__(owner, name, check_count(owner, name, getattr(owner, name), least))
 
 
 def check_number(
-    owner: object, name: str, value: Any, low: float = 0.0, high: float = math.inf, *, open_low: bool = False
+    owner: object,
+    name: str,
+    value: Any,
+    low: float = 0.0,
+    high: float = math.inf,
+    *,
+    open_low: bool = False,
+    open_high: bool = False,
 ) -> None:
-    """Refuse an option that is not a finite number in [low, high], or (low, high] with `open_low`."""
-    fine = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not fine or value > high or value < low or (open_low and value == low):
-        bound = f"in {'(' if open_low else '['}{low:g}, {high:g}{')' if high == math.inf else ']'}"
-        raise ArgumentError(f"{type(owner).__name__}({name}={value!r}): {name} must be a finite number {bound}")
+    """Refuse an option that is not a finite number in [low, high]; with `open_low`, `open_high` the ends are out too."""
+    fine = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    if not fine or value > high or value < low or (open_low and value == low) or (open_high and value == high):
+        first, last = "(" if open_low else "[", ")" if open_high or high == math.inf else "]"
+        raise ArgumentError(
+            f"{_called(owner)}({name}={value!r}): {name} must be a finite number in {first}{low:g}, {high:g}{last}"
+        )
 
 
 def check_choice(owner: object, name: str, value: Any, allowed: Sequence[str]) -> None:
     """Refuse an option outside a list of words."""
     if value not in allowed:
         words = ", ".join(map(repr, allowed))
-        raise ArgumentError(f"{type(owner).__name__}({name}={value!r}): {name} must be one of {words}")
+        raise ArgumentError(f"{_called(owner)}({name}={value!r}): {name} must be one of {words}")
+
+
+def check_tensor(x: Any, name: str, form: str = "(batch, *event)") -> None:
+    """Refuse what is no tensor of numbers at hand: arrays and lists, sparse tensors, tensors without values."""
+    import torch
+
+    if not isinstance(x, torch.Tensor):
+        raise ShapeError(
+            f"{name} is a {type(x).__name__}, expected a torch.Tensor of shape {form}; convert arrays and lists with "
+            f"torch.as_tensor({name}, dtype=torch.get_default_dtype())"
+        )
+    if x.layout != torch.strided:
+        raise ShapeError(f"{name} is sparse ({x.layout}), expected a dense tensor; call {name}.to_dense() first")
+    if x.is_meta:
+        raise ShapeError(f"{name} is on the meta device and has no values; give a tensor that has")
 
 
 class GibbsianWarning(UserWarning):

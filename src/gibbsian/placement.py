@@ -3,12 +3,14 @@
 Nothing is cast and nothing is moved silently: whoever lets a tensor meet a model calls `check_placement` first.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from gibbsian.errors import PrecisionError
 
-__all__ = ["check_placement", "check_together", "placement"]
+__all__ = ["check_placement", "check_rows", "check_together", "placement"]
 
 
 def placement(model: nn.Module, default: torch.dtype = torch.float64) -> tuple[torch.dtype, torch.device]:
@@ -49,3 +51,19 @@ def check_placement(x: Tensor, model: nn.Module, name: str = "x", *, buffers: bo
     """
     for key, tensor in (*model.named_parameters(), *(model.named_buffers() if buffers else ())):
         check_together(x, tensor, name, f"the energy's {key}")
+
+
+def check_rows(model: Any, x: Tensor, name: str = "x") -> None:
+    """Raise unless x is a batch of the domain of a model, in its precision and on its device.
+
+    The one validator of rows: whatever takes data and a model calls it before the first step.
+
+    >>> import gibbsian as gb
+    >>> check_rows(gb.models.RBM(3, 2), torch.ones(4, 3).double(), "data")
+    Traceback (most recent call last):
+        ...
+    gibbsian.errors.PrecisionError: data is torch.float64 on cpu, but the energy's weight is torch.float32 on cpu; bring \
+them together: data.to('cpu', torch.float32) or energy.to('cpu', torch.float64)
+    """
+    model.domain.check(x, name)
+    check_placement(x, model, name)

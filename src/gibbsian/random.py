@@ -12,9 +12,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gibbsian.errors import RandomnessError
+from gibbsian.errors import RandomnessError, check_count
 
-__all__ = ["isolated", "normals", "normals_like", "quick_uniforms", "require_generator", "stream", "uniforms"]
+__all__ = [
+    "check_draws",
+    "isolated",
+    "normals",
+    "normals_like",
+    "quick_uniforms",
+    "require_generator",
+    "stream",
+    "uniforms",
+]
 
 _LANE = 16  # torch draws CPU normals in groups of 16: rows of a multiple of 16 do not depend on the cut
 
@@ -50,6 +59,12 @@ def require_generator(generator: torch.Generator | None, device: torch.device | 
             f"make it with torch.Generator({device.type!r})"
         )
     return generator
+
+
+def check_draws(n: int, generator: torch.Generator | None, device: torch.device | None = None) -> int:
+    """The number of draws that is asked for, a whole one from 1 on, once the generator fits too."""
+    require_generator(generator, device)
+    return check_count("sample", "n", n)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gibbsian.errors import ArgumentError, DataError
+from gibbsian.errors import ArgumentError, DataError, check_count, check_number, check_tensor
 
 __all__ = [
     "NoiseLadder", "cosine", "geometric", "largest_distance", "linear", "noise_ladder", "polynomial", "salakhutdinov",
@@ -20,36 +20,34 @@ __all__ = [
 ]  # fmt: skip
 
 
-def _count(n: int) -> int:
-    if n < 1 or int(n) != n:
-        raise ArgumentError(f"a schedule needs a whole number of values, one or more, got n={n}")
-    return int(n)
+def _check(schedule: str, n: int, *, low: float = -math.inf, **numbers: float) -> int:
+    """The number of values, a whole one, once the numbers that tell the form are finite and above `low`."""
+    for name, value in numbers.items():
+        check_number(schedule, name, value, low, open_low=True)
+    return check_count(schedule, "n", n)
 
 
 def linear(start: float, end: float, n: int) -> Tensor:
     """n evenly spaced values from start to end."""
-    return torch.linspace(start, end, _count(n))
+    return torch.linspace(start, end, _check("linear", n, start=start, end=end))
 
 
 def geometric(start: float, end: float, n: int) -> Tensor:
     """n values from start to end with a constant ratio (a noise ladder)."""
-    if start <= 0 or end <= 0:
-        raise ArgumentError(f"a geometric schedule needs positive ends, got {start} and {end}")
-    logs = torch.linspace(math.log(start), math.log(end), _count(n), dtype=torch.float64)
-    return logs.exp().to(torch.get_default_dtype())
+    n = _check("geometric", n, low=0.0, start=start, end=end)
+    return torch.linspace(math.log(start), math.log(end), n, dtype=torch.float64).exp().to(torch.get_default_dtype())
 
 
 def cosine(start: float, end: float, n: int) -> Tensor:
     """Half a cosine wave from start to end: flat at both ends."""
-    t = torch.linspace(0, 1, _count(n))
+    t = torch.linspace(0, 1, _check("cosine", n, start=start, end=end))
     return end + (start - end) * 0.5 * (1 + torch.cos(math.pi * t))
 
 
 def polynomial(start: float, end: float, n: int, power: float = 2.0) -> Tensor:
     """start + (end - start) t^power for t evenly spaced in [0, 1]."""
-    if power <= 0:
-        raise ArgumentError(f"power must be positive, got {power}")
-    return start + (end - start) * torch.linspace(0, 1, _count(n)) ** power
+    check_number("polynomial", "power", power, open_low=True)
+    return start + (end - start) * torch.linspace(0, 1, _check("polynomial", n, start=start, end=end)) ** power
 
 
 def sigmoid(n: int, delta: float = 4.0) -> Tensor:
@@ -57,10 +55,8 @@ def sigmoid(n: int, delta: float = 4.0) -> Tensor:
 
     βₖ ∝ σ(δ(2k/n - 1)), shifted and scaled to [0, 1].
     """
-    if delta <= 0:
-        raise ArgumentError(f"delta must be positive, got {delta}")
-    s = torch.sigmoid(torch.linspace(-delta, delta, _count(n)))
-    return (s - s[0]) / (s[-1] - s[0]) if n > 1 else torch.ones(1)
+    s = torch.sigmoid(torch.linspace(-delta, delta, _check("sigmoid", n, low=0.0, delta=delta)))
+    return (s - s[0]) / (s[-1] - s[0]) if len(s) > 1 else torch.ones(1)
 
 
 def salakhutdinov(n: int) -> Tensor:
@@ -68,7 +64,7 @@ def salakhutdinov(n: int) -> Tensor:
 
     500 of 14500 evenly in [0, 0.5], 4000 in [0.5, 0.9], 10000 in [0.9, 1].
     """
-    n = _count(n)
+    n = check_count("salakhutdinov", "n", n)
     t = torch.linspace(0, 1, n, dtype=torch.float64)
     a, b = 500 / 14500, 4500 / 14500
     betas = torch.where(
@@ -122,7 +118,8 @@ def noise_ladder(
     from scipy.optimize import brentq, minimize_scalar
     from scipy.stats import norm
 
-    flat = data.flatten(1)
+    check_tensor(data, "data", "(rows, *event)")
+    flat = data.flatten(1) if data.dim() > 1 else data[None]
     if len(flat) < 2 or not bool(torch.isfinite(flat).all()):
         raise DataError(f"a noise ladder needs at least two finite data, got shape {tuple(data.shape)}")
     d = flat.shape[1]
@@ -132,7 +129,7 @@ def noise_ladder(
         raise ArgumentError(f"a noise ladder descends from {high:g} to {low:g}; give first > last > 0")
     if not 0 < overlap < 1:
         raise ArgumentError(f"overlap={overlap}: a share between 0 and 1, such as 0.5")
-    steps = _count(steps_per_level)
+    steps = check_count("noise_ladder", "steps_per_level", steps_per_level)
     width = math.sqrt(2 * d)
 
     def excess(ratio: float) -> float:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gibbsian.errors import DataError, ShapeError, check_count
+from gibbsian.errors import DataError, ShapeError, hold_counts
 from gibbsian.random import require_generator
 
 
@@ -41,7 +41,7 @@ class WithLabeled:
             raise ShapeError(f"labels have shape {tuple(self.y.shape)}, expected ({len(self.x)},): one a row")
         if self.y.is_floating_point() or self.y.dtype == torch.bool:
             raise DataError(f"labels have dtype {self.y.dtype}, expected whole numbers; call y.long() first")
-        check_count(self, "rows", self.rows)
+        hold_counts(self, "rows")
 
     def __call__(self, batch: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         if not isinstance(batch, Tensor):

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from gibbsian.domains import Real
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError
-from gibbsian.random import normals_like
+from gibbsian.errors import ArgumentError, check_count
+from gibbsian.random import check_draws, normals_like
 
 
 def rejection_sample(
@@ -25,10 +25,8 @@ def rejection_sample(
     >>> bool((half_normal > 0).all())
     True
     """
-    if n < 1:
-        raise ArgumentError(f"{n} draws were asked for; ask for at least one")
+    missing = check_count("sample", "n", n)
     kept: list[Tensor] = []
-    missing = n
     while missing > 0:
         x = propose(2 * missing + 16)
         u = torch.rand(len(x), generator=generator, dtype=x.dtype, device=x.device)
@@ -70,6 +68,7 @@ class _Bent(_Analytic):
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """n exact draws `(n, d)`: the first entry, then the others given it."""
+        n = check_draws(n, generator, self.scale.device)
         z = normals_like(self.scale, n, self.domain.numel, generator=generator)
         z[:, 0] *= self.scale
         return z

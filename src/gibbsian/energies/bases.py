@@ -9,7 +9,7 @@ from gibbsian.domains import Binary, Box, Categorical, Discrete, Domain, NonNega
 from gibbsian.energies.gaussian import Gaussian
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, DomainError
-from gibbsian.random import normals_like, require_generator
+from gibbsian.random import check_draws, normals_like
 
 
 class IndependentGaussian(Energy):
@@ -36,6 +36,7 @@ class IndependentGaussian(Energy):
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """μ + σz."""
+        n = check_draws(n, generator, self.mean.device)
         return self.mean + self.std * normals_like(self.mean, n, *self.mean.shape, generator=generator)
 
     def masses(self) -> Tensor:
@@ -90,7 +91,7 @@ class Exponential(Energy):
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """μ times unit exponentials."""
-        require_generator(generator, self.mean.device)
+        n = check_draws(n, generator, self.mean.device)
         return self.mean * self.mean.new_empty(n, *self.mean.shape).exponential_(generator=generator)
 
     def masses(self) -> Tensor:
@@ -119,7 +120,7 @@ class Factorized(Energy):
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """Exact draws, unit by unit."""
-        require_generator(generator, self.bias.device)
+        n = check_draws(n, generator, self.bias.device)
         if isinstance(self.domain, Categorical):
             p = torch.softmax(self.bias, -1).reshape(-1, self.domain.classes)
             labels = torch.multinomial(p, n, replacement=True, generator=generator).T

@@ -16,7 +16,7 @@ from gibbsian.capabilities import Sampleable, require
 from gibbsian.domains import Binary, Box, Categorical, Discrete, Domain, NonNegative, Real
 from gibbsian.energy import Energy, FunctionEnergy, log_z_of, mixture
 from gibbsian.errors import ArgumentError, DomainError, ShapeError
-from gibbsian.random import isolated, require_generator, stream
+from gibbsian.random import check_draws, isolated, require_generator, stream
 
 
 def as_energy(source: Callable[[Tensor], Tensor] | Distribution, domain: Domain | None = None) -> Energy:
@@ -102,7 +102,7 @@ class DistributionEnergy(Energy):
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """n exact draws `(n, *event)`; the global random state that distributions draw from stays as it is."""
-        require_generator(generator, self.anchor.device)
+        n = check_draws(n, generator, self.anchor.device)
         law = self.distribution
         with isolated(generator), torch.no_grad():
             x = law.sample(torch.Size((n,)))

@@ -13,7 +13,7 @@ from gibbsian.capabilities import Filters
 from gibbsian.domains import Domain, Real
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, check_number
-from gibbsian.random import normals, normals_like, require_generator, stream
+from gibbsian.random import check_draws, normals, normals_like, require_generator, stream
 
 
 class StudentExperts(Energy):
@@ -232,6 +232,7 @@ class ProductOfExperts(StudentExperts):
         """n exact draws for a square W: independent Student-t responses, unmixed."""
         self._require_square("an exact draw")
         with torch.no_grad():
+            n = check_draws(n, generator, self.weight.device)
             normal = normals_like(self.weight, n, len(self.weight), generator=generator)
             scale = torch._standard_gamma((self.alpha - 0.5).expand(n, -1).contiguous(), generator)
             return torch.linalg.solve(self.weight, (normal / scale.sqrt()).T).T

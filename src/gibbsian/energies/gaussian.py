@@ -8,7 +8,7 @@ from torch import Tensor
 from gibbsian.domains import Real
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, ShapeError
-from gibbsian.random import normals_like, require_generator
+from gibbsian.random import check_draws, normals_like
 
 
 def _precision_factor(covariance: Tensor) -> Tensor:
@@ -97,6 +97,7 @@ class Gaussian(Energy):
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """n exact draws `(n, d)`."""
         with torch.no_grad():
+            n = check_draws(n, generator, self.mean.device)
             return self.push(normals_like(self.mean, n, len(self.mean), generator=generator))
 
     def masses(self) -> Tensor:
@@ -171,6 +172,7 @@ class StudentT(Energy):
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """n exact draws `(n, d)`: a Gaussian divided by the root of an independent χ²_ν/ν."""
         z = self.gaussian.sample(n, generator=generator)
+        n = len(z)
         with torch.no_grad():
             chi2 = 2 * torch._standard_gamma((self.df / 2).expand(n), generator=generator)
             return self.gaussian.mean + (z - self.gaussian.mean) * (self.df / chi2).sqrt()[:, None]
@@ -272,7 +274,7 @@ class GaussianMixture(Energy):
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """n exact draws `(n, d)`: a component, then a Gaussian."""
-        require_generator(generator, self.means.device)
+        n = check_draws(n, generator, self.means.device)
         with torch.no_grad():
             which = torch.multinomial(self.weights, n, replacement=True, generator=generator)
             z = normals_like(self.means, n, self.means.shape[1], generator=generator)
@@ -314,6 +316,7 @@ class Bimodal(Energy):
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """n exact draws `(n, 1)`."""
+        n = check_draws(n, generator, self.anchor.device)
         z = normals_like(self.anchor, n, 1, generator=generator)
         u = torch.rand(n, 1, generator=generator, dtype=z.dtype, device=z.device)
         return torch.where(u < 0.6, z - 2, 2 * z + 4)

@@ -6,7 +6,7 @@ from torch import Tensor
 from gibbsian.domains import Categorical, Discrete
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, DomainError, ShapeError
-from gibbsian.random import require_generator
+from gibbsian.random import check_draws
 
 
 def _units_of(table: Tensor) -> Categorical:
@@ -98,7 +98,7 @@ class Grid(Energy):
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """n exact draws `(n, *event)`."""
-        require_generator(generator, self.table.device)
+        n = check_draws(n, generator, self.table.device)
         with torch.no_grad():
             index = torch.multinomial(self.probabilities, n, replacement=True, generator=generator)
             states = self.domain.states(dtype=self.table.dtype, device=self.table.device)  # type: ignore[attr-defined]

@@ -13,7 +13,7 @@ from gibbsian.domains import Real
 from gibbsian.energies.analytic import rejection_sample
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, DataError, ShapeError, check_count
-from gibbsian.random import require_generator
+from gibbsian.random import check_draws
 
 _CORNER = 0.1  # the rounding of the Laplace density at 0
 
@@ -142,7 +142,7 @@ class ICA(Energy):
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """n exact draws `(n, dim)`: independent sources, mixed."""
-        require_generator(generator, self.weight.device)
+        n = check_draws(n, generator, self.weight.device)
         with torch.no_grad():
             s = torch.stack([SOURCES[name].draw(n, self.weight, generator) for name in self.sources], 1)
             return self.mean + torch.linalg.solve(self.weight, s.T).T

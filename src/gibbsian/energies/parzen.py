@@ -8,7 +8,7 @@ from torch import Tensor
 from gibbsian.domains import Real
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, ShapeError
-from gibbsian.random import normals_like, require_generator
+from gibbsian.random import check_draws, normals_like
 
 _BLOCK = 1 << 18  # numbers of a block of distances: they stay in the cache
 _ROWS = 1500  # rows that choose a bandwidth
@@ -109,7 +109,7 @@ class Parzen(_Windows):
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """n exact draws `(n, d)`: a point, then its window."""
-        require_generator(generator, self.points.device)
+        n = check_draws(n, generator, self.points.device)
         rows = torch.randint(len(self.points), (n,), generator=generator, device=self.points.device)
         z = normals_like(self.points, n, self.points.shape[1], generator=generator)
         return self.points[rows] + self.bandwidth * z
@@ -168,7 +168,7 @@ class MarginalParzen(_Windows):
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """n exact draws `(n, d)`: for every column a point and its window."""
-        require_generator(generator, self.points.device)
+        n = check_draws(n, generator, self.points.device)
         shape = n, self.points.shape[1]
         rows = torch.randint(len(self.points), shape, generator=generator, device=self.points.device)
         z = normals_like(self.points, *shape, generator=generator)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gibbsian.capabilities import NoiseLevels
 from gibbsian.domains import Domain, Real
-from gibbsian.errors import ArgumentError, CapabilityError, DomainError
+from gibbsian.errors import CapabilityError, DomainError, hold_counts
 from gibbsian.kernels.base import Info, event_view, masked, positive, schedule_values
 from gibbsian.kernels.langevin import Bare, Positions, normal_inputs
 
@@ -66,10 +66,7 @@ class AnnealedLangevin(Bare):
     adjusted: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if int(self.steps_per_level) != self.steps_per_level or self.steps_per_level < 1:
-            raise ArgumentError(
-                f"AnnealedLangevin(steps_per_level={self.steps_per_level}): expected a whole number from 1 on"
-            )
+        hold_counts(self, "steps_per_level")
         positive("step_size", self.step_size, "AnnealedLangevin")
 
     def check(self, energy: Any) -> None:

@@ -85,11 +85,18 @@ class MoveInputs(NamedTuple):
 
 def positive(name: str, value: Any, kernel: str, *, zero: bool = False) -> None:
     """Refuse a hyper-parameter (number, tensor or schedule) that is not positive and finite."""
-    t = torch.as_tensor(value)
-    good = bool(((t >= 0) if zero else (t > 0)).all()) and bool(torch.isfinite(t).all()) if t.numel() else False
+    try:
+        t = torch.as_tensor(value)
+        good = (
+            t.numel() > 0
+            and t.dtype != torch.bool
+            and bool(((t >= 0) if zero else (t > 0)).all() & torch.isfinite(t).all())
+        )
+    except (TypeError, ValueError, RuntimeError):  # words, None, complex numbers, tensors without values
+        good = False
     if not good:
         bound = "zero or more" if zero else "positive"
-        raise ArgumentError(f"{kernel}({name}={value}): {name} must be {bound} and finite; try a value such as 0.1")
+        raise ArgumentError(f"{kernel}({name}={value!r}): {name} must be {bound} and finite; try a value such as 0.1")
 
 
 def event_view(value: Tensor, x: Tensor) -> Tensor:

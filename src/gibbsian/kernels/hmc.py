@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gibbsian.domains import Bounded
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, DomainError
+from gibbsian.errors import DomainError, check_number, hold_counts
 from gibbsian.kernels.base import (
     ChainState,
     Kernel,
@@ -95,13 +95,8 @@ class HMC(Massive):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        name = type(self).__name__
-        if int(self.leapfrog_steps) != self.leapfrog_steps or self.leapfrog_steps < 1:
-            raise ArgumentError(
-                f"{name}(leapfrog_steps={self.leapfrog_steps}): leapfrog_steps must be a whole number from 1 on"
-            )
-        if not 0 <= self.jitter < 1:
-            raise ArgumentError(f"{name}(jitter={self.jitter}): jitter must lie in [0, 1)")
+        hold_counts(self, "leapfrog_steps")
+        check_number(self, "jitter", self.jitter, 0.0, 1.0, open_high=True)
 
     @property
     def unroll(self) -> int:  # type: ignore[override]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gibbsian.domains import Bounded
-from gibbsian.errors import ArgumentError, check_choice, check_count
+from gibbsian.errors import ArgumentError, check_choice, hold_counts
 from gibbsian.kernels.base import Info, Kernel, MoveInputs, event_view, masked, positive, schedule_values
 from gibbsian.kernels.integrators import bounce, reflect, stop
 from gibbsian.random import normals
@@ -129,7 +129,7 @@ class ShortRunLangevin(Bare):
                 raise ArgumentError(
                     "ShortRunLangevin(last=...) falls from a number, but step_size is a schedule already"
                 )
-        check_count(self, "cycle", self.cycle, 2)
+        hold_counts(self, "cycle", least=2)
 
     @property
     def temperature(self) -> float:

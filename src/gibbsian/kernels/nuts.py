@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError
+from gibbsian.errors import check_count
 from gibbsian.kernels.base import ChainState, event_view, masked, schedule_values
 from gibbsian.kernels.hmc import DIVERGENCE, Massive
 from gibbsian.kernels.integrators import Metric, Point, leapfrog
@@ -228,11 +228,7 @@ class NUTS(Massive):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if int(self.max_depth) != self.max_depth or not 1 <= self.max_depth <= 20:
-            raise ArgumentError(
-                f"NUTS(max_depth={self.max_depth}): max_depth must be a whole number from 1 to 20; "
-                "a trajectory has up to 2^max_depth leapfrog steps"
-            )
+        object.__setattr__(self, "max_depth", check_count(self, "max_depth", self.max_depth, 1, 20))
 
     def draw(self, energy: Any, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> NutsInputs:
         z = normal_inputs(x, steps, generator)

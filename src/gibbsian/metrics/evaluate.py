@@ -25,6 +25,7 @@ from gibbsian.partition.exact import exact
 from gibbsian.partition.likelihood import LogLikelihood, log_likelihood
 from gibbsian.partition.probability_flow import flow_log_likelihood
 from gibbsian.partition.quadrature import quadrature
+from gibbsian.placement import check_rows
 from gibbsian.random import stream
 
 LIKELIHOODS = ("auto", "exact", "quadrature", "ais", "none")
@@ -104,7 +105,7 @@ def _rows_and_labels(model: Any, data: Tensor | Sequence[Tensor]) -> tuple[Tenso
     if not isinstance(model, Energy | ScoreField):
         raise CapabilityError(f"{type(model).__name__} is neither an energy nor a score field; see gibbsian.as_energy")
     x, y = (data, None) if isinstance(data, Tensor) else data
-    model.domain.check(x, "data")
+    check_rows(model, x, "data")
     if y is not None and y.shape != x.shape[:1]:
         raise ShapeError(f"labels have shape {tuple(y.shape)}, expected ({len(x)},): one whole number a row")
     return x, y

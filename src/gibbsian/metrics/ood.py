@@ -14,6 +14,7 @@ from torch import Tensor
 from gibbsian.capabilities import Classifier, NoiseLevels
 from gibbsian.energy import Energy, ScoreField
 from gibbsian.errors import ArgumentError, CapabilityError, DataError, ShapeError
+from gibbsian.placement import check_rows
 
 
 class RocCurve(NamedTuple):
@@ -207,7 +208,7 @@ def ood_scores(
     (tensor([ 0.0000, 12.5000]), tensor([0., 5.]), tensor([0.0000, 9.3750]))
     """
     _check(model, method, background, batch_size)
-    model.domain.check(x)
+    check_rows(model, x)
     score: Callable[[Any, Tensor], Tensor] = {"score_norm": _score_norm, "confidence": _confidence}.get(method, _energy)
     rows = [score(model, part) for part in x.split(batch_size)]
     if background is not None:

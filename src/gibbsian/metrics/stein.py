@@ -11,6 +11,7 @@ from gibbsian.domains import Real
 from gibbsian.energy import Energy, ScoreField
 from gibbsian.errors import ArgumentError, DataError, DomainError, ShapeError
 from gibbsian.metrics.two_sample import as_rows, median_distance, squared_distances, tiles
+from gibbsian.placement import check_rows
 
 
 def _imq(q: Tensor, c: float, beta: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -37,7 +38,7 @@ def _scores(x: Tensor, model: Any) -> Tensor:
                 f"kernel_stein_discrepancy needs a density on all of R^d, this one lives on {model.domain}; "
                 "map a bounded law with gibbsian.unconstrained, compare discrete ones with mmd"
             )
-        model.domain.check(x)
+        check_rows(model, x)
         score = model.score(x)
     elif isinstance(model, Tensor):
         score = model

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gibbsian.capabilities import ContrastiveModel
-from gibbsian.errors import ArgumentError, check_count, check_number
+from gibbsian.errors import ArgumentError, check_number, hold_counts
 from gibbsian.kernels.base import Kernel
 from gibbsian.kernels.gibbs import Gibbs
 from gibbsian.kernels.tempering import ParallelTempering
@@ -41,7 +41,7 @@ class SampledObjective(SteppedObjective):
     def __post_init__(self) -> None:
         if self.kernel is not None or not self.kernel_optional:
             check_kernel(self, self.kernel)
-        check_count(self, "steps", self.steps)
+        hold_counts(self, "steps")
         check_number(self, "penalty", self.penalty)
 
     def kernels(self) -> tuple[Kernel, ...]:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gibbsian.capabilities import Classifier, CountedClasses, DroppableModel, LabeledModel, require
 from gibbsian.domains import Discrete
-from gibbsian.errors import ArgumentError, CapabilityError, DataError, check_count, check_number
+from gibbsian.errors import ArgumentError, CapabilityError, DataError, check_number, hold_counts
 from gibbsian.objectives.base import Batch, Loss, Objective, finish, labels, observed
 from gibbsian.objectives.chains import more_steps
 from gibbsian.random import require_generator
@@ -169,7 +169,7 @@ class ClassificationLikelihood(Objective):
             check_number(self, name, getattr(self, name))
         if not self.generative + self.discriminative + self.unsupervised > 0:
             raise ArgumentError("ClassificationLikelihood: at least one of its three weights must be positive")
-        check_count(self, "steps", self.steps)
+        hold_counts(self, "steps")
 
     def gentler(self, steps_factor: float, penalty: float) -> Self:
         return replace(self, steps=more_steps(self.steps, steps_factor))

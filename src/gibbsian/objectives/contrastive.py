@@ -13,7 +13,7 @@ from torch import Tensor
 from gibbsian.capabilities import Sampleable
 from gibbsian.domains import Discrete
 from gibbsian.energy import ScoreField
-from gibbsian.errors import ArgumentError, CapabilityError, ShapeError, check_count
+from gibbsian.errors import ArgumentError, CapabilityError, ShapeError, hold_counts
 from gibbsian.kernels.base import Kernel
 from gibbsian.objectives.base import Batch, Loss, Objective, Step, finish, need_third_order, observed, observed_with
 from gibbsian.objectives.chains import SampledObjective, chain_metrics, energy_gap, plain_gibbs, walk
@@ -75,7 +75,7 @@ class MonteCarloLikelihood(SampledObjective):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.chains is not None:
-            check_count(self, "chains", self.chains)
+            hold_counts(self, "chains")
 
     def loss(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator, step: Step) -> Loss:
         x = observed_with(batch, generator)
@@ -146,8 +146,8 @@ class ContrastiveDivergence(SampledObjective):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_count(self, "entropy_steps", self.entropy_steps)
-        check_count(self, "neighbor", self.neighbor)
+        hold_counts(self, "entropy_steps")
+        hold_counts(self, "neighbor")
         if self.entropy and self.kernel.needs_energy:
             raise CapabilityError(
                 f"ContrastiveDivergence(entropy=True) differentiates through the moves of the kernel, which "

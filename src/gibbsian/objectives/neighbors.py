@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gibbsian.domains import Binary, Categorical, Discrete, Domain, Spin
-from gibbsian.errors import ArgumentError, DomainError, check_count
+from gibbsian.errors import ArgumentError, DomainError, hold_counts
 from gibbsian.objectives.base import Batch, Loss, Objective, accumulated, finish, observed
 from gibbsian.random import require_generator
 
@@ -54,7 +54,7 @@ class NeighborObjective(Objective):
     def __post_init__(self) -> None:
         for name in ("sites", "chunk"):
             if getattr(self, name) is not None:
-                check_count(self, name, getattr(self, name))
+                hold_counts(self, name)
 
     @abstractmethod
     def term(self, gaps: Tensor) -> Tensor:

@@ -13,9 +13,10 @@ from torch.nn.functional import softplus
 from gibbsian.capabilities import Sampleable
 from gibbsian.domains import Categorical, Discrete, Domain, Real
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, DomainError, check_choice, check_count
+from gibbsian.errors import ArgumentError, DomainError, check_choice, hold_counts
 from gibbsian.objectives.base import Batch, Loss, Objective, check_finite, finish, observed, observed_with
 from gibbsian.objectives.noise import NAMED, FittedNoise, FlowNoise, given_noise
+from gibbsian.placement import check_rows
 
 
 class ContrastWithNoise(Objective):
@@ -90,7 +91,7 @@ class NoiseContrastive(ContrastWithNoise):
     ratio: int = 1
 
     def __post_init__(self) -> None:
-        check_count(self, "ratio", self.ratio)
+        hold_counts(self, "ratio")
         if isinstance(self.noise, str):
             check_choice(self, "noise", self.noise, tuple(NAMED))
         elif not isinstance(self.noise, FittedNoise | Sampleable):
@@ -258,7 +259,7 @@ class RankingContrastive(ContrastWithNoise):
     kind: str = "ranking"
 
     def __post_init__(self) -> None:
-        check_count(self, "candidates", self.candidates)
+        hold_counts(self, "candidates")
         check_choice(self, "kind", self.kind, ("ranking", "pairs"))
         if isinstance(self.noise, str):
             check_choice(self, "noise", self.noise, tuple(NAMED))
@@ -370,7 +371,7 @@ class EnergyMargin(Objective):
     def init(self, energy: Any, batch: Batch, generator: torch.Generator) -> MarginState:
         self.check(energy, batch)
         if isinstance(self.outliers, Tensor):
-            energy.domain.check(self.outliers, "outliers")
+            check_rows(energy, self.outliers, "outliers")
         if isinstance(self.outliers, FittedNoise):
             return MarginState(self.outliers.fit(energy.domain, observed(batch), generator))
         return MarginState(None)

@@ -11,7 +11,7 @@ from torch.nn.utils import parameters_to_vector
 
 from gibbsian.capabilities import Family
 from gibbsian.derivatives.known import gradients_of, trainable, with_gradients
-from gibbsian.errors import ArgumentError, CapabilityError, DataError, check_count, check_number
+from gibbsian.errors import ArgumentError, CapabilityError, DataError, check_number, hold_counts
 from gibbsian.kernels.base import Kernel, where_chain
 from gibbsian.kernels.tempering import ParallelTempering
 from gibbsian.objectives.base import Batch, Loss, Step, classes_of, finish, labels, observed, observed_with
@@ -115,9 +115,9 @@ class PersistentContrastiveDivergence(SampledObjective):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_count(self, "chains", self.chains)
+        hold_counts(self, "chains")
         if self.buffer is not None:
-            check_count(self, "buffer", self.buffer)
+            hold_counts(self, "buffer")
             if self.classes is None and self.buffer < self.chains:
                 raise ArgumentError(
                     f"PersistentContrastiveDivergence(buffer={self.buffer}, chains={self.chains}): slots "
@@ -126,7 +126,7 @@ class PersistentContrastiveDivergence(SampledObjective):
         check_number(self, "reinit", self.reinit, 0.0, 1.0)
         check_start_option(self, self.start)
         if self.classes is not None:
-            check_count(self, "classes", self.classes, 2)
+            hold_counts(self, "classes", least=2)
             if self.buffer is None or self.buffer % self.classes:
                 raise ArgumentError(
                     f"PersistentContrastiveDivergence(classes={self.classes}, buffer={self.buffer}): "

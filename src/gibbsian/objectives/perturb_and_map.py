@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gibbsian.capabilities import PairwiseModel
 from gibbsian.domains import Binary, Categorical, Discrete, Spin
-from gibbsian.errors import CapabilityError, check_choice, check_count
+from gibbsian.errors import CapabilityError, check_choice, hold_counts
 from gibbsian.objectives.base import Batch, Loss, Objective, finish, observed
 from gibbsian.objectives.neighbors import unit_count
 from gibbsian.partition.perturb import attractive_flips, gumbels, max_flow
@@ -46,7 +46,7 @@ class PerturbAndMAP(Objective):
     solver: str = "auto"
 
     def __post_init__(self) -> None:
-        check_count(self, "samples", self.samples)
+        hold_counts(self, "samples")
         check_choice(self, "solver", self.solver, ("auto", "enumerate", "max_flow"))
 
     def check(self, energy: Any, batch: Batch) -> None:

@@ -16,7 +16,7 @@ from gibbsian.capabilities import NoiseLevels
 from gibbsian.derivatives import score_jacobian as slopes
 from gibbsian.domains import Bounded, Domain, NonNegative, Real
 from gibbsian.energy import Energy, ScoreField
-from gibbsian.errors import ArgumentError, CapabilityError, ShapeError, check_choice, check_count, check_number
+from gibbsian.errors import ArgumentError, CapabilityError, ShapeError, check_choice, check_number, hold_counts
 from gibbsian.objectives.base import Batch, Loss, Objective, accumulated, finish, need_domain, observed, observed_with
 
 
@@ -86,9 +86,9 @@ class TracedObjective(ScoreMatching):
 
     def __post_init__(self) -> None:
         check_choice(self, "trace", self.trace, ("exact", "hutchinson"))
-        check_count(self, "probes", self.probes)
+        hold_counts(self, "probes")
         if self.chunk is not None:
-            check_count(self, "chunk", self.chunk)
+            hold_counts(self, "chunk")
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class SlicedScoreMatching(ScoreMatching):
     variance_reduced: bool = True
 
     def __post_init__(self) -> None:
-        check_count(self, "projections", self.projections)
+        hold_counts(self, "projections")
         check_choice(self, "kind", self.kind, slopes.DIRECTION_KINDS)
 
     def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:

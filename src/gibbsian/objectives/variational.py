@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gibbsian.capabilities import LatentModel, VariationalModel, WakeSleepModel, require
 from gibbsian.derivatives.known import with_gradients
-from gibbsian.errors import ArgumentError, CapabilityError, DataError, check_choice, check_count, check_number
+from gibbsian.errors import ArgumentError, CapabilityError, DataError, check_choice, check_number, hold_counts
 from gibbsian.kernels.base import Kernel
 from gibbsian.objectives.base import Batch, Loss, Step, SteppedObjective, finish, labels, observed, observed_with
 from gibbsian.objectives.chains import chain_metrics, check_kernel, more_steps, walk
@@ -69,7 +69,7 @@ class VariationalLikelihood(SteppedObjective):
 
     def __post_init__(self) -> None:
         for name in ("iterations", "steps", "chains"):
-            check_count(self, name, getattr(self, name))
+            hold_counts(self, name)
         check_choice(self, "start", self.start, ("reference", "data"))
         if self.centering is not None:
             check_number(self, "centering", self.centering, 0.0, 1.0, open_low=True)
@@ -148,7 +148,7 @@ class UpDown(SteppedObjective):
     steps: int = 3
 
     def __post_init__(self) -> None:
-        check_count(self, "steps", self.steps)
+        hold_counts(self, "steps")
 
     def gentler(self, steps_factor: float, penalty: float) -> Self:
         return replace(self, steps=more_steps(self.steps, steps_factor))
@@ -206,8 +206,8 @@ class LatentLikelihood(SteppedObjective):
     def __post_init__(self) -> None:
         check_kernel(self, self.prior)
         check_kernel(self, self.posterior)
-        check_count(self, "prior_steps", self.prior_steps)
-        check_count(self, "posterior_steps", self.posterior_steps)
+        hold_counts(self, "prior_steps")
+        hold_counts(self, "posterior_steps")
 
     def check(self, energy: Any, batch: Batch) -> None:
         model = require(energy, LatentModel, "LatentLikelihood", "use energies.LatentEnergy, a prior with a decoder")

@@ -11,6 +11,7 @@ from gibbsian.errors import ArgumentError, CapabilityError
 from gibbsian.partition.base import refuse_nan, require_energy
 from gibbsian.partition.exact import LogZEach, require_inputs
 from gibbsian.partition.runner import ladder_of, run_path
+from gibbsian.placement import check_rows
 from gibbsian.progress import progress_bar
 from gibbsian.random import require_generator
 
@@ -54,7 +55,7 @@ def clamped_ais(
     """
     path_of = require(machine, ClampedModel, "clamped_ais", "use -energy(v), which is exact").hidden_path
     generator = require_generator(generator, v.device)
-    require_energy(machine).domain.check(v, "v")
+    check_rows(require_energy(machine), v, "v")
     if chains < 2:
         raise ArgumentError(f"chains={chains}: at least two runs for every row are needed for an error bar")
     path = path_of(v.repeat_interleave(chains, 0))

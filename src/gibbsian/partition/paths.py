@@ -21,7 +21,7 @@ from gibbsian.errors import ArgumentError, CapabilityError, DomainError, Estimat
 from gibbsian.kernels import HMC, Gibbs, Kernel, SiteGibbs
 from gibbsian.kernels.base import MoveInputs
 from gibbsian.partition.base import require_energy
-from gibbsian.placement import placement
+from gibbsian.placement import check_rows, placement
 from gibbsian.trees import like_tuple
 
 
@@ -168,7 +168,7 @@ def path_of(
     if data is not None and base is not None:
         raise ArgumentError("give data, to which a base is fitted, or base, not both")
     if data is not None:
-        energy.domain.check(data, "data")
+        check_rows(energy, data, "data")
     elif base is None and not isinstance(energy.domain, Bounded):
         warnings.warn(
             "no data and no base: annealing starts from a law that knows nothing of the model, and the estimate "

@@ -25,6 +25,7 @@ from gibbsian.energies.gaussian import Gaussian
 from gibbsian.energy import Energy, log_z_of
 from gibbsian.errors import ArgumentError, DataError, EstimateWarning
 from gibbsian.partition.likelihood import LogLikelihood, likelihood_of
+from gibbsian.placement import check_rows
 from gibbsian.random import require_generator
 
 _EXACT = 64  # dimensions up to which the divergence is taken exactly unless something else is asked for
@@ -96,7 +97,7 @@ def flow_log_likelihood(
     """
     advice = "use models.NoiseConditionalScore or NoiseConditionalEnergy, or gibbsian.log_likelihood for an energy"
     require(family, NoiseLevels, "a probability flow over noise levels", advice)
-    family.domain.check(x, "x")
+    check_rows(family, x)
     kind = _divergence(divergence, x[0].numel())
     drawn = require_generator(generator, x.device) if kind == "hutchinson" else None
     if not all(number > 0 for number in (probes, steps, tolerance, batch_size)) or max_steps < 2 * steps:

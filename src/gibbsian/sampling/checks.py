@@ -9,9 +9,17 @@ import torch
 from torch import Tensor, nn
 
 from gibbsian.domains import Categorical, Domain
-from gibbsian.errors import ArgumentError, DivergenceError, DivergenceWarning, DomainError, GibbsianError, ShapeError
+from gibbsian.errors import (
+    ArgumentError,
+    DivergenceError,
+    DivergenceWarning,
+    DomainError,
+    GibbsianError,
+    ShapeError,
+    check_count,
+)
 from gibbsian.kernels.base import ChainState, Kernel
-from gibbsian.placement import check_placement, check_together
+from gibbsian.placement import check_placement, check_rows, check_together
 from gibbsian.sampling.trace import Trace
 
 
@@ -26,8 +34,7 @@ def check_kernel(kernel: Any, energy: Any) -> None:
 
 def check_start(energy: Any, x: Tensor, name: str = "x0") -> None:
     """Refuse starting points of the wrong shape, precision, device or domain."""
-    energy.domain.check(x, name)
-    check_placement(x, energy, name)
+    check_rows(energy, x, name)
 
 
 def clamp_mask(clamp: Tensor | None, x: Tensor, domain: Domain) -> Tensor | None:
@@ -49,19 +56,14 @@ def clamp_mask(clamp: Tensor | None, x: Tensor, domain: Domain) -> Tensor | None
     return clamp.to(x.device, copy=True)
 
 
-def check_counts(steps: int | None, burn_in: int, thin: int) -> int:
-    """The number of steps, once it is known to be one that burn-in and thinning fit."""
+def check_counts(steps: int | None, burn_in: int, thin: int) -> tuple[int, int, int]:
+    """Steps, burn-in and thinning as whole numbers, once they are known to fit."""
     if steps is None:
         raise ArgumentError("say how many steps to run: sample(..., steps=1000)")
-    if steps < 1 or int(steps) != steps:
-        raise ArgumentError(f"steps={steps}: the number of steps must be a whole number from 1 on")
-    if int(burn_in) != burn_in:
-        raise ArgumentError(f"burn_in={burn_in}: the number of steps that are not kept must be a whole number")
-    if not 0 <= burn_in < steps:
+    steps, burn_in = check_count("sample", "steps", steps), check_count("sample", "burn_in", burn_in, 0)
+    if burn_in >= steps:
         raise ArgumentError(f"burn_in={burn_in} of steps={steps}: steps counts the burn-in, so burn_in must be smaller")
-    if thin < 1 or int(thin) != thin:
-        raise ArgumentError(f"thin={thin}: keep every thin-th draw, a whole number from 1 on")
-    return steps
+    return steps, burn_in, check_count("sample", "thin", thin)
 
 
 def check_energies(kernel: Kernel, state: Any, x: Tensor) -> None:

@@ -59,7 +59,8 @@ def sample(
     >>> more = gb.sample(target, gb.kernels.MALA(step_size=0.9), trace, steps=10, generator=g)
     """
     checks.check_kernel(kernel, energy)
-    steps = checks.check_counts(kernel.total_steps(energy) if steps is None else steps, burn_in, thin)
+    total = kernel.total_steps(energy) if steps is None else steps
+    steps, burn_in, thin = checks.check_counts(total, burn_in, thin)
     with torch.no_grad(), checks.explained(energy, x0.last if isinstance(x0, Trace) else x0):
         target = kernel.target(energy)
         kernel, state, x, clamp, done = _start(energy, target, kernel, x0, clamp)

@@ -12,7 +12,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gibbsian.errors import AdaptationWarning, ArgumentError, CapabilityError, DivergenceError
+from gibbsian.errors import (
+    AdaptationWarning,
+    ArgumentError,
+    CapabilityError,
+    DivergenceError,
+    check_count,
+    check_number,
+)
 from gibbsian.kernels.base import Kernel
 from gibbsian.progress import progress_bar
 from gibbsian.random import require_generator
@@ -152,8 +159,7 @@ def warm_up(
     """
     check_kernel(kernel, energy)
     _check_tuned(kernel)
-    if steps < 1 or int(steps) != steps:
-        raise ArgumentError(f"steps={steps}: the length of the warm-up must be a whole number from 1 on")
+    steps = check_count("warm_up", "steps", steps)
     mass = _which_mass(kernel, mass)
     check_start(energy, x0)
     generator = require_generator(generator, x0.device)
@@ -229,8 +235,7 @@ def _target(kernel: Kernel, clamp: Tensor | None, x: Tensor, asked: float | None
     target = kernel.best_acceptance(moving) if asked is None else asked
     if target is None:
         raise ArgumentError(f"say which acceptance {type(kernel).__name__} should reach, such as target_acceptance=0.6")
-    if not 0 < target < 1:
-        raise ArgumentError(f"target_acceptance={target}: expected a probability between 0 and 1, such as 0.8")
+    check_number("warm_up", "target_acceptance", target, 0.0, 1.0, open_low=True, open_high=True)
     return target
 
 

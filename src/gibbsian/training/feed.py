@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, TensorDataset, default_collate
 
-from gibbsian.errors import ArgumentError, DataError, DomainError, PrecisionError, ShapeError
+from gibbsian.errors import ArgumentError, DataError, DomainError, PrecisionError, ShapeError, check_tensor
 from gibbsian.random import isolated, stream
 from gibbsian.trees import is_named
 
@@ -379,6 +379,9 @@ def make_feed(
 
 def _indexed(parts: tuple[Any, ...], batch_size: int, common: tuple[Any, ...]) -> Feed:
     device, transform = common[1], common[3]
+    for part in parts:
+        if isinstance(part, Tensor):
+            check_tensor(part, "data", "(rows, ...)")
     lengths = [len(part) if part.ndim else 0 for part in parts]
     if len(set(lengths)) != 1:
         raise DataError(f"the parts of the data have {' and '.join(map(str, lengths))} rows; they must have as many")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from gibbsian.errors import ArgumentError, check_count, check_number
+from gibbsian.errors import ArgumentError, check_number, hold_counts
 from gibbsian.objectives.base import Objective
 
 _MEASURED = ("loss", "gradient_norm", "energy_data", "energy_samples", "gap")
@@ -60,7 +60,7 @@ class Guard:
 
     def __post_init__(self) -> None:
         for name in ("every", "snapshot_every", "snapshots", "tries", "patience"):
-            check_count(self, name, getattr(self, name))
+            hold_counts(self, name)
         if not self.explosion > 1:
             raise ArgumentError(f"Guard(explosion={self.explosion}): must be above 1, such as 1000")
         if not (0 < self.min_lr_factor <= self.lr_factor <= 1 <= self.steps_factor <= self.max_steps_factor):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gibbsian.derivatives.known import trainable
-from gibbsian.errors import ArgumentError, TrainingWarning
+from gibbsian.errors import ArgumentError, TrainingWarning, check_count
 from gibbsian.objectives.base import Loss, Objective, observed, state_modules
 from gibbsian.placement import check_placement
 from gibbsian.random import stream
@@ -155,8 +155,7 @@ def _device_of(energy: nn.Module, data: Any) -> torch.device:
 
 
 def _steps_in(epochs: int, feed: Feed) -> int:
-    if isinstance(epochs, bool) or not isinstance(epochs, int) or epochs < 1:
-        raise ArgumentError(f"epochs={epochs!r}: must be a whole number from 1 on")
+    epochs = check_count("fit", "epochs", epochs)
     if not feed.per_epoch:
         raise ArgumentError("this data does not say how many batches it has; give steps instead of epochs")
     return epochs * feed.per_epoch

@@ -1,6 +1,7 @@
 """Optimizers by name, learning rates that change from step to step, averages of weights."""
 
 import copy
+import inspect
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -8,13 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gibbsian.errors import ArgumentError, CheckpointError
+from gibbsian.errors import ArgumentError, CheckpointError, check_number
 from gibbsian.training.run import Settings
 
 _OFFERED = ("Adadelta", "Adagrad", "Adam", "Adamax", "AdamW", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD")
 _NAMES = {name.lower(): getattr(torch.optim, name) for name in _OFFERED}
 _FUSED = {"adam", "adamw", "sgd", "adagrad"}  # one kernel over all parameters: several times faster, CPU and CUDA
 _CAPTURED = {"adam", "adamw", "sgd"}  # fit for CUDA graphs
+_ALONE = "give a function of the parameters, such as lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)"
 _SCHEDULES = ("constant", "cosine", "linear", "warm-up", "warm-up cosine", "warm-up linear")
 
 
@@ -82,9 +84,17 @@ def _groups(parameters: list[nn.Parameter], rates: tuple[Any, ...], split: int |
 
 
 def _made_by(factory: Callable[[list[nn.Parameter]], Any], parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    optimizer = factory(parameters)
+    try:
+        optimizer = factory(parameters)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ArgumentError(f"the optimizer cannot be made from the parameters alone: {error}; {_ALONE}") from error
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ArgumentError(f"the optimizer factory returned a {type(optimizer).__name__}, not a torch.optim.Optimizer")
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if isinstance(optimizer, torch.optim.SparseAdam) or (closure and closure.default is inspect.Parameter.empty):
+        raise ArgumentError(
+            f"{type(optimizer).__name__} does not fit: a step has one gradient, dense, and no closure that would find others; {_ALONE}"
+        )
     return optimizer
 
 
@@ -217,10 +227,7 @@ class Ema:
     """
 
     def __init__(self, energy: nn.Module, decay: float) -> None:
-        if not 0 < decay < 1:
-            raise ArgumentError(
-                f"ema={decay}: the decay lies between 0 and 1, such as 0.999; leave it out for no average"
-            )
+        check_number("Ema", "decay", decay, 0.0, 1.0, open_low=True, open_high=True)
         self.decay = decay
         self.energy = copy.deepcopy(energy).requires_grad_(False)
 

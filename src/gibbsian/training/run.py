@@ -2,12 +2,13 @@
 
 import math
 from dataclasses import dataclass, field
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from gibbsian.errors import ArgumentError, CapabilityError, check_count
+from gibbsian.errors import ArgumentError, CapabilityError, check_number, hold_counts
 from gibbsian.objectives.base import Objective
 from gibbsian.training.guard import Guard
 
@@ -16,7 +17,7 @@ PRECISIONS = (None, "bf16", "tf32")
 
 def _check_rates(lr: Any) -> None:
     rates = lr if isinstance(lr, tuple) else (lr,)
-    if len(rates) > 2 or not all(math.isfinite(rate) and rate > 0 for rate in rates):
+    if len(rates) > 2 or not all(isinstance(rate, Real) and 0 < float(rate) < math.inf for rate in rates):
         raise ArgumentError(
             f"lr={lr}: the learning rate must be positive and finite, such as 1e-3, or a pair of such: "
             "that of the energy and that of what the objective learns itself"
@@ -38,8 +39,7 @@ class Checkpoints:
     keep_best: bool = False
 
     def __post_init__(self) -> None:
-        check_count(self, "every", self.every)
-        check_count(self, "keep_last", self.keep_last)
+        hold_counts(self, "every", "keep_last")
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,7 @@ class Logging:
     tensorboard: bool = False
 
     def __post_init__(self) -> None:
-        check_count(self, "every", self.every)
-        check_count(self, "validate_every", self.validate_every)
+        hold_counts(self, "every", "validate_every")
 
 
 @dataclass(frozen=True)
@@ -104,8 +103,8 @@ class Settings:
     engine: Engine = field(default_factory=Engine)
 
     def __post_init__(self) -> None:
-        check_count(self, "steps", self.steps)
-        check_count(self, "batch_size", self.batch_size)
+        hold_counts(self, "steps", "batch_size")
+        hold_counts(self, "seed", least=-math.inf)
         for name, kind in _GROUPS.items():
             value = getattr(self, name)
             if not isinstance(value, kind):
@@ -113,8 +112,8 @@ class Settings:
                     f"{name} is a {type(value).__name__}; give a gibbsian.training.{kind.__name__}(...)"
                 )
         _check_rates(self.lr)
-        if self.clip is not None and not self.clip > 0:
-            raise ArgumentError(f"clip={self.clip}: the largest gradient norm must be positive, or None")
+        if self.clip is not None:
+            check_number(self, "clip", self.clip, open_low=True)
         if self.guard is not None and not isinstance(self.guard, Guard):
             raise ArgumentError(f"guard is a {type(self.guard).__name__}; give True, False or a Guard(...)")
 

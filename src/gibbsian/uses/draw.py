@@ -10,7 +10,7 @@ from torch import Tensor
 from gibbsian.capabilities import DrawableModel, Family, JointModel, NoiseLevels, Sampleable, require
 from gibbsian.domains import Discrete
 from gibbsian.energy import Energy, ScoreField
-from gibbsian.errors import ArgumentError, CapabilityError, DomainError
+from gibbsian.errors import ArgumentError, CapabilityError, DomainError, check_count
 from gibbsian.kernels.annealed import AnnealedLangevin
 from gibbsian.kernels.base import Kernel
 from gibbsian.kernels.gibbs import Gibbs, SiteGibbs
@@ -95,7 +95,8 @@ def draw_with_trace(
         objective: the one that the model was trained by; where chains are needed its kernel serves.
         keep: keep the second half of every chain, for diagnostics.
     """
-    _check(model, n, steps, start, clamp)
+    _check(model, start, clamp)
+    n, steps = check_count("draw", "n", n), check_count("draw", "steps", steps)
     require_generator(generator, placement(model)[1])
     if start is not None:  # n rows, gone through again where there are fewer
         dtype, device = placement(model)
@@ -114,15 +115,13 @@ def draw_with_trace(
     return _by_chains(model, n, kernel, objective, start, steps, keep, **how)
 
 
-def _check(model: Any, n: int, steps: int, start: Tensor | None, clamp: Tensor | None) -> None:
+def _check(model: Any, start: Tensor | None, clamp: Tensor | None) -> None:
     if not isinstance(model, Energy | ScoreField):
         advice = "choose a member of the family: draw(model.given(...), n)" if isinstance(model, Family) else ""
         raise CapabilityError(
             f"{type(model).__name__} is neither an energy nor a score field; "
             + (advice or "wrap it with gibbsian.as_energy(function, domain)")
         )
-    if n < 1 or steps < 1:
-        raise ArgumentError(f"draw(n={n}, steps={steps}): both must be 1 or more")
     if clamp is not None and start is None:
         raise ArgumentError("clamp holds entries of start; give start= as well")
 

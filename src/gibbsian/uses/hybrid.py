@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from gibbsian.capabilities import JointModel, require
-from gibbsian.errors import ArgumentError, DataError
+from gibbsian.errors import ArgumentError, DataError, check_count, check_tensor
 from gibbsian.kernels.base import Kernel
 from gibbsian.objectives.starts import like_classes
+from gibbsian.placement import check_rows
 from gibbsian.random import require_generator
 from gibbsian.sampling.sample import sample
 
@@ -51,6 +52,7 @@ def generate(
     >>> generate(joint, y, gb.kernels.ShortRunLangevin(1.0, 0.01), steps=20, generator=g).shape
     torch.Size([4, 2])
     """
+    check_tensor(labels, "labels", "(draws,)")
     member = _joint(model).given(labels)
     if labels.dim() != 1 or len(labels) == 0:
         raise ArgumentError(f"labels have shape {tuple(labels.shape)}, expected (draws,): one class a draw")
@@ -60,14 +62,14 @@ def generate(
         x = model.domain.sample(len(labels), generator=generator, dtype=like.dtype)
     else:
         x = pool[_rows_of(model, pool, labels.to(pool.device), generator)]
-    if steps == 0 and pool is not None:
+    if check_count("generate", "steps", steps, 0) == 0 and pool is not None:
         return x
     return sample(member, kernel, x, steps=steps, keep=False, generator=generator, progress=False).last
 
 
 def _rows_of(model: Any, pool: Tensor, labels: Tensor, generator: torch.Generator) -> Tensor:
     """For every label a row of the pool, drawn with weights p(y|x), no row twice for one class."""
-    model.domain.check(pool, "pool")
+    check_rows(model, pool, "pool")
     wanted = int(labels.bincount().max())
     if wanted > len(pool):
         raise DataError(f"one class is wanted {wanted} times, but the pool has {len(pool)} rows; give a larger one")
@@ -90,7 +92,7 @@ def refine(energy: Any, x: Tensor, kernel: Kernel, steps: int, *, generator: tor
     >>> refine(joint, torch.zeros(5, 2), gb.kernels.ShortRunLangevin(1.0, 0.01), steps=5, generator=g).shape
     torch.Size([5, 2])
     """
-    if steps == 0:
+    if check_count("refine", "steps", steps, 0) == 0:
         return x
     return sample(energy, kernel, x, steps=steps, keep=False, generator=generator, progress=False).last
 
@@ -120,9 +122,8 @@ def classify(
     >>> classify(joint, torch.zeros(5, 2)).shape
     torch.Size([5, 3])
     """
-    _joint(model).domain.check(x, "x")
-    if draws < 1 or steps < 0:
-        raise ArgumentError(f"classify(steps={steps}, draws={draws}): steps from 0 on, draws from 1 on")
+    check_rows(_joint(model), x)
+    steps, draws = check_count("classify", "steps", steps, 0), check_count("classify", "draws", draws)
     if steps and kernel is None:
         raise ArgumentError(f"classify(steps={steps}) needs a kernel, such as kernels.ShortRunLangevin(1.0, 0.01)")
 

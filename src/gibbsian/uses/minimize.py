@@ -8,8 +8,9 @@ from torch import Tensor
 
 from gibbsian.domains import Bounded, Box, Categorical, Discrete, Domain
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, CapabilityError, DivergenceError, DomainError
+from gibbsian.errors import ArgumentError, CapabilityError, DivergenceError, DomainError, check_count, check_number
 from gibbsian.kernels.base import event_view, masked, where_chain
+from gibbsian.placement import check_placement
 from gibbsian.sampling.checks import check_start, clamp_mask
 
 CONTINUOUS, DISCRETE = ("lbfgs", "gradient"), ("icm", "beam", "enumerate")
@@ -67,10 +68,11 @@ def minimize(
     -18.0
     """
     method = _method(energy, method)
-    if steps < 1 or width < 1 or not tolerance > 0:
-        raise ArgumentError(f"steps={steps}, width={width}, tolerance={tolerance}: all must be positive")
+    steps, width = check_count("minimize", "steps", steps), check_count("minimize", "width", width)
+    check_number("minimize", "tolerance", tolerance, open_low=True)
     if method == "beam":
         energy.domain.check_shape(x0, "x0")  # undecided units lie outside the domain
+        check_placement(x0, energy, "x0")
     else:
         check_start(energy, x0)
     held = clamp_mask(clamp, x0, energy.domain)

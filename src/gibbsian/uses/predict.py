@@ -8,7 +8,7 @@ from torch import Tensor
 from gibbsian.capabilities import Family, require
 from gibbsian.domains import Discrete
 from gibbsian.energy import Energy, ScoreField
-from gibbsian.errors import ArgumentError, CapabilityError
+from gibbsian.errors import CapabilityError, check_count, check_number
 from gibbsian.kernels.base import Kernel
 from gibbsian.random import require_generator
 from gibbsian.sampling.sample import sample
@@ -85,8 +85,7 @@ def predict(
     if start is not None:
         return minimize(member, start, method=method, steps=steps, width=width).x
     generator = require_generator(generator, x.device)
-    if starts < 1:
-        raise ArgumentError(f"starts={starts}: at least one search is needed")
+    starts = check_count("predict", "starts", starts)
     y0 = domain.sample(starts * len(x), generator=generator, dtype=dtype)
     found = minimize(member, y0, method=method, steps=steps, width=width)
     best = found.energy.reshape(-1, len(x)).argmin(0)
@@ -131,10 +130,8 @@ def predict_interval(
     >>> bool(found.lower < 5.0) and bool(found.upper > 5.0)
     True
     """
-    if not 0 < level < 1:
-        raise ArgumentError(f"level={level}: a probability strictly between 0 and 1")
-    if chains < 1:
-        raise ArgumentError(f"chains={chains}: at least one chain for every input is needed")
+    check_number("predict_interval", "level", level, 0.0, 1.0, open_low=True, open_high=True)
+    chains = check_count("predict_interval", "chains", chains)
     member, n = _family(model).given(x), len(x)
     if start is None:
         y0 = model.domain.sample(chains * n, generator=generator, dtype=_precision(model, x))

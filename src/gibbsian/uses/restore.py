@@ -7,11 +7,13 @@ from torch import Tensor
 
 from gibbsian.energies.observed import Observed
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError
+from gibbsian.errors import ArgumentError, check_count, check_number
 from gibbsian.kernels.base import Kernel
 from gibbsian.kernels.gibbs import Gibbs
+from gibbsian.placement import check_placement, check_rows
 from gibbsian.progress import progress_bar
 from gibbsian.random import require_generator
+from gibbsian.sampling.checks import check_counts
 from gibbsian.sampling.sample import sample
 from gibbsian.sampling.trace import Trace
 from gibbsian.uses.minimize import minimize
@@ -62,6 +64,7 @@ def denoise(
     tensor([[1., 0.]])
     """
     prior.domain.check_shape(observation, "observation")
+    check_placement(observation, prior, "observation")
     posterior = Observed(_scaled(prior, strength), observation, sigma)
     start = prior.domain.within_walls(observation)
     return _restored(posterior, start, None, method, kernel, steps, burn_in, chains, generator, progress)
@@ -95,14 +98,13 @@ def inpaint(
     >>> inpaint(prior, torch.tensor([[2.0, 0.0]]), torch.tensor([True, False])).x
     tensor([[2., 1.]])
     """
-    prior.domain.check(observation, "observation")
+    check_rows(prior, observation, "observation")
     target = _scaled(prior, strength)
     return _restored(target, observation, clamp, method, kernel, steps, burn_in, chains, generator, progress)
 
 
 def _scaled(prior: Energy, strength: float) -> Energy:
-    if not strength > 0:
-        raise ArgumentError(f"strength={strength}: the factor of the prior must be positive")
+    check_number("denoise", "strength", strength, open_low=True)
     return prior if strength == 1 else prior.tempered(torch.tensor(float(strength)))
 
 
@@ -122,8 +124,8 @@ def _restored(
         return Restored(minimize(target, start, clamp=clamp, steps=steps).x, None)
     if method != "mean":
         raise ArgumentError(f"method={method!r}: expected 'mode' or 'mean'")
-    if not 0 <= burn_in < steps or chains < 1:
-        raise ArgumentError(f"steps={steps}, burn_in={burn_in}, chains={chains}: some steps must count")
+    steps, burn_in, _ = check_counts(steps, burn_in, 1)
+    chains = check_count("denoise", "chains", chains)
     generator = require_generator(generator, start.device)
     kernel = Gibbs() if kernel is None else kernel
     copies = (chains, *[1] * (start.dim() - 1))
