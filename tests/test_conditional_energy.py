@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import warnings
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ import torch
 import gibbsian as gb
 from gibbsian import domains, energies, kernels, objectives, partition
 from gibbsian.energies import ChainField, ConditionalEnergy, LabelField, PairMLP
-from gibbsian.errors import ArgumentError, CapabilityError, DomainError, ShapeError
+from gibbsian.errors import ArgumentError, CapabilityError, ConvergenceWarning, DomainError, ShapeError
 from gibbsian.objectives import Around, Conditional, Flips, RankingContrastive
 from gibbsian.testing import check_energy, check_objective
 from gibbsian.training.serialize import describe, rebuild
@@ -371,6 +372,39 @@ def test_predictions_minimize_the_energy():
         gb.predict(energies.Gaussian(torch.zeros(1), torch.eye(1)), x)
     with pytest.raises(CapabilityError, match="mode"):
         gb.predict(labels, x, method="exact")
+
+
+def two_wells(x, y):
+    """Minima near y = ±3, the lower one on the side of x."""
+    return (0.1 * (y.square() - 9).square() - x * y).sum(1)
+
+
+@pytest.mark.parametrize("method", ["lbfgs", "gradient"])
+def test_the_best_of_several_searches_is_taken_for_every_input(method):
+    """One search ends in the nearer well, twelve leave none of 40 inputs in the wrong one but with chance 40·2^-12 (a
+    reference draw lies on either side of 0 alike); with one start about half of them do."""
+    model = ConditionalEnergy(two_wells, domains.Real(1))
+    x = torch.where(torch.arange(40) % 3 == 0, -1.0, 2.0).double()[:, None]
+    best = gb.predict(model, x, method=method, starts=12, generator=gen(3))
+    assert torch.equal(best.sign(), x.sign())
+    slope = 0.4 * best * (best.square() - 9) - x  # and it is the minimum of that well
+    assert float(slope.abs().max()) < 1e-4
+    once = gb.predict(model, x, method=method, starts=1, generator=gen(3))
+    wrong = int((once.sign() != x.sign()).sum())
+    assert 4 < wrong < 36  # 20 ± 5 standard deviations
+    torch.testing.assert_close(model.given(x)(best), torch.minimum(model.given(x)(best), model.given(x)(once)))
+
+
+def test_predictions_say_where_the_best_search_had_not_come_to_rest():
+    model = ConditionalEnergy(two_wells, domains.Real(1))
+    x = rnd(6, 1)
+    for how in ({"starts": 3, "generator": gen()}, {"start": rnd(6, 1, seed=2)}):
+        with pytest.warns(ConvergenceWarning, match="6 of 6 searches") as caught:
+            gb.predict(model, x, steps=1, **how)
+        assert caught[0].filename == __file__
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            gb.predict(model, x, **how)
 
 
 def test_intervals_cover_what_they_claim():

@@ -2,13 +2,14 @@
 
 import itertools
 import math
+import warnings
 
 import pytest
 import torch
 
 import gibbsian as gb
 from gibbsian import domains, energies, kernels, models
-from gibbsian.errors import ArgumentError, CapabilityError, DivergenceError, ShapeError
+from gibbsian.errors import ArgumentError, CapabilityError, ConvergenceWarning, DivergenceError, ShapeError
 from gibbsian.testing import check_energy, check_invariance, check_kernel
 
 F64 = torch.float64
@@ -59,6 +60,99 @@ def test_what_has_no_minimum_does_not_look_like_one():
         gb.minimize(down, torch.ones(1, 1, dtype=F64))
     found = gb.minimize(gaussian(), rnd(2, 3), steps=1)
     assert not bool(found.converged.any())
+
+
+def power(p, scale=1.0, offset=0.0, at=0.0):
+    return gb.as_energy(lambda x: offset + scale * (x - at).abs().pow(p).sum(1), domains.Real(1))
+
+
+WELLS = {  # an energy with its minimum at 3 (0 for the quartics), where to start, and how near a row at rest must be
+    "quartic from afar": (power(4), 100.0, 0.0, 0.02),  # its gradient is below 1e-6 from 0.0063 on
+    "steep": (power(2, 1e6, at=3.0), 10.0, 3.0, 1e-5),
+    "shallow": (power(2, 1e-8, at=3.0), 10.0, 3.0, 1e-2),  # the gradient is below 1e-6 at the start already
+    "a large constant": (power(2, offset=1e8, at=3.0), 10.0, 3.0, 1e-5),
+    "far from the origin": (power(2, at=3.0), -1e5, 3.0, 1e-5),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+@pytest.mark.parametrize("method", ["lbfgs", "gradient"])
+@pytest.mark.parametrize("name", WELLS)
+def test_rows_that_are_called_at_rest_are_at_the_minimum(name, method, dtype):
+    energy, start, minimum, near = WELLS[name]
+    found = gb.minimize(energy, torch.full((1, 1), start, dtype=dtype), method=method)
+    assert bool(found.converged.all())
+    assert abs(float(found.x) - minimum) < near
+
+
+@pytest.mark.parametrize("method", ["lbfgs", "gradient"])
+def test_rows_do_not_disturb_each_other(method):
+    """Each row as if it were alone, up to rounding: it is at rest where its own gradient is small, however steep others are."""
+    quartic = gb.as_energy(lambda x: (x.square() + x**4).sum(1), domains.Real(1))
+    for steps in (3, 10, 500):
+        x0 = torch.tensor([[1.0], [1000.0], [-0.01]], dtype=F64)
+        together = gb.minimize(quartic, x0, method=method, steps=steps)
+        for i in range(3):
+            alone = gb.minimize(quartic, x0[i : i + 1], method=method, steps=steps)
+            torch.testing.assert_close(together.x[i], alone.x[0], rtol=1e-6, atol=1e-7)
+            assert together.converged[i] == alone.converged[0]
+    assert bool(together.converged.all())
+    assert float(together.x.abs().max()) < 1e-5
+
+
+@pytest.mark.parametrize("method", ["lbfgs", "gradient"])
+def test_the_tolerance_bounds_the_gradient_at_rest(method):
+    energy, x0 = gaussian(6), rnd(5, 6, seed=5)
+    looks = []
+
+    class Watched(gb.Energy):
+        def forward(self, x):
+            return energy(x)
+
+        def energy_and_score(self, x):
+            looks.append(len(x))
+            return energy.energy_and_score(x)
+
+    counts = []
+    for tolerance in (1e-1, 1e-4, 1e-9) if method == "lbfgs" else (1e-1, 1e-3):
+        looks.clear()
+        found = gb.minimize(Watched(energy.domain), x0, method=method, tolerance=tolerance, steps=2000)
+        assert bool(found.converged.all())
+        assert float(energy.score(found.x).abs().max()) <= tolerance
+        counts.append(len(looks))
+    assert counts == sorted(set(counts))  # and the search does not go on beyond it
+    rough = gb.minimize(energy, x0, method=method, tolerance=1e-9, steps=2)
+    steep = energy.score(rough.x).abs().amax(1)
+    assert not bool(rough.converged[steep > 1e-8].any())
+    assert bool((steep > 1e-8).any())
+
+
+@pytest.mark.parametrize("method", ["lbfgs", "gradient"])
+@pytest.mark.parametrize("domain", [domains.Box(2, 0.0, 255.0), domains.NonNegative(2)], ids=str)
+def test_what_is_held_on_a_wall_stays_there(domain, method):
+    """(x₀ - 10x₁ - 50)² with x₁ held at 0: the minimum is at 50, and moves by 10 for every unit that x₁ moves."""
+    energy = gb.as_energy(lambda x: (x[:, 0] - 10 * x[:, 1] - 50).square(), domain)
+    x0 = torch.tensor([[100.0, 0.0], [20.0, 2.0]], dtype=F64)
+    found = gb.minimize(energy, x0, method=method, clamp=torch.tensor([False, True]))
+    torch.testing.assert_close(found.x, torch.tensor([[50.0, 0.0], [70.0, 2.0]], dtype=F64), atol=1e-6, rtol=0)
+    assert bool(found.converged.all())
+    assert torch.equal(found.x[:, 1], x0[:, 1])
+
+
+def test_searches_that_have_not_come_to_rest_are_reported():
+    prior, y = gaussian(4), rnd(3, 4, seed=3)
+    with pytest.warns(ConvergenceWarning, match="3 of 3 searches .* after 1 steps") as caught:
+        rough = gb.denoise(prior, y, 1.0, steps=1)
+    assert caught[0].filename == __file__
+    assert not bool(rough.converged.any())
+    with pytest.warns(ConvergenceWarning, match="the first is row 0") as caught:
+        rough = gb.inpaint(prior, y, torch.tensor([True, False, False, False]), steps=1)
+    assert caught[0].filename == __file__
+    assert not bool(rough.converged.any())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert bool(gb.denoise(prior, y, 1.0).converged.all())
+        assert bool(gb.inpaint(prior, y, torch.tensor([True, False, False, False])).converged.all())
 
 
 @pytest.mark.parametrize("domain", [domains.Binary(5), domains.Spin(5), domains.Categorical(4, classes=3)], ids=str)

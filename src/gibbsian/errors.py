@@ -12,10 +12,10 @@ from numbers import Real
 from typing import Any
 
 __all__ = [
-    "AdaptationWarning", "ArgumentError", "CapabilityError", "CheckpointError", "CompileWarning", "DataError",
-    "DivergenceError", "DivergenceWarning", "DomainError", "EstimateWarning", "GibbsianError", "GibbsianWarning",
-    "InfeasibleError", "PrecisionError", "ProcessError", "RandomnessError", "ShapeError", "TrainingWarning",
-    "check_choice", "check_count", "check_number", "check_tensor", "hold_counts", "suggest",
+    "AdaptationWarning", "ArgumentError", "CapabilityError", "CheckpointError", "CompileWarning", "ConvergenceWarning",
+    "DataError", "DivergenceError", "DivergenceWarning", "DomainError", "EstimateWarning", "GibbsianError",
+    "GibbsianWarning", "InfeasibleError", "PrecisionError", "PrecisionWarning", "ProcessError", "RandomnessError",
+    "ShapeError", "TrainingWarning", "check_choice", "check_count", "check_number", "check_tensor", "hold_counts", "suggest",
 ]  # fmt: skip
 
 
@@ -176,6 +176,14 @@ class DivergenceWarning(GibbsianWarning):
 
 class AdaptationWarning(GibbsianWarning):
     """A warm-up ended far from its target."""
+
+
+class ConvergenceWarning(GibbsianWarning):
+    """A search ended before it had come to rest."""
+
+
+class PrecisionWarning(GibbsianWarning):
+    """Numbers are rounded too coarsely for what is made of them."""
 
 
 class EstimateWarning(GibbsianWarning):

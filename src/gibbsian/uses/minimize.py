@@ -1,5 +1,6 @@
 """States of lowest energy: modes of densities, and what a model makes of an observation or an input."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -8,10 +9,19 @@ from torch import Tensor
 
 from gibbsian.domains import Bounded, Box, Categorical, Discrete, Domain
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, CapabilityError, DivergenceError, DomainError, check_count, check_number
-from gibbsian.kernels.base import event_view, masked, where_chain
+from gibbsian.errors import (
+    ArgumentError,
+    CapabilityError,
+    ConvergenceWarning,
+    DivergenceError,
+    DomainError,
+    check_count,
+    check_number,
+)
+from gibbsian.kernels.base import masked, where_chain
 from gibbsian.placement import check_placement
 from gibbsian.sampling.checks import check_start, clamp_mask
+from gibbsian.uses.descent import Place, Rest, bend, downhill, lbfgs, steepest
 
 CONTINUOUS, DISCRETE = ("lbfgs", "gradient"), ("icm", "beam", "enumerate")
 
@@ -36,8 +46,8 @@ def minimize(
 ) -> Minimum:
     """x̂ = argmin E(x), or a state of low energy, for every row of `x0`, which says where to start and what is held fixed.
 
-    - "lbfgs" (continuous): quasi-Newton with a line search on the sum over rows; the default. Walls are kept by
-      a transformation, so a minimum on a wall is approached from inside.
+    - "lbfgs" (continuous): quasi-Newton with a line search; the default. Walls are kept by a transformation, so a
+      minimum on a wall is approached from inside.
     - "gradient" (continuous): steepest descent, each row with its own step, projected on the walls.
     - "icm" (discrete): each unit in turn to its best value given the others, until nothing changes; the
       default. A local minimum.
@@ -46,8 +56,7 @@ def minimize(
       covers all beginnings.
     - "enumerate" (discrete): every state; exact, for up to 2^20 of them.
 
-    For large events (whole images) use double precision: in single precision the sum of the energies hides what a
-    step gains, and the search ends early.
+    Every row is searched for on its own: what it finds, and when it is at rest, does not depend on the others.
 
     Reference: Nocedal 1980 (L-BFGS); Besag 1986 (iterated conditional modes).
 
@@ -57,7 +66,8 @@ def minimize(
         clamp: bool tensor, True for entries that keep their value; of the event shape, or per row.
         steps: at most so many; of "icm", each over all units.
         width: of the beam.
-        tolerance: largest entry of the gradient at rest, relative to 1 + the largest at the start.
+        tolerance: a continuous row is at rest where no entry of its gradient exceeds this (or what rounding leaves of it),
+            and its next step would move no entry by more than √tolerance of its largest one, or of 1.
 
     >>> import gibbsian as gb
     >>> well = gb.energies.Gaussian(torch.tensor([1.0, -2.0]), torch.eye(2))
@@ -88,6 +98,17 @@ def minimize(
         return searches[method]()
 
 
+def report_unrest(converged: Tensor, steps: int, stacklevel: int = 3) -> None:
+    """Warn, for the caller of the caller, where some searches had not come to rest."""
+    if not bool(converged.all()):
+        warnings.warn(
+            f"{int((~converged).sum())} of {len(converged)} searches had not come to rest after {steps} steps (the first is "
+            f"row {int((~converged).nonzero()[0])}); give them more: steps=",
+            ConvergenceWarning,
+            stacklevel=stacklevel,
+        )
+
+
 def _method(energy: Any, given: str | None) -> str:
     """The way that was asked for where it suits the domain, else the default there."""
     if not isinstance(energy, Energy):
@@ -105,26 +126,31 @@ def _method(energy: Any, given: str | None) -> str:
 
 
 def _lbfgs(energy: Any, x0: Tensor, clamp: Tensor, steps: int, tolerance: float) -> Minimum:
-    domain: Domain = energy.domain
-    constrain, slope, u = _coordinates(domain, x0)
-    u = u.clone()
-    _, first = energy.energy_and_score(constrain(u))
-    scale = 1 + float(masked(first * slope(u), clamp).abs().max())
-    optimizer = torch.optim.LBFGS(
-        [u], max_iter=steps, tolerance_grad=tolerance * scale, tolerance_change=0, line_search_fn="strong_wolfe"
-    )
+    constrain, slope, u0 = _coordinates(energy.domain, x0)
 
-    def closure() -> Tensor:
-        e, s = energy.energy_and_score(constrain(u))
-        u.grad = masked(-s * slope(u), clamp)
-        return e.sum()
+    def point(u: Tensor) -> Tensor:  # what is held stays as it is, on a wall too
+        return torch.where(clamp, x0, constrain(u.reshape(x0.shape)))
 
-    optimizer.step(closure)
-    x = torch.where(clamp, x0, constrain(u))
-    e, s = energy.energy_and_score(x)
-    if not bool(torch.isfinite(e).all()):
+    def look(u: Tensor) -> Place:
+        e, s = energy.energy_and_score(point(u))
+        return Place(u, e, masked(-s * slope(u.reshape(x0.shape)), clamp).flatten(1))
+
+    def reach(u: Tensor, d: Tensor) -> Tensor:
+        return _reach(point(u), d.reshape(x0.shape) * slope(u.reshape(x0.shape)))
+
+    found, at_rest = lbfgs(look, u0.flatten(1), steps, Rest(tolerance, reach))
+    return _finite(Minimum(point(found.u), found.energy, at_rest))
+
+
+def _reach(x: Tensor, move: Tensor) -> Tensor:
+    """How far a move goes, per row, in units of the largest entry of x or of 1."""
+    return move.flatten(1).abs().amax(1) / x.flatten(1).abs().amax(1).clamp(min=1)
+
+
+def _finite(found: Minimum) -> Minimum:
+    if not bool(torch.isfinite(found.energy).all()):
         raise DivergenceError("the energy falls without end or is not finite: it has no minimum to go to; confine it")
-    return Minimum(x, e, _at_rest(masked(s * slope(u), clamp), tolerance * scale))
+    return found
 
 
 def _coordinates(domain: Domain, x0: Tensor) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor], Tensor]:
@@ -141,26 +167,24 @@ def _coordinates(domain: Domain, x0: Tensor) -> tuple[Callable[[Tensor], Tensor]
 
 
 def _descent(energy: Any, x0: Tensor, clamp: Tensor, steps: int, tolerance: float) -> Minimum:
-    """Steepest descent: each row accepts what lowers its energy, and doubles or halves its own step."""
-    domain, x = energy.domain, x0
-    e, s = energy.energy_and_score(x)
-    scale = 1 + float(masked(s, clamp).abs().max())
-    step = torch.full_like(e, 0.1) / scale
-    for _ in range(steps):
-        y = domain.within_walls(x + event_view(step, x) * masked(s, clamp))
-        e_new, s_new = energy.energy_and_score(y)
-        better = e_new < e
-        x, s = where_chain(better, y, x), where_chain(better, s_new, s)
-        e, step = torch.where(better, e_new, e), torch.where(better, 1.5 * step, 0.5 * step)
-    pull = masked(s, clamp)
-    if isinstance(domain, Bounded):  # at a wall only a pull to the inside counts
-        low, high = domain.bounds(x)
-        pull = torch.where(((x <= low) & (pull < 0)) | ((x >= high) & (pull > 0)), 0.0, pull)
-    return Minimum(x, e, _at_rest(pull, 10 * tolerance * scale))
+    domain: Domain = energy.domain
 
+    def look(u: Tensor) -> Place:
+        x = domain.within_walls(u.reshape(x0.shape))
+        e, s = energy.energy_and_score(x)
+        return Place(x.flatten(1), e, masked(-s, clamp).flatten(1))
 
-def _at_rest(pull: Tensor, goal: float) -> Tensor:
-    return pull.flatten(1).abs().amax(1) <= 10 * goal
+    def at_rest(here: Place) -> Tensor:
+        if isinstance(domain, Bounded):  # at a wall only a pull to the inside counts
+            x, pull = here.u.reshape(x0.shape), here.gradient.reshape(x0.shape)
+            low, high = domain.bounds(x)
+            pull = torch.where(((x <= low) & (pull > 0)) | ((x >= high) & (pull < 0)), 0.0, pull)
+            here = here._replace(gradient=pull.flatten(1))
+        curvature = bend(look, here)
+        return Rest(tolerance, _reach)(here, downhill(here, curvature), curvature)
+
+    found, still = steepest(look, x0.flatten(1), steps, at_rest)
+    return _finite(Minimum(found.u.reshape(x0.shape), found.energy, still))
 
 
 # --- discrete ---------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from gibbsian.errors import CapabilityError, check_count, check_number
 from gibbsian.kernels.base import Kernel
 from gibbsian.random import require_generator
 from gibbsian.sampling.sample import sample
-from gibbsian.uses.minimize import minimize
+from gibbsian.uses.minimize import minimize, report_unrest
 
 
 @runtime_checkable
@@ -55,7 +55,7 @@ def predict(
     """The output of lowest energy for every input: ŷ(x) = argmin_y E(x, y), `(n, *event)`.
 
     Exact where the model knows its mode (`ChainField`), or where y is enumerated; otherwise the best of several
-    searches.
+    searches, with a `ConvergenceWarning` where one that was best had not come to rest.
 
     Args:
         model: a family with `given(x)`, such as `energies.ConditionalEnergy`.
@@ -83,13 +83,16 @@ def predict(
     if start is None and method == "beam":
         start = torch.zeros(len(x), *domain.shape, dtype=dtype, device=x.device)  # undecided
     if start is not None:
-        return minimize(member, start, method=method, steps=steps, width=width).x
+        found = minimize(member, start, method=method, steps=steps, width=width)
+        report_unrest(found.converged, steps)
+        return found.x
     generator = require_generator(generator, x.device)
     starts = check_count("predict", "starts", starts)
     y0 = domain.sample(starts * len(x), generator=generator, dtype=dtype)
     found = minimize(member, y0, method=method, steps=steps, width=width)
-    best = found.energy.reshape(-1, len(x)).argmin(0)
-    return found.x.reshape(-1, len(x), *domain.shape)[best, torch.arange(len(x), device=best.device)]
+    best = found.energy.reshape(-1, len(x)).argmin(0), torch.arange(len(x), device=found.x.device)
+    report_unrest(found.converged.reshape(-1, len(x))[best], steps)
+    return found.x.reshape(-1, len(x), *domain.shape)[best]
 
 
 def _enumerated(domain: Discrete, method: str | None) -> bool:

@@ -16,14 +16,16 @@ from gibbsian.random import require_generator
 from gibbsian.sampling.checks import check_counts
 from gibbsian.sampling.sample import sample
 from gibbsian.sampling.trace import Trace
-from gibbsian.uses.minimize import minimize
+from gibbsian.uses.minimize import minimize, report_unrest
 
 
 class Restored(NamedTuple):
-    """The estimate `(batch, *event)`, and for posterior means the posterior's standard deviation (None for modes)."""
+    """The estimate `(batch, *event)`; for posterior means the posterior's standard deviation, for modes which rows had come
+    to rest `(batch,)`, None for the other."""
 
     x: Tensor
     sd: Tensor | None
+    converged: Tensor | None = None
 
 
 def denoise(
@@ -43,8 +45,9 @@ def denoise(
     """What is behind y = x + σ·noise under a prior: the mode or the mean of p(x | y) ∝ exp(-E(x) - ‖x - y‖²/2σ²).
 
     The mean has the least squared error that the prior allows, and comes with an error bar; the mode is
-    faster. `strength` multiplies the prior's energy: 1 is Bayes' rule, and other values make up for priors that
-    are too sure or not sure enough (modes of heavy-tailed priors like 0.3 to 1).
+    faster, and a `ConvergenceWarning` tells of rows whose search for it had not come to rest. `strength` multiplies
+    the prior's energy: 1 is Bayes' rule, and other values make up for priors that are too sure or not sure enough
+    (modes of heavy-tailed priors like 0.3 to 1).
 
     Args:
         prior: an energy over continuous events, such as a learned `energies.FieldOfExperts`.
@@ -121,7 +124,9 @@ def _restored(
     progress: bool | None,
 ) -> Restored:
     if method == "mode":
-        return Restored(minimize(target, start, clamp=clamp, steps=steps).x, None)
+        found = minimize(target, start, clamp=clamp, steps=steps)
+        report_unrest(found.converged, steps, stacklevel=4)
+        return Restored(found.x, None, found.converged)
     if method != "mean":
         raise ArgumentError(f"method={method!r}: expected 'mode' or 'mean'")
     steps, burn_in, _ = check_counts(steps, burn_in, 1)
