@@ -217,6 +217,42 @@ def test_resume_gives_what_one_go_gives(run, tmp_path):
     assert (half / "snapshots").exists()
 
 
+def test_a_run_that_ends_before_its_first_step_can_be_resumed(run, tmp_path, capsys, monkeypatch):
+    from gibbsian.training.steps import Steps
+
+    def ended(self, count, *, watched):
+        raise KeyboardInterrupt
+
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    early = tmp_path / "early run"
+    with monkeypatch.context() as patched:
+        patched.setattr(Steps, "differentiate", ended)
+        assert main(["train", str(tmp_path / "tiny.yaml"), "--run", str(early), "-q"]) == 130
+    assert capsys.readouterr().err == f"gibbsian: interrupted; go on with: gibbsian resume '{early}'\n"
+    assert main(["resume", str(early), "--no-report", "-q"]) == 0
+    import gibbsian as gb
+
+    for p, q in zip(gb.load(early).parameters(), gb.load(run).parameters(), strict=True):
+        assert torch.equal(p, q)
+    assert json.loads((early / "command.json").read_text())["arguments"][0] == "train"
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit(143)])
+def test_nobody_is_sent_to_a_folder_that_is_not_there(stop, tmp_path, capsys, monkeypatch):
+    from gibbsian.app.recipe import DataSpec
+
+    def stopped(self, fitted=None):
+        raise stop
+
+    monkeypatch.setattr(DataSpec, "prepare", stopped)
+    monkeypatch.chdir(tmp_path)
+    assert main(["train", "digits-rbm", "-q"]) == (130 if stop is KeyboardInterrupt else 143)
+    printed = capsys.readouterr().err
+    assert "resume" not in printed
+    assert "nothing was saved yet, give the same command again: gibbsian train digits-rbm -q" in printed
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_damaged_checkpoint_is_one_sentence(run, tmp_path, capsys):
     import shutil
 

@@ -4,6 +4,7 @@ import json
 import math
 import signal
 import sys
+import time
 import types
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 import gibbsian as gb
 from gibbsian import domains, energies, errors, kernels, models, objectives
 from gibbsian.objectives.base import Loss, Objective, labels, observed
-from gibbsian.training import Checkpoints, Engine, Logging
+from gibbsian.training import Checkpoints, Engine, Logging, checkpoint
 from gibbsian.training.feed import make_feed
 from gibbsian.training.optimize import CapturableSGD, Ema, rate_at
 
@@ -690,12 +691,66 @@ def test_an_interrupted_run_keeps_a_checkpoint_and_goes_on_exactly(number, tmp_p
         gb.fit(gaussian(), Likelihood(), cloud(), steps=20, batch_size=8, run_dir=tmp_path / "r", hooks=[interrupt])
     assert handlers == (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM))
     message = capsys.readouterr().err
-    assert "step 8" in message
+    assert "stopped at step 7;" in message  # the hook is interrupted, the step before it was whole
     assert "gibbsian.resume" in message
     resumed = gb.resume(tmp_path / "r", cloud())
     straight = gb.fit(gaussian(), Likelihood(), cloud(), steps=20, batch_size=8)
     assert resumed.step == 20
     assert torch.equal(weights(resumed.energy), weights(straight.energy))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_does_not_wait_for_a_slow_hook(number, tmp_path):
+    went_on: list[int] = []
+
+    def slow(run: gb.training.Run) -> None:
+        if run.step == 3:
+            signal.raise_signal(number)
+            went_on.append(run.step)
+
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        gb.fit(gaussian(), Likelihood(), cloud(), steps=9, run_dir=tmp_path / "r", hooks=[slow])
+    assert not went_on
+    assert checkpoint.steps_saved(tmp_path / "r")[-1] == 3
+
+
+def test_sigterm_gives_a_step_some_time_and_then_loses_it(tmp_path, monkeypatch, capsys):
+    """The objective's third step would last for ten seconds; the last checkpoint is the one to go on from."""
+    monkeypatch.setattr("gibbsian.training.loop._GRACE", 0.05)
+    plain, calls = Likelihood.__call__, list[int]()
+
+    def slow(self, *arguments):
+        calls.append(len(calls) + 1)
+        if len(calls) == 3:
+            signal.raise_signal(signal.SIGTERM)
+            for _ in range(1000):
+                time.sleep(0.01)
+        return plain(self, *arguments)
+
+    keeps = Checkpoints(every=1)
+    monkeypatch.setattr(Likelihood, "__call__", slow)
+    with pytest.raises(SystemExit) as stop:
+        gb.fit(gaussian(), Likelihood(), cloud(), steps=9, batch_size=8, run_dir=tmp_path / "r", checkpoints=keeps)
+    monkeypatch.setattr(Likelihood, "__call__", plain)
+    assert stop.value.code == 128 + signal.SIGTERM
+    assert "stopped inside step 3, which is lost; the last checkpoint is of step 2" in capsys.readouterr().err
+    resumed = gb.resume(tmp_path / "r", cloud())
+    straight = gb.fit(gaussian(), Likelihood(), cloud(), steps=9, batch_size=8)
+    assert torch.equal(weights(resumed.energy), weights(straight.energy))
+
+
+def test_a_hook_may_put_files_into_the_folder_before_the_first_step(tmp_path):
+    class Furnished:
+        def begin(self, folder: Path) -> None:
+            assert not (tmp_path / "r").exists()  # the folder appears whole
+            (folder / "mine.txt").write_text("mine")
+
+        def __call__(self, run: gb.training.Run) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        gb.fit(gaussian(), Likelihood(), cloud(), steps=9, run_dir=tmp_path / "r", hooks=[Furnished()])
+    assert (tmp_path / "r" / "mine.txt").read_text() == "mine"
 
 
 def test_tensorboard_gets_the_scalars_or_the_user_is_told_to_install_it(tmp_path, monkeypatch):

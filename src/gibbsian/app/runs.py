@@ -118,21 +118,19 @@ def free_folder(name: str) -> Path:
     return folder
 
 
-class _Keeper:
-    """A hook that writes recipe, data steps and command into the run folder as soon as that is there."""
+class _Recorded(_Snapshots):
+    """The same for a new run, whose recipe, data steps and command are in its folder before the first step."""
 
-    def __init__(self, recipe: Recipe, prepared: Prepared, folder: Path, arguments: Sequence[str]) -> None:
-        self.recipe, self.prepared, self.folder, self.arguments = recipe, prepared, folder, list(arguments)
-        self.done = False
+    def __init__(self, recipe: Recipe, prepared: Prepared, folder: Path, total: int, arguments: Sequence[str]) -> None:
+        super().__init__(recipe, prepared, folder, total)
+        self.arguments = list(arguments)
 
-    def __call__(self, run: Run) -> None:
-        if self.done:
-            return
-        self.done = True
-        (self.folder / "recipe.yaml").write_text(self.recipe.text, encoding="utf-8")
-        checkpoint.write_tree(self.folder, "data", {"fitted": self.prepared.fitted})
+    def begin(self, folder: Path) -> None:
+        """Write what every later command needs."""
+        (folder / "recipe.yaml").write_text(self.recipe.text, encoding="utf-8")
+        checkpoint.write_tree(folder, "data", {"fitted": self.prepared.fitted})
         named = {"name": self.recipe.name, "about": self.recipe.about, "arguments": self.arguments}
-        _note(self.folder, **named, began=time.time(), seconds=0.0)
+        _note(folder, **named, began=time.time(), seconds=0.0)
 
 
 def noted(folder: Path) -> dict[str, Any]:
@@ -241,7 +239,7 @@ def train(
         run_dir=folder,
         transform=transform,
         validation=_held_out(recipe, prepared),
-        hooks=[_Keeper(recipe, prepared, folder, arguments), _Snapshots(recipe, prepared, folder, total)],
+        hooks=[_Recorded(recipe, prepared, folder, total, arguments)],
         progress=progress,
         **options,
     )

@@ -72,14 +72,15 @@ def fit(
         validation: held-out data, on which the objective's loss is logged; or a callable of the energy that
             returns a number or a dictionary of numbers. The average is judged where there is one.
         hooks: called with the `Run` after every step, or a pair (n, hook) after every n-th; one that returns True ends
-            the training.
+            the training. One with a method `begin(folder)` may put files into the new run folder before the first step.
         guard: watch for divergence and roll back, as a `Guard` says; False stops with an error instead.
         checkpoints: `training.Checkpoints(every=1000, keep_last=2, keep_best=False)`, those of the run folder.
         logging: `training.Logging(every=50, validate_every=500, tensorboard=False)`.
         engine: `training.Engine(precision="bf16", compile=True)`: half-precision products, steps as CUDA graphs.
         progress: show a bar; by default on a terminal.
 
-    Ctrl-C (and SIGTERM) finishes the step, saves a checkpoint, says where it is, and raises.
+    Ctrl-C (and SIGTERM) finishes the step, saves a checkpoint, says where it is, and raises. SIGTERM gives the step five
+    seconds: one that takes longer is lost, and the last checkpoint stays.
 
     >>> import gibbsian as gb
     >>> g = torch.Generator().manual_seed(0)
@@ -115,7 +116,7 @@ def fit(
     folder = None if run_dir is None else Path(run_dir)
     job = Job(energy, objective, data, settings, epochs=epochs, device=device, run_dir=folder, transform=transform)
     stepper = steps_of(job)
-    keep.create_folder(job)
+    keep.create_folder(job, hooks)
     return train(job, stepper, validation, hooks, progress)
 
 

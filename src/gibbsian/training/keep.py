@@ -13,8 +13,9 @@ import platform
 import shutil
 import time
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
@@ -154,8 +155,17 @@ def save(job: Job) -> None:
 # --- the folder ------------------------------------------------------------------------------------
 
 
-def create_folder(job: Job) -> None:
-    """Write configuration, environment and first checkpoint into a new run folder, where one is wanted.
+@runtime_checkable
+class Furnishing(Protocol):
+    """A hook that has files of its own to put into a new run folder."""
+
+    def begin(self, folder: Path) -> None:
+        """Write them; `folder` is where the run folder is made, before it appears under its name."""
+
+
+def create_folder(job: Job, hooks: Iterable[Any] = ()) -> None:
+    """Write configuration, environment, first checkpoint and what hooks begin with into a new run folder, where one is
+    wanted.
 
     The folder appears whole or not at all.
     """
@@ -163,11 +173,11 @@ def create_folder(job: Job) -> None:
         return
     tree = _gathered(job)
     if job.world.first:
-        _create(job, job.run.folder, tree)
+        _create(job, job.run.folder, tree, [hook for hook in hooks if isinstance(hook, Furnishing)])
     job.world.wait(job.device)
 
 
-def _create(job: Job, folder: Path, tree: dict[str, Any]) -> None:
+def _create(job: Job, folder: Path, tree: dict[str, Any], hooks: list[Furnishing]) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise CheckpointError(
             f"{folder} already holds files; go on with gibbsian.resume({str(folder)!r}, data), "
@@ -183,6 +193,8 @@ def _create(job: Job, folder: Path, tree: dict[str, Any]) -> None:
         checkpoint.write_tree(temporary, "config", config, weightless={"energy"})
         (temporary / "environment.json").write_text(json.dumps(_environment(job.device), indent=1))
         checkpoint.save_checkpoint(temporary, tree["step"], tree)
+        for hook in hooks:
+            hook.begin(temporary)
         temporary.rename(folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -3,6 +3,7 @@
 batch → objective.loss(energy, batch, state, generator, step) → gradients → optimizer → average → log → checkpoint
 """
 
+import _thread
 import signal
 import sys
 import threading
@@ -32,12 +33,14 @@ def train(job: Job, steps: Steps, held_out: Any, hooks: Sequence[Hook], progress
     """Run a job to its last step."""
     run, settings = job.run, job.settings
     plan, stopping = Plan(job, held_out, hooks), False
-    with _opened(job, progress) as show, _signals() as caught, _products(settings.engine.precision):
+    with _opened(job, progress) as show, _signals(job) as signals, _products(settings.engine.precision):
         keep.snapshot(job)
         while run.step < settings.steps and not stopping:
             due = plan.next(steps)
             loss, rows, problem = steps.differentiate(due.at_once, watched=due.watched)  # batch → loss → gradients
-            stops, diverged = job.world.share_gradients(job.parameters, rows, (bool(caught), problem is not None))
+            stops, diverged = job.world.share_gradients(
+                job.parameters, rows, (bool(signals.caught), problem is not None)
+            )
             stopping = stops > 0
             if diverged > 0 and problem is None:
                 problem = "another process diverged"
@@ -60,13 +63,16 @@ def train(job: Job, steps: Steps, held_out: Any, hooks: Sequence[Hook], progress
                 job.log_step(numbers, show.rates(run.step))
             if due.validate:
                 plan.validate()
+            signals.forgive()
             if due.save:
                 keep.save(job)
             show(run.step, numbers)
-            stopping = plan.call_hooks() or stopping
+            with signals.between_steps():
+                stopping = plan.call_hooks() or stopping
+            stopping = stopping or signals.interrupted
         keep.save(job)
-        if caught:
-            _stop(job, caught[0])
+        if signals.caught:
+            _stop(job, signals.caught[0], f"stopped at step {run.step}")
     return run
 
 
@@ -215,30 +221,76 @@ def _opened(job: Job, progress: bool | None) -> Iterator[_Show]:
         job.log.close()
 
 
+_GRACE = 5.0  # seconds; who sends SIGTERM kills 10 (docker) to 90 (systemd) later
+
+
+class _Interrupted(BaseException):
+    """A signal came while a hook was at work."""
+
+
+class _Signals:
+    """Ctrl-C and SIGTERM, so that what is saved is the state after a whole step.
+
+    One that comes inside a step waits for its end. A second one does not, nor does SIGTERM after a time of grace: the step is
+    then lost, and the last checkpoint stays. Hooks are interrupted at once, since the step before them is whole.
+    """
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.caught: list[int] = []
+        self.interrupted = False
+        self.idle = False
+        self.timer: threading.Timer | None = None
+
+    def note(self, number: int, frame: Any) -> None:
+        """The handler of both signals."""
+        first = not self.caught
+        self.caught.append(number)
+        if self.idle:
+            self.idle = False
+            raise _Interrupted
+        if not first:
+            _stop(self.job, number, f"stopped inside step {self.job.run.step + 1}, which is lost")
+        if number == signal.SIGTERM:
+            self.timer = threading.Timer(_GRACE, _thread.interrupt_main, (number,))  # the same signal once more
+            self.timer.daemon = True
+            self.timer.start()
+
+    def forgive(self) -> None:
+        """The step is whole: give the time that it takes to save it."""
+        if self.timer is not None:
+            self.timer.cancel()
+
+    @contextmanager
+    def between_steps(self) -> Iterator[None]:
+        """A signal ends what is done here at once; processes that wait for one another are left to finish it."""
+        self.idle = self.job.world.size == 1
+        try:
+            yield
+        except _Interrupted:
+            self.interrupted = True
+        finally:
+            self.idle = False
+
+
 @contextmanager
-def _signals() -> Iterator[list[int]]:
-    """Collect Ctrl-C and SIGTERM, so that the step in progress is finished; a second one interrupts it."""
-    caught: list[int] = []
-
-    def note(number: int, frame: Any) -> None:
-        if caught:
-            raise KeyboardInterrupt
-        caught.append(number)
-
-    before = {}
+def _signals(job: Job) -> Iterator[_Signals]:
+    """Handlers for the time of a run; somebody else's are left alone."""
+    signals, before = _Signals(job), {}
     if threading.current_thread() is threading.main_thread():
         for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
-            if signal.getsignal(number) == usual:  # somebody else's handler is left alone
-                before[number] = signal.signal(number, note)
+            if signal.getsignal(number) == usual:
+                before[number] = signal.signal(number, signals.note)
     try:
-        yield caught
+        yield signals
     finally:
+        signals.forgive()
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def _stop(job: Job, number: int) -> NoReturn:
-    message = f"stopped at step {job.run.step}; {keep.where(job.run.folder)}"
+def _stop(job: Job, number: int, what: str) -> NoReturn:
+    message = f"{what}; {keep.where(job.run.folder)}"
     if job.world.first:
         print(message, file=sys.stderr)
     if number == signal.SIGTERM:

@@ -7,6 +7,7 @@ This file only reads the command line: nothing heavy is imported before it is kn
 import argparse
 import errno
 import os
+import shlex
 import sys
 import warnings
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ __all__ = ["main"]
 
 _COMMANDS = ("train", "resume", "sample", "evaluate", "report", "list", "doctor")
 _MODULES = {"resume": "train", "evaluate": "train", "report": "train", "list": "listing"}  # those of other names
+_TERMINATED = 128 + 15  # what a shell says of a process that SIGTERM ended
 _EPILOG = """\
 five minutes:
   gibbsian train digits-rbm            train a Boltzmann machine on digits, judge it, write a report
@@ -136,8 +138,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(str(error), 2)
     try:
         return _run(options, rest)
-    except SystemExit as stop:  # --print_config
-        return int(stop.code or 0)
+    except SystemExit as stop:  # --print_config, or SIGTERM while training
+        code = int(stop.code or 0)
+        return _fail(_go_on(options), code) if code == _TERMINATED else code
     except BrokenPipeError:  # the reader of our output has gone, such as `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -174,7 +177,7 @@ def _reason(error: BaseException, options: argparse.Namespace) -> tuple[str, int
     if isinstance(error, GibbsianError):
         return str(error), 2 if isinstance(error, ArgumentError) else 1
     if isinstance(error, KeyboardInterrupt):
-        return _go_on(options), 130
+        return f"interrupted; {_go_on(options)}", 130
     if not isinstance(error, OSError):
         raise error
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
@@ -184,10 +187,12 @@ def _reason(error: BaseException, options: argparse.Namespace) -> tuple[str, int
 
 
 def _go_on(options: argparse.Namespace) -> str:
-    run = options.folder or options.run
-    if options.command in {"train", "resume"} and run:
-        return f"go on with: gibbsian resume {run}"
-    return "interrupted"
+    """How to go on: with a run that has begun, else by the same command."""
+    run = options.run if options.command == "resume" else options.folder
+    begun = run and any(os.path.exists(os.path.join(run, name)) for name in ("recipe.yaml", "comparison.json"))
+    if begun:
+        return f"go on with: gibbsian resume {shlex.quote(str(run))}"
+    return f"nothing was saved yet, give the same command again: gibbsian {shlex.join(options.arguments)}"
 
 
 def _fail(message: str, code: int) -> int:
