@@ -109,6 +109,62 @@ def test_sweep_thresholds_are_the_enumerated_conditionals(spin):
             assert torch.equal(swept[0], target)
 
 
+@pytest.mark.parametrize("hidden", [0, 2])
+@pytest.mark.parametrize("spin", [False, True])
+def test_a_matrix_of_any_shape_has_one_law(spin, hidden):
+    """Assigned or loaded weights with a diagonal and no symmetry: energy, conditionals, sweeps, pairwise form, paths
+    and pictures are all those of the symmetric part."""
+    machine, n = machine_of(4, spin, hidden), 4 + hidden
+    odd = BoltzmannMachine(4, spin, hidden).double()
+    twist = torch.randn(n, n, generator=gen(9), dtype=F64)
+    skew = twist.triu(1) - twist.triu(1).T + torch.diag(twist.diagonal())
+    odd.load_state_dict({"weight": machine.weight.detach() + skew, "bias": machine.bias.detach()})
+    x = states(4, spin)
+    torch.testing.assert_close(odd(x), machine(x))
+    for i in range(4):
+        for site in (i, torch.full((len(x),), i)):
+            torch.testing.assert_close(odd.site_logits(x, site), machine.site_logits(x, site))
+    noise = machine.gibbs_noise(x, 1, gen(1))
+    for beta in (None, torch.tensor(0.6, dtype=F64)):
+        swept = [m.gibbs_sweep(x, (noise[0][0],), None, beta) for m in (odd, machine)]
+        assert torch.equal(swept[0], swept[1])
+    torch.testing.assert_close(odd.pairwise().weight, machine.pairwise().weight)
+    torch.testing.assert_close(odd.filters().weight, machine.filters().weight)
+    stat, freedom = sweep_statistic(odd, odd)
+    assert stat < freedom + 5 * math.sqrt(2 * freedom)
+    low = [gb.partition.ais(m, x, chains=20, betas=20, generator=gen()) for m in (odd, machine)]
+    torch.testing.assert_close(low[0].value, low[1].value)
+
+
+def test_recall_of_a_loaded_matrix_descends():
+    memory, n = gb.models.Hopfield(12).double(), 12
+    memory.store((torch.rand(2, n, generator=gen(), dtype=F64) < 0.5).double() * 2 - 1)
+    skew = torch.randn(n, n, generator=gen(1), dtype=F64).triu(1)
+    with torch.no_grad():
+        memory.weight.add_(skew - skew.T + torch.eye(n, dtype=F64))
+    cue = (torch.rand(50, n, generator=gen(2), dtype=F64) < 0.5).double() * 2 - 1
+    recall = memory.recall(cue)
+    assert bool((recall.energies.diff(dim=0) <= 1e-9).all())
+    assert bool(recall.converged.all())
+    assert torch.equal(memory.recall(recall.x, update="synchronous", steps=1).x, recall.x)
+
+
+def test_hidden_units_of_a_path_are_drawn_given_the_visible_ones_or_refused():
+    """By inversion of one uniform a row: the shares of all hidden states against p(h | v), 5 standard deviations."""
+    machine = machine_of(3, hidden=3)
+    v = torch.tensor([[1.0, 0.0, 1.0]], dtype=F64)
+    full = machine.path().complete(v.expand(20000, 3), gen(4))
+    h = states(3, False)
+    p = torch.softmax(-machine.joint(v.expand(8, 3), h).detach(), 0)
+    counts = (full[:, None, 3:] == h).all(2).double().sum(0)
+    assert torch.equal(full[:, :3], v.expand(20000, 3))
+    stat = float(((counts - 20000 * p).square() / (20000 * p)).sum())
+    assert stat < 7 + 5 * math.sqrt(14)
+    big = BoltzmannMachine(3, hidden=30)
+    with pytest.raises(CapabilityError, match=r"2\^30"):
+        big.path().complete(torch.zeros(2, 3), gen())
+
+
 def test_training_keeps_the_weights_symmetric_without_a_diagonal():
     machine = machine_of(6, hidden=2)
     data = (torch.rand(50, 6, generator=gen(), dtype=F64) < 0.4).double()

@@ -155,7 +155,7 @@ def test_the_chain_against_every_sequence():
             assert float(-model.given(x[i : i + 1])(states[k : k + 1]).detach()) == pytest.approx(float(by_hand))
     log_p = torch.stack([model.log_prob(x, s.expand(3, 4, 3)) for s in states]).detach()
     torch.testing.assert_close(model.mode(x), states[log_p.argmax(0)])
-    torch.testing.assert_close(model.marginals(x), torch.einsum("sn,stk->ntk", log_p.exp(), states))
+    torch.testing.assert_close(model.mean_given(x), torch.einsum("sn,stk->ntk", log_p.exp(), states))
 
 
 def test_exact_draws_of_a_chain_have_its_probabilities():
@@ -186,7 +186,7 @@ def test_a_label_field_without_couplings_is_logistic_regression():
     model, x = label_field(), rnd(6, 3)
     with torch.no_grad():
         model.weight.zero_()
-    torch.testing.assert_close(model.marginals(x), torch.sigmoid(model.encode(x)))
+    torch.testing.assert_close(model.mean_given(x), torch.sigmoid(model.encode(x)))
     y = model.domain.sample(6, generator=gen(), dtype=F64)
     want = -torch.nn.functional.binary_cross_entropy_with_logits(model.encode(x), y, reduction="none").sum(1)
     torch.testing.assert_close(model.log_prob(x, y), want)
@@ -270,6 +270,27 @@ def test_proposals_are_symmetric_and_normalized(proposal):
             draws = proposal.draw(domain, states[:1], 40000, gen())[:, 0]
             seen = (draws[:, None] == states).flatten(2).all(2).double().mean(0)
             torch.testing.assert_close(seen, log_q[:, 0].exp(), atol=0.012, rtol=0)
+
+
+def test_one_width_is_drawn_for_all_entries_of_a_candidate():
+    """In three dimensions: the density is that of torch's mixture, and draws follow it. The mean of any density over q is
+    1 for draws of q, within 5 standard errors, here of all three widths; with a width for every entry it is not."""
+    sigmas = (0.3, 1.0, 2.5)
+    proposal, domain, y = Around(sigmas), domains.Real(3), rnd(1, 3)
+    draws = proposal.draw(domain, y, 40000, gen())
+    log_q = proposal.log_prob(domain, draws, y)
+    widths = torch.tensor(sigmas, dtype=F64)
+    parts = torch.distributions.Independent(torch.distributions.Normal(y.expand(3, 3), widths[:, None].expand(3, 3)), 1)
+    mixture = torch.distributions.MixtureSameFamily(torch.distributions.Categorical(torch.ones(3, dtype=F64)), parts)
+    torch.testing.assert_close(log_q[:, 0], mixture.log_prob(draws[:, 0]))
+    for k in range(3):
+        ratio = torch.exp(parts.log_prob(draws[:, :1].expand(-1, 3, 3))[:, k] - log_q[:, 0])
+        assert abs(float(ratio.mean()) - 1) < 5 * float(ratio.std()) / math.sqrt(40000)
+    # shares of the widths: the widest alone reaches beyond four of the middle one
+    far = (draws - y).norm(dim=2) > 4.0
+    reach = float(torch.distributions.Chi2(torch.tensor(3.0, dtype=F64)).cdf(torch.tensor((4 / 2.5) ** 2, dtype=F64)))
+    share = (1 - reach) / 3
+    assert abs(float(far.double().mean()) - share) < 5 * math.sqrt(share / 40000) + 0.001  # of the middle one: 0.0004
 
 
 DISCRETE_PRINCIPLES = {

@@ -80,9 +80,14 @@ def test_both_phases_match_enumerated_expectations(spec):
         assert (b.grad - (p @ model[i] - data[i].mean(0))).abs().max() < 5 / math.sqrt(m)
 
 
-def test_the_fast_gradient_is_that_of_the_energies():
+LABELED = units.Joined(units.Softmax(1, classes=3), units.Bernoulli(2))
+
+
+@pytest.mark.parametrize("spec", [(4, 3, 2), (LABELED, 3, 2), (4, 3, LABELED)], ids=["plain", "below", "on top"])
+def test_the_fast_gradient_is_that_of_the_energies(spec):
     """Handed-out gradients against automatic differentiation of the two terms, statistics held fixed."""
-    dbm = machine()
+    dbm = machine(*spec)
+    assert dbm.linear_biases()  # of units side by side too, so that they can be centered
     x = dbm.domain.sample(7, generator=gen(1), dtype=F64)
     objective = objectives.VariationalLikelihood(iterations=6, steps=3, chains=9)
     state = objective.init(dbm, x, gen())

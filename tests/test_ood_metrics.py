@@ -191,6 +191,22 @@ def test_margin_loss_is_its_definition_and_conforms():
     check_objective(objectives.EnergyMargin(objectives.GaussianNoise(), 0.0, 1.0), energy, x, generator=gen())
 
 
+@pytest.mark.parametrize(("ratio", "count"), [(0.05, 1), (0.5, 5), (1.0, 10), (2.5, 25)])
+def test_the_ratio_is_outsiders_per_row(ratio, count):
+    """So many are drawn from rows, from a noise and from an energy; both sides are means, whatever the ratio."""
+    energy = gb.as_energy(lambda x: x.sum(1), domains.Real(2))
+    x, rows = torch.zeros(10, 2, dtype=F64), torch.arange(40, dtype=F64)[:, None].expand(40, 2)
+    law = energies.Gaussian(torch.zeros(2, dtype=F64), torch.eye(2, dtype=F64))
+    for outsiders in (rows, objectives.GaussianNoise(), law):
+        objective = objectives.EnergyMargin(outsiders, -1.0, 100.0, ratio=ratio)
+        data = x + torch.randn(10, 2, generator=gen(), dtype=F64)
+        state = objective.init(energy, data, gen())
+        drawn = objective.draw(energy, data, state, gen(1))
+        assert drawn.shape == (count, 2)
+        loss = objective(energy, x, state, gen(1))
+        assert float(loss.value) == pytest.approx(1.0 + float((100 - drawn.sum(1)).square().mean()), rel=1e-9)
+
+
 def test_margins_separate_what_cross_entropy_does_not(tmp_path):
     """Two classes and a ring of outsiders around them: fine-tuning finds outsiders and keeps the classes."""
     g = gen()

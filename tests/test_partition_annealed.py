@@ -221,6 +221,22 @@ def test_both_sides_and_their_best_combination():
     assert float(rms[2]) < 0.8 * float(rms[:2].min())  # the acceptance ratio beats both
 
 
+@pytest.mark.parametrize(("up", "down"), [(400, 8), (8, 400)])
+def test_the_acceptance_ratio_knows_how_many_weights_each_side_has(up, down):
+    """Bennett's estimate is consistent for any numbers of forward and reverse weights; with the ratio of the numbers
+    turned around it would be off by twice its log, 7.8 nats."""
+    rbm = scramble(models.RBM(8, 6), seed=5, scale=0.5)
+    truth, data = float(partition.exact(rbm).value), coin_flips(8)
+    off = []
+    for seed in range(12):
+        low = partition.ais(rbm, data, chains=up, betas=30, generator=gen(seed))
+        high = partition.reverse_ais(rbm, exact_draws(rbm, down, 50 + seed), forward=low, generator=gen(seed))
+        off.append(float(partition.bounds(low, high).value) - truth)
+    errors = torch.tensor(off)
+    assert abs(float(errors.mean())) < 5 * float(errors.std()) / math.sqrt(12)
+    assert float(errors.std()) < 0.2
+
+
 def test_a_reverse_run_from_the_wrong_law_is_noticed():
     rbm = scramble(models.RBM(8, 6), seed=1, scale=1.5)
     data = coin_flips(8)
@@ -320,7 +336,16 @@ def test_the_base_is_normalized_and_drawn_exactly(name):
     assert math.isfinite(float(path.log_z0()))
 
 
-@pytest.mark.parametrize("domain", [domains.Binary((2, 2)), domains.Spin(4), domains.Categorical(2, classes=3)])
+@pytest.mark.parametrize(
+    "domain",
+    [
+        domains.Binary((2, 2)),
+        domains.Spin(4),
+        domains.Categorical(2, classes=3),
+        domains.JoinedStates(domains.Categorical(1, classes=3), domains.Spin(2), domains.Binary((1, 2))),
+        domains.JoinedStates(domains.JoinedStates(domains.Spin(1), domains.Categorical(1, classes=2)), domains.Spin(1)),
+    ],
+)
 def test_factorized_bases_have_the_means_of_the_data(domain):
     data = domain.sample(200, generator=gen(), dtype=F64)
     base = fitted_base(domain, data, torch.zeros((), dtype=F64))
@@ -331,6 +356,7 @@ def test_factorized_bases_have_the_means_of_the_data(domain):
     mean = (p.reshape(-1, *[1] * len(domain.shape)) * states).sum(0)
     assert float((mean - data.mean(0)).abs().max()) < 0.02  # smoothed by one row of each value
     draws = base.sample(20000, generator=gen(1))
+    domain.check(draws, "draws")
     assert float((draws.mean(0) - mean).abs().max()) < 4 * 1 / math.sqrt(20000)
 
 

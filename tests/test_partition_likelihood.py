@@ -136,6 +136,18 @@ def test_clamped_annealing_sums_over_hidden_units(spin):
     assert abs(float(out.value) - float(gb.log_likelihood(machine, x).value)) < 0.1
 
 
+def test_the_standard_error_of_clamped_annealing_is_the_spread_of_its_estimates():
+    """400 rows alike are 400 runs: their spread is known to a share of 1/√800, the mean reported error better than that."""
+    machine = models.BoltzmannMachine(3, hidden=4).double()
+    w = torch.randn(7, 7, generator=gen(), dtype=F64).triu(1)
+    machine.set_parameters(weight=w + w.T, bias=torch.randn(7, generator=gen(1), dtype=F64))
+    v, ladder = torch.ones(400, 3, dtype=F64), torch.tensor([0.0, 0.3, 1.0])
+    for chains in (50, 200):
+        out = partition.clamped_ais(machine, v, chains=chains, betas=ladder, generator=gen(2))
+        share = float(out.value.std() / out.stderr.square().mean().sqrt())
+        assert abs(share - 1) < 5 / math.sqrt(800)
+
+
 def test_machines_with_too_many_hidden_units_still_have_a_likelihood():
     machine = models.BoltzmannMachine(3, hidden=18).double()
     w = 0.2 * torch.randn(21, 21, generator=gen(), dtype=F64).triu(1)

@@ -178,6 +178,57 @@ def test_bethe_keeps_the_best_of_several_fixed_points():
     assert abs(float(out.value) - brute(machine)) < 0.05
 
 
+def test_bethe_starts_from_mean_field_too():
+    """An antiferromagnet on a lattice of two colors: its order is staggered, and no uniform start finds it."""
+    lattice = models.Ising((4, 4), -0.8, 0.1).double()
+    out, low = partition.bethe(lattice), partition.mean_field(lattice)
+    assert out.diagnostics["converged"]
+    assert float(out.diagnostics["fixed_points"][:3].max()) < float(low.value) - 5  # the disordered phase
+    assert float(low.value) < float(out.value) < brute(lattice)
+    assert brute(lattice) - float(out.value) < math.log(2) + 0.01  # one of two equal phases, else close
+
+
+@pytest.mark.filterwarnings("ignore::gibbsian.errors.EstimateWarning")
+@pytest.mark.parametrize("coupling", [-0.5, -0.8, -1.5])
+@pytest.mark.parametrize("shape", [(8,), (3, 4), (4, 4)])
+def test_bethe_never_ends_below_mean_field(shape, coupling):
+    """Independent beliefs are beliefs, so the best Bethe value is never below; on frustrated lattices too."""
+    lattice = models.Ising(shape, coupling, 0.1).double()
+    out, low = partition.bethe(lattice), partition.mean_field(lattice)
+    assert float(out.value) >= float(low.value) - 1e-9 * (1 + abs(float(low.value)))
+    assert float(out.diagnostics["mean_field"]) == float(low.value)
+
+
+@pytest.mark.parametrize("seed", [5, 12, 20])
+def test_where_no_fixed_point_is_found_the_mean_field_bound_is_returned(seed):
+    """Strongly frustrated machines: swinging messages have beliefs that contradict each other, and values nats away."""
+    machine = random_machine(8, seed, spin=True, scale=4.0, density=0.8)
+    with pytest.warns(EstimateWarning, match="mean-field bound"):
+        out = partition.bethe(machine, steps=300)
+    assert bool(out.diagnostics["fixed_points"].isnan().all())
+    assert not out.diagnostics["converged"]
+    low = partition.mean_field(machine)
+    assert float(out.value) == float(low.value) <= brute(machine)
+    assert torch.equal(out.diagnostics["means"], low.diagnostics["means"])
+
+
+def test_bethe_of_beliefs_near_zero_and_one_is_finite():
+    """Marginals of an edge add up to more than 1 by rounding; their entropies must not become infinite."""
+    machine = random_machine(8, 10, spin=True, scale=4.0, density=0.8)
+    out = partition.bethe(machine)
+    assert out.diagnostics["converged"]
+    assert abs(float(out.value) - brute(machine)) < 1e-3  # one state holds nearly all
+
+
+def test_damping_brings_messages_to_rest():
+    """Undamped messages of an antiferromagnet swing for ever; with a share of the old ones kept they settle."""
+    graph = pairwise(models.Ising((4, 4), -0.8, 0.1).double())
+    rho, start = torch.ones_like(graph.weight), graph.weight.repeat(2)
+    runs = [propagate(graph, rho, damping=d, steps=500, tolerance=1e-9, messages=start) for d in (0.0, 0.5, 0.8)]
+    assert [run.converged for run in runs] == [False, True, True]
+    assert torch.allclose(runs[1].messages, runs[2].messages, atol=1e-6)
+
+
 def test_bethe_reports_when_it_does_not_converge():
     with pytest.warns(EstimateWarning, match="did not converge"):
         out = partition.bethe(random_machine(10, 2, spin=True, scale=2.0), steps=5)

@@ -277,6 +277,63 @@ def test_images_and_single_precision():
     assert torch.allclose(metrics.mmd(1e4 + near[0], 1e4 + near[1]), metrics.mmd(*near), atol=1e-9)
 
 
+def distances(x, y):
+    """Everything that compares two samples, and the values of a test."""
+    test = metrics.two_sample_test(x, y, permutations=9, generator=gen())
+    other = metrics.two_sample_test(x, y, method="energy", permutations=9, generator=gen())
+    return [
+        metrics.mmd(x, y),
+        metrics.mmd(x, y, bandwidth=[1.0, 2.0], unbiased=False),
+        metrics.energy_distance(x, y),
+        metrics.energy_distance(x, y, unbiased=True),
+        metrics.sliced_wasserstein(x, y, generator=gen()),
+        test.value,
+        *test.permuted,
+        *other.permuted,
+    ]
+
+
+@pytest.mark.parametrize("kind", [torch.uint8, torch.int64, torch.bool])
+def test_whole_numbers_and_flags_are_numbers(kind):
+    """The distances of {0, 1} rows do not depend on the type that holds them."""
+    x, y = torch.rand(30, 5, generator=gen()) < 0.4, torch.rand(25, 5, generator=gen(1)) < 0.7
+    truth = distances(x.double(), y.double())
+    for left, right in ((kind, kind), (kind, F64), (F64, kind), (torch.float32, kind)):
+        for value, expected in zip(distances(x.to(left), y.to(right)), truth, strict=True):
+            assert value.dtype == (F64 if F64 in (left, right) else torch.float32)
+            assert float(value) == pytest.approx(float(expected), rel=1e-5, abs=1e-8)
+    energy = energies.Gaussian(torch.zeros(5), torch.eye(5))
+    stein = [metrics.kernel_stein_discrepancy(x.to(k), lambda z: -z.to(torch.float32)) for k in (kind, torch.float32)]
+    assert stein[0] == stein[1]
+    assert stein[0].dtype == torch.float32
+    assert float(stein[1]) == pytest.approx(float(metrics.kernel_stein_discrepancy(x.float(), energy)), rel=1e-5)
+    mixing = torch.tensor([[1, 1], [0, 1]]).to(kind)
+    assert float(metrics.amari_distance(mixing, torch.eye(2))) == 0.5
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.1, 3.7])
+@pytest.mark.parametrize("d", [1, 8])
+@pytest.mark.parametrize("method", ["mmd", "energy"])
+def test_ties_count_as_no_smaller(method, d, scale):
+    """Of two values many relabelings have the observed statistic itself. It is then a multiple of a whole number, so the
+    p-value is known exactly, whatever the order in which floats are added up."""
+    x, y = torch.arange(40) % 2, (torch.arange(30) % 5 > 2).long()
+    pool, n, m, g = torch.cat([x, y]), 40, 30, gen(3)
+
+    def whole(s, t):  # ones among x and among y
+        within = s * (n - s) * m * (m - 1) + t * (m - t) * n * (n - 1)
+        return (s * (m - t) + t * (n - s)) * (n - 1) * (m - 1) - within
+
+    at_least = 1
+    for _ in range(500):
+        s = int(pool[torch.randperm(70, generator=g) < n].sum())
+        at_least += whole(s, int(pool.sum()) - s) >= whole(int(x.sum()), int(y.sum()))
+    rows = [scale * part.double()[:, None].expand(-1, d) for part in (x, y)]
+    assert metrics.two_sample_test(*rows, method=method, generator=gen(3)).p_value == at_least / 501
+    same = torch.full((7, d), scale)
+    assert metrics.two_sample_test(same, same[:5], method=method, bandwidth=1.0, generator=gen()).p_value == 1.0
+
+
 X = torch.zeros(4, 2)
 
 
@@ -291,6 +348,7 @@ X = torch.zeros(4, 2)
         lambda: metrics.mmd(X, X, bandwidth=0.0),
         lambda: metrics.mmd(X, X, bandwidth=[]),
         lambda: metrics.mmd(X, X * torch.nan, bandwidth=1.0),
+        lambda: metrics.mmd(X.to(torch.complex64), X, bandwidth=1.0),
         lambda: metrics.energy_distance(X, X + torch.inf),
         lambda: metrics.sliced_wasserstein(X, X),
         lambda: metrics.sliced_wasserstein(X, X, p=0.5, generator=gen()),

@@ -54,7 +54,7 @@ class ConditionallySampleable(Protocol):
 class Multiple(Protocol):
     """A multiple of one energy in every row, so that what is known at one factor is known at all."""
 
-    def factors(self) -> Tensor:
+    def multipliers(self) -> Tensor:
         """β, a number or one per row."""
 
 

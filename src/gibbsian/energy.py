@@ -322,7 +322,7 @@ class Tempered(Energy):
         beta = self.beta.to(x.dtype)
         return beta * energy, beta.reshape(-1, *[1] * (x.dim() - 1)) * score
 
-    def factors(self) -> Tensor:
+    def multipliers(self) -> Tensor:
         """β."""
         return self.beta
 

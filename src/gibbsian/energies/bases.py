@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from gibbsian.domains import Binary, Box, Categorical, Discrete, Domain, NonNegative, Real, Spin
+from gibbsian.domains import Binary, Box, Categorical, Discrete, Domain, JoinedStates, NonNegative, Real, Spin
 from gibbsian.energies.gaussian import Gaussian
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, DomainError
@@ -100,7 +100,7 @@ class Exponential(Energy):
 
 
 class Factorized(Energy):
-    """Independent discrete units: E(x) = -b·x over {0, 1}, ±1 or one-hot events."""
+    """Independent discrete units: E(x) = -b·x over {0, 1}, ±1 or one-hot events, or several of these side by side."""
 
     bias: Tensor
 
@@ -113,25 +113,46 @@ class Factorized(Energy):
 
     def log_z(self) -> Tensor:
         """The sum of the units' cumulants."""
-        if isinstance(self.domain, Categorical):
-            return torch.logsumexp(self.bias, -1).sum()
-        low = -1.0 if isinstance(self.domain, Spin) else 0.0
-        return torch.logaddexp(self.bias, low * self.bias).sum()
+        return _log_sum(self.domain, self.bias)
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         """Exact draws, unit by unit."""
         n = check_draws(n, generator, self.bias.device)
-        if isinstance(self.domain, Categorical):
-            p = torch.softmax(self.bias, -1).reshape(-1, self.domain.classes)
-            labels = torch.multinomial(p, n, replacement=True, generator=generator).T
-            return self.domain.one_hot(labels.reshape(n, *self.domain.shape[:-1]), dtype=self.bias.dtype)
-        low = -1.0 if isinstance(self.domain, Spin) else 0.0
-        u = torch.rand(n, *self.bias.shape, generator=generator, dtype=self.bias.dtype, device=self.bias.device)
-        return low + (1 - low) * (u < torch.sigmoid((1 - low) * self.bias)).to(self.bias.dtype)
+        return _draw(self.domain, self.bias, n, generator)
+
+
+def _parts(domain: JoinedStates, values: Tensor) -> list[tuple[Discrete, Tensor]]:
+    """The domains that stand side by side, each with its part of the values."""
+    return list(zip(domain.parts, domain.split(values), strict=True))
+
+
+def _log_sum(domain: Domain, bias: Tensor) -> Tensor:
+    """log Σ exp(b·x) over all states."""
+    if isinstance(domain, JoinedStates):
+        return torch.stack([_log_sum(part, own) for part, own in _parts(domain, bias)]).sum()
+    if isinstance(domain, Categorical):
+        return torch.logsumexp(bias, -1).sum()
+    low = -1.0 if isinstance(domain, Spin) else 0.0
+    return torch.logaddexp(bias, low * bias).sum()
+
+
+def _draw(domain: Domain, bias: Tensor, n: int, generator: torch.Generator) -> Tensor:
+    """n draws with probabilities ∝ exp(b·x)."""
+    if isinstance(domain, JoinedStates):
+        return torch.cat([_draw(part, own, n, generator).flatten(1) for part, own in _parts(domain, bias)], 1)
+    if isinstance(domain, Categorical):
+        p = torch.softmax(bias, -1).reshape(-1, domain.classes)
+        labels = torch.multinomial(p, n, replacement=True, generator=generator).T
+        return domain.one_hot(labels.reshape(n, *domain.shape[:-1]), dtype=bias.dtype)
+    low = -1.0 if isinstance(domain, Spin) else 0.0
+    u = torch.rand(n, *bias.shape, generator=generator, dtype=bias.dtype, device=bias.device)
+    return low + (1 - low) * (u < torch.sigmoid((1 - low) * bias)).to(bias.dtype)
 
 
 def base_bias(domain: Domain, data: Tensor) -> Tensor:
     """The bias with which independent discrete units have the (smoothed) means of the data."""
+    if isinstance(domain, JoinedStates):
+        return torch.cat([base_bias(part, own).flatten() for part, own in _parts(domain, data)])
     if isinstance(domain, Categorical):
         return ((data.sum(0) + 1) / (len(data) + domain.classes)).log()
     if isinstance(domain, Spin):
@@ -161,7 +182,7 @@ def fitted_base(domain: Domain, data: Tensor | None, like: Tensor) -> Energy:
                 "an exponential base needs data with a positive mean in every entry; drop columns of zeros"
             )
         return Exponential(mean)
-    if isinstance(domain, Binary | Spin | Categorical):
+    if isinstance(domain, Binary | Spin | Categorical | JoinedStates):
         return Factorized(domain, like.new_zeros(domain.shape) if data is None else base_bias(domain, data))
     raise DomainError(f"no base law is known for {domain}; give one with base=, an energy with log_z() and sample()")
 

@@ -22,8 +22,8 @@ class _LabelEnergy(ConditionalEnergy):
             )
         return h
 
-    def marginals(self, x: Tensor) -> Tensor:
-        """The mean of y given x, `(n, *event)`: the gradient of log Z(x) in the scores."""
+    def mean_given(self, x: Tensor) -> Tensor:
+        """E[y | x], the marginal probabilities of all values `(n, *event)`: the gradient of log Z(x) in the scores."""
         with torch.enable_grad():
             h = self.encode(x).detach().requires_grad_(True)
             (p,) = torch.autograd.grad(self._log_partition(h).sum(), h)

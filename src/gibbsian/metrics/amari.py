@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from gibbsian.errors import ShapeError
+from gibbsian.metrics.two_sample import precision
 
 
 def amari_distance(unmixing: Tensor, mixing: Tensor) -> Tensor:
@@ -28,7 +29,8 @@ def amari_distance(unmixing: Tensor, mixing: Tensor) -> Tensor:
     if unmixing.shape != (d, d) or mixing.shape != (d, d) or d < 2:
         both = f"unmixing {tuple(unmixing.shape)} and mixing {tuple(mixing.shape)}"
         raise ShapeError(f"{both} must be square, of one size, 2 × 2 at least")
-    p = (unmixing.detach() @ mixing.detach()).abs()
+    kind = precision(unmixing, mixing)
+    p = (unmixing.detach().to(kind) @ mixing.detach().to(kind)).abs()
     rows = (p / p.amax(1, keepdim=True)).sum() - d
     columns = (p / p.amax(0, keepdim=True)).sum() - d
     return (rows + columns) / (2 * d * (d - 1))

@@ -10,7 +10,7 @@ from torch import Tensor
 from gibbsian.domains import Real
 from gibbsian.energy import Energy, ScoreField
 from gibbsian.errors import ArgumentError, DataError, DomainError, ShapeError
-from gibbsian.metrics.two_sample import as_rows, median_distance, squared_distances, tiles
+from gibbsian.metrics.two_sample import as_rows, median_distance, precision, squared_distances, tiles
 from gibbsian.placement import check_rows
 
 
@@ -111,4 +111,4 @@ def kernel_stein_discrepancy(
         if rows == columns and unbiased:
             u.diagonal().zero_()
         total = total + u.sum() * (1 if rows == columns else 2)  # a tile above the diagonal has a mirror image
-    return (total / (n * (n - 1) if unbiased else n * n)).to(x.dtype)
+    return (total / (n * (n - 1) if unbiased else n * n)).to(precision(x))

@@ -1,7 +1,8 @@
 """How far apart two samples are: maximum mean discrepancy, energy distance, sliced Wasserstein distance.
 
-All take `(n, *event)` and `(m, *event)`, work in double precision and in blocks, so that memory stays flat
-for tens of thousands of rows, and return detached numbers.
+All take `(n, *event)` and `(m, *event)` of any numbers, work in double precision and in blocks, so that memory stays
+flat for tens of thousands of rows, and return detached numbers in the precision of the samples (the default one for
+whole numbers and flags).
 """
 
 import math
@@ -34,10 +35,22 @@ def as_rows(x: Tensor, name: str) -> Tensor:
     if not isinstance(x, Tensor) or x.dim() < 2 or len(x) < 2:
         what = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
         raise ShapeError(f"{name} is {what}, expected a tensor (n, *event), n at least 2; for numbers use x[:, None]")
+    if x.is_complex():
+        raise DataError(f"{name} holds complex numbers ({x.dtype}); give real ones, such as torch.view_as_real({name})")
     if not bool(torch.isfinite(x).all()):
         bad = int((~torch.isfinite(x)).flatten(1).any(1).sum())
         raise DataError(f"{bad} of {len(x)} rows of {name} are not finite; remove them first and say so")
     return x.detach().flatten(1).double()
+
+
+def precision(*given: Tensor) -> torch.dtype:
+    """The precision of a result: that of the tensors together; the default one where they hold whole numbers or flags.
+
+    >>> precision(torch.ones(2, dtype=torch.int64), torch.ones(2, dtype=torch.bool))
+    torch.float32
+    """
+    kind = reduce(torch.promote_types, (one.dtype for one in given))
+    return kind if kind.is_floating_point else torch.get_default_dtype()
 
 
 def _pair(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -151,7 +164,7 @@ def mmd(x: Tensor, y: Tensor, *, bandwidth: float | Sequence[float] | None = Non
     """
     pool, member = _pooled(x, y)
     widths = _bandwidths(bandwidth, pool)
-    return _contrast(pool, member, _rbf(widths), float(len(widths)), unbiased)[0].to(x.dtype)
+    return _contrast(pool, member, _rbf(widths), float(len(widths)), unbiased)[0].to(precision(x, y))
 
 
 def energy_distance(x: Tensor, y: Tensor, *, unbiased: bool = False) -> Tensor:
@@ -167,7 +180,7 @@ def energy_distance(x: Tensor, y: Tensor, *, unbiased: bool = False) -> Tensor:
     tensor(0.)
     """
     value = _contrast(*_pooled(x, y), _negative_distance, 0.0, unbiased)[0]
-    return (value if unbiased else value.clamp(min=0)).to(x.dtype)  # rounding below 0
+    return (value if unbiased else value.clamp(min=0)).to(precision(x, y))  # rounding below 0
 
 
 def two_sample_test(
@@ -183,7 +196,7 @@ def two_sample_test(
 
         p = (1 + #{permuted statistics ≥ the observed one}) / (1 + permutations)
 
-    Under one law p is valid at any sample size: P(p ≤ α) ≤ α. Rows must be independent: thin chains first.
+    Ties count, as they do where rows have few values, those among them that only rounding tells apart. Under one law p is valid at any sample size: P(p ≤ α) ≤ α. Rows must be independent: thin chains first.
 
     Args:
         x, y: samples `(n, *event)` and `(m, *event)`.
@@ -209,8 +222,13 @@ def two_sample_test(
     widths = _bandwidths(bandwidth, pool) if method == "mmd" else []
     similarity = _rbf(widths) if method == "mmd" else _negative_distance
     values = _contrast(pool, member, similarity, float(len(widths)), True)
-    p = (1 + int((values[1:] >= values[0]).sum())) / (1 + permutations)
-    return TwoSampleTest(values[0].to(x.dtype), p, values[1:].to(x.dtype))
+    largest = len(widths) or max(
+        float(part.double().abs().max()) for part in (x, y)
+    )  # of the numbers that are added up
+    rounding = 1e-5 * values.std() + 1e-12 * largest  # more than sums in another order differ, less than anyone sees
+    p = (1 + int((values[1:] >= values[0] - rounding).sum())) / (1 + permutations)
+    values = values.to(precision(x, y))
+    return TwoSampleTest(values[0], p, values[1:])
 
 
 def sliced_wasserstein(
@@ -255,4 +273,4 @@ def sliced_wasserstein(
     for theta in directions.split(32, 1):
         gap = (a @ theta).sort(0).values[starts // m] - (b @ theta).sort(0).values[starts // n]
         total = total + (weight @ gap.abs().pow(p)).sum()
-    return (total / directions.shape[1]).pow(1 / p).to(x.dtype)
+    return (total / directions.shape[1]).pow(1 / p).to(precision(x, y))

@@ -31,9 +31,9 @@ class BoltzmannMachine(Machine):
     first. Beyond that use `complete()`, the machine over all units, with the visible part clamped. For many hidden
     units that are not connected among themselves use an RBM.
 
-    `weight` is a full matrix that the energy uses through its symmetric part without diagonal, so gradients are
-    symmetric with zero diagonal and training keeps it exactly so; set it with `set_parameters`, which
-    refuses anything else.
+    `weight` is a full matrix of which everything here uses the symmetric part without diagonal, `coupling()`, so
+    gradients are symmetric with zero diagonal and training keeps it exactly so, and a matrix that was assigned or
+    loaded has one law, whatever its shape; `set_parameters` refuses what is not symmetric.
 
     Reference: Ackley, Hinton & Sejnowski 1985.
 
@@ -135,6 +135,11 @@ class BoltzmannMachine(Machine):
         logits = x @ (weight[:n, n:] @ h.T) + own
         return logits if beta is None else (beta[:, None] if beta.dim() else beta) * logits
 
+    def draw_hidden(self, x: Tensor, u: Tensor, beta: Tensor | None = None) -> Tensor:
+        """h ~ p(h | v) of the machine with joint energy βE, `(batch, hidden)`, from one uniform a row."""
+        p = torch.softmax(self._hidden_logits(x, self.coupling(), beta), 1)
+        return self._hidden_states(x)[pick(p, u)]
+
     def complete(self) -> "BoltzmannMachine":
         """The machine over visible and hidden units together, with the same parameters (not copies)."""
         whole = BoltzmannMachine(self.n + self.hidden, self.spin)
@@ -189,7 +194,8 @@ class BoltzmannMachine(Machine):
 
     def filters(self) -> Filters:
         """The weights of every hidden unit; where there are none, those of every unit."""
-        return Filters(self.weight[: self.n, self.n :] if self.hidden else self.weight)
+        weight = self.coupling()
+        return Filters(weight[: self.n, self.n :] if self.hidden else weight)
 
     # --- conditionals and Gibbs sampling ------------------------------------------------------------
 
@@ -200,9 +206,10 @@ class BoltzmannMachine(Machine):
             at = (slice(None), site) if isinstance(site, int) else (torch.arange(len(x), device=x.device), site)
             low[at], high[at] = (-1.0 if self.spin else 0.0), 1.0
             return self.free_energy(low) - self.free_energy(high)
-        weight = self.weight
-        field = x @ weight[:, site] if isinstance(site, int) else (x * weight[site]).sum(1)
-        field = field + self.bias[site]
+        weight = (self.weight[site] + self.weight.T[site]) / 2  # rows of the coupling
+        itself = torch.arange(self.n, device=x.device) == (site if isinstance(site, int) else site[:, None])
+        weight = weight.masked_fill(itself, 0.0)
+        field = (x @ weight if isinstance(site, int) else (x * weight).sum(1)) + self.bias[site]
         return 2 * field if self.spin else field
 
     def gibbs_noise(self, x: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, ...]:
@@ -218,12 +225,10 @@ class BoltzmannMachine(Machine):
         """h ~ p(h | v) where there are hidden units, then the visible units one after the other."""
         (u,) = noise
         with torch.no_grad():
-            n, weight = self.n, self.weight
+            n, weight = self.n, self.coupling()
             rest = self.bias[:n].expand(len(x), n)
             if self.hidden:
-                p = torch.softmax(self._hidden_logits(x, weight, beta), 1)
-                h = self._hidden_states(x)[pick(p, u[:, n])]
-                rest = rest + h @ weight[n:, :n]
+                rest = rest + self.draw_hidden(x, u[:, n], beta) @ weight[n:, :n]
             scale = (2.0 if self.spin else 1.0) * (1.0 if beta is None else beta)
             x = x.clone()
             low = -1.0 if self.spin else 0.0
@@ -283,11 +288,9 @@ class CompletePath(PairwisePath):
     def complete(self, x: Tensor, generator: torch.Generator) -> Tensor:
         """Visible states with hidden units drawn from p(h | v)."""
         machine = self.observed
-        states = machine.hidden_domain.states(dtype=x.dtype, device=x.device)
         with torch.no_grad():
-            log_p = torch.stack([-machine.joint(x, h.expand(len(x), -1)) for h in states], 1)
-        index = torch.multinomial(torch.softmax(log_p, 1), 1, generator=generator).squeeze(1)
-        return torch.cat([x, states[index]], 1)
+            u = torch.rand(len(x), generator=generator, dtype=x.dtype, device=x.device)
+            return torch.cat([x, machine.draw_hidden(x, u)], 1)
 
 
 class HiddenPath(Path):

@@ -95,14 +95,14 @@ class Hopfield(BoltzmannMachine):
             return Recall(x, torch.stack(energies), (self._all_at_once(x) == x).all(1))
 
     def _all_at_once(self, x: Tensor) -> Tensor:
-        field = x @ self.weight + self.bias
+        field = x @ self.coupling() + self.bias
         return torch.where(field == 0, x, field.sign())  # an undecided unit stays
 
     def _in_turn(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
-        x = x.clone()
+        x, weight = x.clone(), self.coupling()
         order = torch.arange(self.n) if generator is None else torch.randperm(self.n, generator=generator)
         for i in order.tolist():
-            field = x @ self.weight[i] + self.bias[i]
+            field = x @ weight[i] + self.bias[i]
             x[:, i] = torch.where(field == 0, x[:, i], field.sign())
         return x
 

@@ -87,7 +87,7 @@ class LayeredMachine(Energy):
 
     def linear_biases(self) -> bool:
         """Whether all biases enter the energy linearly, as those of Bernoulli, Spin and Softmax units do."""
-        return all(type(unit).natural is Unit.natural and not unit.real for unit in self.layers)
+        return all(unit.linear for unit in self.layers)
 
     def layer_parameters(self) -> tuple[list[Tensor], list[Tensor]]:
         """Weights and biases, from below."""
