@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -17,7 +18,9 @@ import gibbsian as gb
 from gibbsian import domains, energies, errors, kernels, models, objectives, units
 from gibbsian.training import Checkpoints, Guard, Logging, checkpoint
 from gibbsian.training.serialize import describe, rebuild
+from gibbsian.training.trust import trust
 
+trust(__name__)  # classes of this file are saved and rebuilt
 PICKLES = {".pt", ".pth", ".pkl", ".ckpt", ".bin"}
 
 
@@ -70,7 +73,7 @@ def test_trees_of_plain_values_come_back_as_they_were():
         "pair": Pair(torch.ones(2, dtype=torch.float64), {"inner": ()}),
         "dtype": torch.bfloat16,
         "function": torch.nn.functional.silu,
-        "class": dict,
+        "class": torch.nn.SiLU,
     }
     back = there_and_back(tree)
     assert isinstance(back["pair"], Pair)
@@ -310,6 +313,16 @@ def flip_a_bit(path: Path) -> None:
     path.write_bytes(bytes(content))
 
 
+def edit(path: Path, old: str, new: str) -> None:
+    """Change a text, and its checksum with it."""
+    text = json.loads(path.read_text().replace(old, new))
+    path.write_text(json.dumps(text | {"checksum": checkpoint.checksum(text)}))
+
+
+def _remove(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
 DAMAGE = {
     "tensors truncated": lambda c: truncate(c / "state.safetensors"),
     "a bit flipped": lambda c: flip_a_bit(c / "state.safetensors"),
@@ -320,6 +333,11 @@ DAMAGE = {
     "another format": lambda c: (c / "state.json").write_text(
         (c / "state.json").read_text().replace('"format": 1', '"format": 99')
     ),
+    "a digit changed": lambda c: (c / "state.json").write_text(
+        (c / "state.json").read_text().replace('"step": ', '"step": 1')
+    ),
+    "weights of another kind": lambda c: edit(c / "state.json", '"$tensor": "energy.mean"', '"$float": "1.0"'),
+    "a folder that is a file": lambda c: [_remove(c), c.write_text("nothing")],
 }
 
 
@@ -336,6 +354,56 @@ def test_a_damaged_checkpoint_is_passed_over_with_a_warning(name, tmp_path):
     with pytest.raises(errors.CheckpointError, match="every checkpoint") as caught:
         gb.load(tmp_path / "b")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [('"device": "cpu"', '"device": []'), ('"lines":', '"liness":'), ('"$tuple"', '"$tupel"')]
+)
+def test_a_checkpoint_with_parts_of_another_kind_is_damaged(old, new, tmp_path):
+    trained(tmp_path / "b", checkpoints=Checkpoints(every=3))
+    edit(newest(tmp_path / "b") / "state.json", old, new)
+    with pytest.warns(errors.TrainingWarning, match="going on from step 3"):
+        assert gb.resume(tmp_path / "b", reals(), steps=7).step == 7
+
+
+def test_a_folder_from_before_checksums_loads_with_one_warning_and_its_damage_is_one_sentence(tmp_path):
+    trained(tmp_path / "a", 4)
+    for file in (tmp_path / "a").rglob("*.json"):
+        text = json.loads(file.read_text())
+        text.pop("checksum", None)
+        file.write_text(json.dumps(text))
+    with pytest.warns(errors.TrainingWarning) as caught:
+        gb.load(tmp_path / "a")
+    assert len(caught) == 1
+    assert "before run folders had checksums" in str(caught[0].message)
+    with pytest.warns(errors.TrainingWarning) as caught:
+        gb.resume(tmp_path / "a", reals(), steps=5)
+    assert len(caught) == 1
+    state = newest(tmp_path / "a") / "state.json"
+    edit(state, '"step": 5', '"step": "5"')
+    with pytest.warns(errors.TrainingWarning) as caught:
+        gb.resume(tmp_path / "a", reals(), steps=6)
+    assert "going on from step 4" in str(caught[-1].message)
+    state = newest(tmp_path / "a") / "state.json"
+    state.write_text(state.read_text().replace('"checksum"', '"checksun"'))
+    with pytest.raises(errors.CheckpointError, match="damaged"):  # no file of old: an entry has another name
+        checkpoint.read_tree(state.parent, "state")
+
+
+def test_a_damaged_log_loses_the_damaged_line_only(tmp_path):
+    trained(tmp_path / "a", 6, logging=Logging(every=1))
+    path = tmp_path / "a" / "metrics.jsonl"
+    lines = path.read_text().splitlines()
+    path.write_bytes("\n".join([*lines[:2], lines[2][:9], *lines[3:]]).encode() + b"\n")
+    with pytest.warns(errors.TrainingWarning, match=r"metrics\.jsonl is damaged: 1 of its lines"):
+        run = gb.resume(tmp_path / "a", reals(), steps=7)
+    assert [record["step"] for record in run.history] == [1, 2, 4, 5, 6, 7]
+    assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [1, 2, 4, 5, 6, 7]
+    path.write_bytes(path.read_bytes().replace(b'"epoch": 0', b'"epoch": 1', 1))
+    with pytest.warns(errors.TrainingWarning, match="not those that were written"):
+        gb.resume(tmp_path / "a", reals(), steps=8)
+    path.write_bytes(path.read_bytes() + b'{"step": 9, "lo')  # cut off by a crash, after the checkpoint
+    assert gb.resume(tmp_path / "a", reals(), steps=9).step == 9
 
 
 def test_a_damaged_checkpoint_does_not_outlive_the_run_that_passed_it_over(tmp_path):
@@ -359,10 +427,10 @@ def test_missing_and_foreign_folders_are_named(tmp_path):
     with pytest.raises(errors.ArgumentError, match="expected 'last'"):
         gb.load(tmp_path / "a", "first")
     config = tmp_path / "a" / "config.json"
-    config.write_text(config.read_text().replace("energies.gaussian:Gaussian", "energies.gaussian:Gone"))
+    edit(config, "energies.gaussian:Gaussian", "energies.gaussian:Gone")
     with pytest.raises(errors.CheckpointError, match="Gone"):
         gb.load(tmp_path / "a")
-    config.write_text(config.read_text().replace("energies.gaussian:Gone", "energies.banana:Banana"))
+    edit(config, "energies.gaussian:Gone", "energies.banana:Banana")
     with pytest.raises(errors.CheckpointError, match="Banana"):
         gb.load(tmp_path / "a")
     for saved in (tmp_path / "a" / "checkpoints").iterdir():

@@ -546,7 +546,7 @@ def test_tensorboard_shows_the_history_also_after_a_resume(tmp_path, monkeypatch
     monkeypatch.setattr(log, "_summary_writer", lambda: Writer)
     how = {"batch_size": 20, "logging": Logging(every=10, tensorboard=True), "run_dir": tmp_path / "run"}
     gb.fit(gaussian(), Likelihood(), cloud(), steps=40, **how)
-    run = gb.resume(tmp_path / "run", cloud(), steps=70)
+    run = gb.resume(tmp_path / "run", cloud(), steps=70, trust=__name__)
     assert events["loss"] == {r["step"]: r["loss"] for r in run.history if "loss" in r}
     assert list(events["loss"]) == [10, 20, 30, 40, 50, 60, 70]
 
@@ -693,7 +693,7 @@ def test_an_interrupted_run_keeps_a_checkpoint_and_goes_on_exactly(number, tmp_p
     message = capsys.readouterr().err
     assert "stopped at step 7;" in message  # the hook is interrupted, the step before it was whole
     assert "gibbsian.resume" in message
-    resumed = gb.resume(tmp_path / "r", cloud())
+    resumed = gb.resume(tmp_path / "r", cloud(), trust=__name__)
     straight = gb.fit(gaussian(), Likelihood(), cloud(), steps=20, batch_size=8)
     assert resumed.step == 20
     assert torch.equal(weights(resumed.energy), weights(straight.energy))

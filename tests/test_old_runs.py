@@ -16,6 +16,7 @@ from torch import Tensor
 import gibbsian as gb
 from gibbsian.app.cli import main
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*before run folders had checksums")
 OLD = Path(__file__).parent / "old_runs"
 FOLDERS = sorted(folder.name for folder in OLD.iterdir() if not folder.name.startswith("cli-"))
 COMMANDS = sorted(folder.name for folder in OLD.iterdir() if folder.name.startswith("cli-"))

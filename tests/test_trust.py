@@ -1,5 +1,6 @@
 """Nothing that a recipe or a run folder names is imported unless its module was named by the user."""
 
+import json
 import subprocess
 import sys
 
@@ -8,9 +9,11 @@ import torch
 
 import gibbsian as gb
 from gibbsian.app.cli import main
-from gibbsian.app.recipe import parse_recipe
+from gibbsian.app.recipe import parse_recipe, split_comparison
 from gibbsian.errors import ArgumentError, CheckpointError
-from gibbsian.training.trust import known_module, trust
+from gibbsian.training import checkpoint
+from gibbsian.training.serialize import describe, rebuild
+from gibbsian.training.trust import definition, exported, is_trusted, trust
 
 OWN = """
 from pathlib import Path
@@ -50,6 +53,12 @@ fit: {{steps: 2, batch_size: 20}}
 def module(folder, name, cls="Bowl"):
     (folder / f"{name}.py").write_text(OWN.format(name=cls))
     return folder / f"{name}.py"
+
+
+def edit(path, old, new):
+    """Change the text of a run folder as somebody would who knows about checksums."""
+    text = json.loads(path.read_text().replace(old, new))
+    path.write_text(json.dumps(text | {"checksum": checkpoint.checksum(text)}))
 
 
 def imported(path):
@@ -124,7 +133,7 @@ def test_what_cannot_be_trusted_says_why(tmp_path):
     (tmp_path / "half_done.py").write_text("import nothing_of_that_name")
     with pytest.raises(ModuleNotFoundError, match="nothing_of_that_name"):
         trust(str(tmp_path / "half_done.py"))
-    assert known_module("half_done") is None
+    assert not is_trusted("half_done")
 
 
 def test_a_folder_that_names_a_foreign_module_runs_none_of_it(tmp_path, monkeypatch):
@@ -139,7 +148,163 @@ def test_a_folder_that_names_a_foreign_module_runs_none_of_it(tmp_path, monkeypa
         progress=False,
     )
     config = tmp_path / "run" / "config.json"
-    config.write_text(config.read_text().replace("gibbsian.energies.gaussian:Gaussian", "foreign_folder:Bowl"))
+    edit(config, "gibbsian.energies.gaussian:Gaussian", "foreign_folder:Bowl")
     with pytest.raises(CheckpointError, match=r"foreign_folder:Bowl.*trust"):
         gb.load(tmp_path / "run")
     assert not imported(path)
+
+
+# --- what is defined where ------------------------------------------------------------------------------
+
+
+def test_only_what_is_defined_in_a_listed_module_may_be_named():
+    assert definition("gibbsian.models.rbm.machine", "RBM") is gb.models.RBM
+    assert definition("torch.nn.modules.linear", "Linear") is torch.nn.Linear
+    assert definition("torch.optim.sgd", "SGD") is torch.optim.SGD
+    assert definition("torch._C._nn", "gelu") is torch.nn.functional.gelu
+    for module_name, name in (
+        ("subprocess", "getoutput"),  # imported by the program, named by nobody
+        ("gibbsian.training.keep", "os.system"),
+        ("gibbsian.energies.distribution", "torch.hub.load"),
+        ("gibbsian.energies.distribution", "as_energy.__globals__"),
+        ("gibbsian.training.trust", "trust"),
+        ("gibbsian.models", "RBM"),  # defined elsewhere
+        ("torch.serialization", "load"),
+        ("torch.nn.functional", "importlib"),
+        ("torch._jit_internal", "boolean_dispatch"),
+        ("torch.utils.cpp_extension", "load"),
+        ("zuko.lazy", "UnconditionalDistribution"),
+        ("builtins", "eval"),
+        ("builtins", "object"),
+        ("__main__", "main"),
+        ("", "RBM"),
+        ("gibbsian.models.no_such", "RBM"),
+        ("gibbsian.domains", "Real.__init__"),
+    ):
+        with pytest.raises(ArgumentError):
+            definition(module_name, name)
+    assert exported("gibbsian.models.RBM") is gb.models.RBM
+    assert exported("gibbsian.training.Guard") is gb.training.Guard
+    for path in ("gibbsian.training.fit.Path", "gibbsian.energies.distribution.sys", "torch.load", "os.system"):
+        with pytest.raises(ArgumentError):
+            exported(path)
+
+
+def test_a_trusted_module_lends_its_trust_to_nothing_that_it_imports(tmp_path):
+    path = tmp_path / "lender.py"
+    path.write_text("from subprocess import getoutput\nimport os\ndef mine(x):\n    return x.sum(1)\n")
+    trust(str(path))
+    assert definition("lender", "mine") is exported("lender.mine")
+    for name in ("getoutput", "os.system", "mine.__call__"):
+        with pytest.raises(ArgumentError):
+            definition("lender", name)
+    with pytest.raises(ArgumentError, match="subprocess"):
+        exported("lender.getoutput")
+
+
+def hostile(touched) -> dict[str, dict]:
+    """Descriptions that ran a command, or could have."""
+    command = f"touch {touched}"
+    run = {
+        "$module": "zuko.lazy:UnconditionalDistribution",
+        "args": [{"$name": "subprocess:getoutput"}, command],
+        "kwargs": {},
+    }
+    real = {"$dataclass": "gibbsian.domains:Real", "fields": {"shape": {"$tuple": [1]}}}
+    family = "gibbsian.energies.exponential:ExponentialFamily"
+    return {
+        "a module that calls": {"$module": family, "args": [run, real], "kwargs": {}},
+        "a function of the program": {"$module": family, "args": [{"$name": "subprocess:getoutput"}, real], "kwargs": {}},
+        "by way of the library": {"$module": family, "args": [{"$name": "gibbsian.training.keep:os.system"}, real], "kwargs": {}},
+        "a class": {"$module": "subprocess:Popen", "args": [["touch", str(touched)]], "kwargs": {}},
+        "no type of numbers": {"$dtype": "load"},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", hostile(""))
+def test_no_description_in_a_folder_runs_anything(name, tmp_path):
+    energy = gb.energies.Gaussian(torch.zeros(1), torch.eye(1), trainable=True)
+    gb.fit(
+        energy,
+        gb.objectives.SlicedScoreMatching(),
+        torch.zeros(20, 1),
+        steps=1,
+        run_dir=tmp_path / "run",
+        progress=False,
+    )
+    config = tmp_path / "run" / "config.json"
+    text = json.loads(config.read_text())
+    text["tree"]["energy"] = hostile(tmp_path / "touched")[name]
+    config.write_text(json.dumps(text | {"checksum": checkpoint.checksum(text)}))
+    with pytest.raises(CheckpointError):
+        gb.load(tmp_path / "run")
+    assert not (tmp_path / "touched").exists()
+
+
+def test_what_is_rebuilt_is_checked_as_when_it_was_made():
+    """A folder cannot bring settings that their class refuses, nor attributes that it has not."""
+    plain = describe(gb.training.Guard(every=3), {})
+    plain["fields"] |= {"__class__": 1, "unheard": 2}
+    assert rebuild(plain, {}) == gb.training.Guard(every=3)
+    plain["fields"]["every"] = -1
+    with pytest.raises(gb.errors.GibbsianError, match="every"):
+        rebuild(plain, {})
+    del plain["fields"]["every"]
+    assert rebuild(plain, {}) == gb.training.Guard()
+    kernel = gb.kernels.HMC(0.1, mass=torch.tensor([1.0, 4.0]))
+    plain = describe(kernel, tensors := {})
+    plain["fields"]["metric"] = None
+    assert torch.equal(rebuild(plain, tensors).metric.inverse, kernel.metric.inverse)
+
+
+# --- recipes --------------------------------------------------------------------------------------------
+
+PLAIN = RECIPE.format(model="MLPEnergy").replace("{}}", "{domain: 2}}", 1)
+BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]\n"
+    for before, name in zip("abcdefghi", "bcdefghij", strict=True)
+)
+
+
+def test_functions_of_the_program_are_no_arguments_of_a_recipe(tmp_path):
+    target = "{ExplicitScoreMatching: {target: subprocess.getoutput}}"
+    with pytest.raises(ArgumentError, match="--trust subprocess"):
+        parse_recipe(PLAIN.replace("{SlicedScoreMatching: {}}", target))
+    for flags in (
+        ["--objective", target],
+        ["--fit.optimizer", "subprocess.getoutput"],
+        ["--config", f"objective: {target}"],
+    ):
+        with pytest.raises(ArgumentError, match="--trust subprocess"):
+            parse_recipe(PLAIN, flags)
+
+
+def test_a_section_is_not_read_from_another_file(tmp_path):
+    other = tmp_path / "other"
+    other.write_text("steps: 3\noptimizer: {class_path: antigravity.fly}")
+    for text, flags in (
+        (PLAIN.replace("{steps: 2, batch_size: 20}", str(other)), []),
+        (PLAIN, ["--fit", str(other)]),
+        (PLAIN, ["--config", f"fit: {other}"]),
+    ):
+        with pytest.raises(ArgumentError, match="fit is"):
+            parse_recipe(text, flags)
+    assert "antigravity" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    "text",
+    [BOMB, BOMB.replace("[", "{? ").replace("]", "}"), "a: &a [*a]", "[" * 3000, "at: 2001-99-99", "n: " + "9" * 9999],
+)
+def test_yaml_that_is_small_and_stands_for_much_is_refused(text):
+    with pytest.raises(ArgumentError):
+        parse_recipe(PLAIN + text)
+    with pytest.raises(ArgumentError):
+        split_comparison(text + "\ncompare: 3")
+    with pytest.raises(ArgumentError):
+        parse_recipe(PLAIN, ["--config", text])
+
+
+def test_aliases_may_be_used():
+    shared = PLAIN.replace("fit: {", "fit: &how {") + "pretrain: {options: *how}\n"
+    assert parse_recipe(shared).pretrain.options == {"steps": 2, "batch_size": 20}

@@ -121,10 +121,9 @@ def find_class(name: str) -> type:
 
 
 def _of_trusted(home: str, name: str) -> type | None:
-    from gibbsian.training.trust import known_module  # here, because torch comes with it
+    from gibbsian.training.trust import exported, is_trusted  # here, because torch comes with it
 
-    module = None if home.partition(".")[0] in {"", "gibbsian"} else known_module(home)
-    found = None if module is None else vars(module).get(name)
+    found = exported(f"{home}.{name}") if home and is_trusted(home) else None
     return found if isinstance(found, type) else None
 
 

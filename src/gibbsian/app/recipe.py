@@ -23,8 +23,7 @@ from jsonargparse import ArgumentParser, get_loader, set_dumper, set_loader, set
 from jsonargparse.typing import register_type
 
 from gibbsian import schedules
-from gibbsian.app import catalog
-from gibbsian.app.factories import takes_a_list
+from gibbsian.app import catalog, factories
 from gibbsian.data import Prepared, load, prepare
 from gibbsian.domains import Domain
 from gibbsian.energy import Energy, ScoreField
@@ -37,7 +36,7 @@ from gibbsian.objectives.noise import FittedNoise
 from gibbsian.objectives.noise_contrastive import Proposal
 from gibbsian.training.fit import fit
 from gibbsian.training.guard import Guard
-from gibbsian.training.trust import known_module
+from gibbsian.training.trust import exported
 
 
 @dataclass(frozen=True)
@@ -171,8 +170,8 @@ def _expand(value: Any, names: set[str]) -> Any:
         return value
     value = {key: _expand(item, names) for key, item in _spelled_out(value, names).items()}
     name = value.get("class_path")
-    if name in names and takes_a_list(catalog.find_class(name)):
-        value["class_path"] = f"gibbsian.app.factories.{name}"
+    if isinstance(name, str) and name in names and factories.takes_a_list(catalog.find_class(name)):
+        value["class_path"] = f"{factories.__name__}.{name}"
     return value
 
 
@@ -184,8 +183,47 @@ def _spelled_out(value: dict[Any, Any], names: set[str]) -> dict[Any, Any]:
     return {"class_path": name, "init_args": body or {}} if named and isinstance(body, dict | None) else value
 
 
+_LONGEST = 1_000_000  # characters of a recipe with its aliases written out
+
+
+def read_yaml(text: str) -> Any:
+    """What a text of YAML says; `yaml.YAMLError` for all that is none, and for aliases that stand for more than a recipe can hold.
+
+    >>> read_yaml("lr: 1e-3")
+    {'lr': 0.001}
+    """
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        if node is not None and _length(node, {}) > _LONGEST:
+            raise yaml.YAMLError(f"it is too long: more than {_LONGEST} characters, aliases written out")
+        return get_loader("yaml")(text)
+    except (
+        ValueError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:  # dates and numbers that are none; brackets without end
+        raise yaml.YAMLError(f"{type(error).__name__}: {error}") from error
+
+
+def _length(node: yaml.Node, known: dict[int, int | None]) -> int:
+    """Characters of a node, those that its aliases stand for counted each time."""
+    if id(node) in known:
+        found = known[id(node)]
+        if found is None:
+            raise yaml.YAMLError("an alias stands for something that holds itself")
+        return found
+    known[id(node)] = None
+    if isinstance(node, yaml.ScalarNode):
+        length = 1 + len(node.value)
+    else:
+        parts = node.value if isinstance(node, yaml.SequenceNode) else [part for pair in node.value for part in pair]
+        length = 1 + sum(_length(part, known) for part in parts)
+    known[id(node)] = length
+    return length
+
+
 def _load(text: str) -> Any:
-    return _expand(get_loader("yaml")(text), set(catalog.class_names()))
+    return _expand(read_yaml(text), set(catalog.class_names()))
 
 
 def _tensor(value: Any) -> torch.Tensor:
@@ -194,7 +232,7 @@ def _tensor(value: Any) -> torch.Tensor:
         found = re.fullmatch(r"(\w+)\((.*)\)", value.strip())
         if found is None or found[1] not in _SCHEDULES:
             raise ValueError(f"{value!r} is neither a list of numbers nor a schedule ({', '.join(_SCHEDULES)})")
-        arguments = [yaml.safe_load(part) for part in found[2].split(",")]
+        arguments = [read_yaml(part) for part in found[2].split(",")]
         return getattr(schedules, found[1])(*arguments)
     return torch.tensor(value, dtype=torch.get_default_dtype())
 
@@ -256,7 +294,7 @@ def recipe_source(given: str) -> tuple[str, str]:
 
 def split_comparison(text: str, name: str = "run") -> dict[str, str] | None:
     """The recipes of a comparison by name, or None: `compare:` names what differs, the rest is common to all."""
-    loaded = _from_yaml(text, name, get_loader("yaml"))
+    loaded = _from_yaml(text, name, read_yaml)
     if not isinstance(loaded, dict) or "compare" not in loaded:
         return None
     members = loaded.pop("compare")
@@ -324,21 +362,45 @@ def _with_values(flags: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _check_foreign(loaded: dict[str, Any], flags: Sequence[str], name: str) -> None:
-    """Refuse classes of modules that nobody has named: the parser would import them, which runs their code."""
-    given = [loaded.get(section) for section in _WITH_CLASSES]
+    """Refuse classes and functions that may not be named: the parser would import their modules, which runs their code."""
+    given: list[Any] = []
+    for config in (loaded, *_configs(flags)):
+        for section in _SECTIONS & set(config):
+            _check_section(section, config[section], name)
+        given += [config.get(section) for section in _WITH_CLASSES]
     for key, value in _with_values(flags):
-        if key == "--config" and Path(value).is_file():
-            given.append(_loaded(Path(value).read_text(encoding="utf-8"), value))
-        elif key.removeprefix("--").split(".")[0] in _WITH_CLASSES:
-            with suppress(yaml.YAMLError):  # which the parser will report
-                given.append(_load(value))
+        root, dot, _ = key.removeprefix("--").rstrip("+").partition(".")
+        if root in _SECTIONS or root in _WITH_CLASSES:
+            found = None
+            with suppress(yaml.YAMLError):  # a plain text, or what the parser will report
+                found = _load(value)
+            if root in _SECTIONS and not dot:
+                _check_section(root, found, name)
+            given += [found] if root in _WITH_CLASSES else []
     for path in _dotted_names(given):
-        module = path.rpartition(".")[0]
-        if known_module(module) is None:
-            raise ArgumentError(
-                f"{name} names {path}, and {module} is not imported without being named, since that runs its code; if you "
-                f"trust it, say --trust {module} (its name, or its file)"
-            )
+        home, _, short = path.rpartition(".")
+        if home == factories.__name__ and short in catalog.class_names():
+            continue
+        try:
+            exported(path)
+        except ArgumentError as error:
+            raise ArgumentError(f"{name} names {path}, and {error}") from error
+
+
+def _configs(flags: Sequence[str]) -> Iterator[dict[str, Any]]:
+    """What `--config` brings: recipes in files, or as text."""
+    for key, value in _with_values(flags):
+        if key == "--config":
+            text = Path(value).read_text(encoding="utf-8") if len(value) < 256 and Path(value).is_file() else value
+            yield _loaded(text, value)
+
+
+def _check_section(section: str, given: Any, name: str) -> None:
+    """Refuse a section that is no mapping: the parser would take a text for the file to read it from."""
+    if given is not None and not isinstance(given, dict):
+        raise ArgumentError(
+            f"{name}: {section} is {given!r}; give its keys and values, as in {section}: {{key: value}}"
+        )
 
 
 def _dotted_names(value: Any) -> Iterator[str]:

@@ -3,8 +3,9 @@
     run/checkpoints/step-000000001000/{state.safetensors, state.json}
 
 A checkpoint is written into a temporary folder, flushed to the disk and renamed, so that a process killed at
-any moment leaves either the old one or the new one. The text file holds the checksum of the tensors; a
-damaged checkpoint is passed over with a warning and the one before it is used.
+any moment leaves either the old one or the new one. The text file holds the checksums of the tensors and of itself; a
+damaged checkpoint is passed over with a warning and the one before it is used. Whatever goes wrong while a folder is read
+is damage, and becomes one sentence in one place: `damage`.
 """
 
 import hashlib
@@ -12,7 +13,8 @@ import json
 import os
 import shutil
 import warnings
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -106,6 +108,36 @@ def _distinct(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return out
 
 
+_ODD = (  # what code meets that is given what it cannot expect
+    ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, OSError, RuntimeError, TypeError, ValueError,
+    safetensors.SafetensorError,
+)  # fmt: skip
+
+
+@contextmanager
+def damage(path: Path) -> Iterator[None]:
+    """Inside, whatever goes wrong is the damage of a file or folder, said in one sentence as `CheckpointError`."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}: {error.filename}") from error
+    except _ODD as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise CheckpointError(f"{path} is damaged or not gibbsian's ({reason})") from error
+
+
+def checksum(text: dict[str, Any]) -> str:
+    """The checksum of what a text file of JSON says, but for the checksum itself.
+
+    >>> checksum({"a": 1, "checksum": "old"}) == checksum({"a": 1}) != checksum({"a": 2})
+    True
+    """
+    plain = {key: value for key, value in text.items() if key != "checksum"}
+    return hashlib.sha256(json.dumps(plain).encode()).hexdigest()
+
+
 def write_tree(folder: Path, name: str, tree: dict[str, Any], weightless: Collection[str] = ()) -> None:
     """Write `tree` as `name.json` and `name.safetensors` into a folder, flushed to the disk.
 
@@ -115,27 +147,41 @@ def write_tree(folder: Path, name: str, tree: dict[str, Any], weightless: Collec
     plain = {key: describe(part, tensors, key, states=key not in weightless) for key, part in tree.items()}
     content = serialize_tensors(_distinct(tensors))
     text = {"format": FORMAT, "sha256": hashlib.sha256(content).hexdigest(), "tree": plain}
+    text["checksum"] = checksum(text)
     _flush(folder / f"{name}.safetensors", content)
     _flush(folder / f"{name}.json", json.dumps(text, indent=1, allow_nan=False).encode())
 
 
-def read_tree(folder: Path, name: str, keys: Collection[str] | None = None) -> dict[str, Any]:
-    """The tree that `write_tree` wrote, or its parts under `keys`; `CheckpointError` in one sentence."""
+def read_tree(
+    folder: Path, name: str, keys: Collection[str] | None = None, *, note_age: bool = False
+) -> dict[str, Any]:
+    """The tree that `write_tree` wrote, or its parts under `keys`; `CheckpointError` in one sentence.
+
+    `note_age` warns of a file without a checksum of its own, which was written before there was one.
+    """
     path = folder / name
-    try:
-        text = json.loads((folder / f"{name}.json").read_text())
+    with damage(path.with_suffix(".json")):
+        text = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+        _check_text(text, path)
         content = (folder / f"{name}.safetensors").read_bytes()
-        if text["format"] != FORMAT:
-            raise CheckpointError(f"{path}.json has format {text['format']}, this gibbsian reads {FORMAT}")
         if hashlib.sha256(content).hexdigest() != text["sha256"]:
             raise CheckpointError(f"{path}.safetensors is damaged: its checksum is not that in {name}.json")
         tensors = parse_tensors(content)
         tree = current_parts(text["tree"])
-        return {key: rebuild(tree[key], tensors) for key in keys or tree}
-    except OSError as error:
-        raise CheckpointError(f"{folder} cannot be read: {error.strerror}: {error.filename}") from error
-    except (ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
-        raise CheckpointError(f"{path}.json is damaged or not gibbsian's ({error!r})") from error
+        found = {key: rebuild(tree[key], tensors) for key in keys or tree}
+    if note_age and "checksum" not in text:
+        what = f"{path}.json was written before run folders had checksums of everything"
+        warnings.warn(f"{what}: damage to its numbers would go unnoticed", TrainingWarning, stacklevel=4)
+    return found
+
+
+def _check_text(text: dict[str, Any], path: Path) -> None:
+    if text["format"] != FORMAT:
+        raise CheckpointError(f"{path}.json has format {text['format']}, this gibbsian reads {FORMAT}")
+    whole = set(text) - {"checksum"} == {"format", "sha256", "tree"}
+    if not whole or ("checksum" in text and text["checksum"] != checksum(text)):
+        by_hand = 'if you changed it by hand, delete its entry "checksum"'
+        raise CheckpointError(f"{path}.json is damaged: its checksum is not that of what it says ({by_hand})")
 
 
 # --- the checkpoints of a run ---------------------------------------------------------------------
@@ -147,23 +193,31 @@ def _path(run: Path, step: int) -> Path:
 
 def steps_saved(run: Path) -> list[int]:
     """Steps that have a checkpoint, ascending."""
-    found = (run / "checkpoints").glob("step-*")
-    return sorted(int(path.name[5:]) for path in found if path.name[5:].isdigit())
+    names = {path.name for path in (run / "checkpoints").glob("step-*")}
+    found = (int(name[5:]) for name in names if name[5:].isdecimal())
+    return sorted(step for step in found if _path(run, step).name in names)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _discard(path: Path) -> None:
     """Remove a checkpoint so that a half-removed one never looks like one."""
     hidden = path.with_name(f".{path.name}.old")
-    shutil.rmtree(hidden, ignore_errors=True)
+    _remove(hidden)
     path.rename(hidden)
-    shutil.rmtree(hidden, ignore_errors=True)
+    _remove(hidden)
 
 
 def save_checkpoint(run: Path, step: int, tree: Any) -> Path:
     """Write the checkpoint of a step, atomically; one that exists already is replaced."""
     target = _path(run, step)
     temporary = target.with_name(f".{target.name}.new")
-    shutil.rmtree(temporary, ignore_errors=True)
+    _remove(temporary)
     temporary.mkdir(parents=True)
     write_tree(temporary, "state", tree)
     _flush_folder(temporary)
@@ -180,27 +234,41 @@ def prune(run: Path, keep: Collection[int]) -> None:
         if step not in keep:
             _discard(_path(run, step))
     for leftover in (run / "checkpoints").glob(".step-*"):
-        shutil.rmtree(leftover, ignore_errors=True)
+        _remove(leftover)
 
 
-def read_latest(run: Path, step: int | None = None, keys: Collection[str] | None = None) -> dict[str, Any]:
-    """The tree (or its parts under `keys`) of the newest checkpoint that is whole, or of `step`."""
+def _as_it_is(tree: dict[str, Any]) -> Any:
+    return tree
+
+
+def read_latest(
+    run: Path,
+    step: int | None = None,
+    keys: Collection[str] | None = None,
+    use: Callable[[dict[str, Any]], Any] = _as_it_is,
+) -> Any:
+    """What `use` makes of the tree (or its parts under `keys`) of the newest checkpoint that is whole, or of `step`.
+
+    A checkpoint that `use` can do nothing with counts as damaged.
+    """
     saved = steps_saved(run)
     if not saved:
         raise CheckpointError(f"{run} holds no checkpoint; give the run_dir of a gibbsian.fit")
-    if step is not None:
-        if step not in saved:
-            raise CheckpointError(f"{run} has no checkpoint of step {step}, only of {', '.join(map(str, saved))}")
-        return read_tree(_path(run, step), "state", keys)
+    if step is not None and step not in saved:
+        raise CheckpointError(f"{run} has no checkpoint of step {step}, only of {', '.join(map(str, saved))}")
     problems: list[str] = []
-    for candidate in reversed(saved):
+    for candidate in reversed(saved) if step is None else [step]:
+        path = _path(run, candidate)
         try:
-            tree = read_tree(_path(run, candidate), "state", keys)
+            with damage(path):
+                made = use(read_tree(path, "state", keys))
         except CheckpointError as error:
+            if step is not None:
+                raise
             problems.append(str(error))
             continue
         if problems:
             text = f"{problems[0]}; going on from step {candidate} instead"
             warnings.warn(text, TrainingWarning, stacklevel=3)
-        return tree
+        return made
     raise CheckpointError(f"every checkpoint in {run} is damaged; the newest: {problems[0]}")

@@ -162,16 +162,22 @@ def resume(
         raise ArgumentError("say how long to train: steps=1000 or epochs=10, one of the two")
     folder = Path(run_dir)
     config = keep.read_config(folder)
-    tree = checkpoint.read_latest(folder)
     energy, objective, settings = config["energy"], config["objective"], config["settings"]
-    checkpoint.load_module(energy, tree["energy"], tree["frozen"])
+
+    def into_energy(tree: dict[str, Any]) -> dict[str, Any]:
+        keep.check_parts(tree, whole=True)
+        checkpoint.load_module(energy, tree["energy"], tree["frozen"])
+        return tree
+
+    tree = checkpoint.read_latest(folder, use=into_energy)
     settings = settings if steps is None else dataclasses.replace(settings, steps=steps)
     job = Job(energy, objective, data, settings, epochs=epochs, device=device, run_dir=folder, transform=transform)
     if config["rows"] != job.feed.rows:
         text = f"the run was trained on {config['rows']} rows and goes on with {job.feed.rows}"
         warnings.warn(f"{text}: the order of the examples changes", TrainingWarning, stacklevel=2)
-    keep.resume(job, tree)
-    job.run.history.extend(read_log(folder, tree["lines"]))
+    with checkpoint.damage(folder):
+        keep.resume(job, tree)
+    job.run.history.extend(read_log(folder, tree["lines"], tree.get("log")))
     return train(job, steps_of(job), validation, list(hooks), progress)
 
 
@@ -190,15 +196,16 @@ def load(
         which: "last", "best" (with `Checkpoints(keep_best=True)`) or a step that has a checkpoint.
         ema: the averaged weights instead of the last ones.
         device: where to put it.
-        trust: modules of your own whose classes the folder names, by name or as .py files; importing them runs their
-            code. Those that the program has imported need not be named.
+        trust: modules of your own whose classes and functions the folder names, by name or as .py files; importing them
+            runs their code. "__main__" is the script that runs. Nothing else is imported, built or called but what this
+            library and `torch.nn` define.
     """
     trust_modules(trust)
     folder = Path(run_dir)
     energy = keep.read_config(folder, ("energy",))["energy"]
     step = which if isinstance(which, int) else None
     if which == "best":
-        best = checkpoint.read_latest(folder, keys=("best",))["best"]
+        best = checkpoint.read_latest(folder, keys=("best",), use=keep.check_parts)["best"]
         if best is None:
             raise CheckpointError(
                 f"{folder} has no best checkpoint; train with checkpoints=Checkpoints(keep_best=True)"
@@ -206,8 +213,14 @@ def load(
         step = best[0]
     elif which != "last" and step is None:
         raise ArgumentError(f"which={which!r}: expected 'last', 'best' or a step")
-    tree = checkpoint.read_latest(folder, step, keys=("energy", "frozen", "ema"))
-    if ema and tree["ema"] is None:
+
+    def into_energy(tree: dict[str, Any]) -> bool:
+        keep.check_parts(tree)
+        weights = tree["ema" if ema else "energy"]
+        if weights is not None:
+            checkpoint.load_module(energy, weights, tree["frozen"])
+        return weights is not None
+
+    if not checkpoint.read_latest(folder, step, ("energy", "frozen", "ema"), into_energy):
         raise CheckpointError(f"{folder} has no averaged weights; it was trained without ema")
-    checkpoint.load_module(energy, tree["ema" if ema else "energy"], tree["frozen"])
     return energy.to(device).eval()

@@ -15,6 +15,7 @@ from gibbsian.objectives.base import Objective
 _MEASURED = ("loss", "gradient_norm", "energy_data", "energy_samples", "gap")
 _SUSTAINED = 3  # looks in a row at a tenth of an explosion that count as one
 _APART = 4.0  # standard deviations between the energies of data and samples: chains that keep up overlap with data
+_REMEMBERED = ("scales", "looks", "tries", "trail", "warned", "high", "signs", "failed_at", "apart_since")
 _BASELINE = 5  # looks that find the scale of a number; looks in a row that make a sign a warning
 
 
@@ -184,13 +185,13 @@ class Monitor:
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps of it."""
-        kept = ("scales", "looks", "tries", "trail", "warned", "high", "signs", "failed_at", "apart_since")
-        return {name: getattr(self, name) for name in kept} | {"gaps": list(self.gaps)}
+        return {name: getattr(self, name) for name in _REMEMBERED} | {"gaps": list(self.gaps)}
 
     def load(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
-        for name, value in state.items():
-            setattr(self, name, deque(value, maxlen=40) if name == "gaps" else value)
+        for name in _REMEMBERED:
+            setattr(self, name, state[name])
+        self.gaps = deque(state["gaps"], maxlen=40)
 
 
 def _changes(before: Objective, after: Objective) -> list[str]:

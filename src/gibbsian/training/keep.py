@@ -28,6 +28,29 @@ from gibbsian.training.job import Job
 logger = logging.getLogger("gibbsian")
 
 
+_PARTS: dict[str, Any] = {  # of a checkpoint, and what each is
+    "step": int,
+    "device": str,
+    "position": tuple,
+    "energy": dict,
+    "frozen": list,
+    "ema": dict | None,
+    "optimizer": dict,
+    "monitor": dict | None,
+    "best": tuple | None,
+    "lines": int,
+    "ranks": list,
+}
+
+
+def check_parts(tree: dict[str, Any], *, whole: bool = False) -> dict[str, Any]:
+    """The parts of a checkpoint, if each is what it should be, and none is missing where it is `whole`."""
+    for name in _PARTS if whole else tree:
+        if not isinstance(tree[name], _PARTS.get(name, object)):
+            raise CheckpointError(f"the checkpoint holds a {type(tree[name]).__name__} for {name!r}; it is damaged")
+    return tree
+
+
 def collect(job: Job) -> dict[str, Any]:
     """Everything that the next step depends on; under `own` what each process has to itself."""
     run, feed = job.run, job.feed
@@ -42,6 +65,7 @@ def collect(job: Job) -> dict[str, Any]:
         "monitor": job.monitor.state() if job.monitor else None,
         "best": job.best,
         "lines": len(run.history),
+        "log": job.log.sha256.hexdigest(),
         "own": {"state": run.state, "chains": job.generator.get_state(), "transform": feed.noise.get_state()},
     }
 
@@ -218,7 +242,7 @@ def read_config(folder: Path, keys: tuple[str, ...] | None = None) -> dict[str, 
         raise CheckpointError(
             f"{folder} is not a run folder: it has no config.json; give the run_dir of a gibbsian.fit"
         )
-    return checkpoint.read_tree(folder, "config", keys)
+    return checkpoint.read_tree(folder, "config", keys, note_age=True)
 
 
 def where(folder: Path | None) -> str:

@@ -1,16 +1,20 @@
 """The log of a run: `metrics.jsonl`, one line at a time, and TensorBoard where it is asked for."""
 
+import hashlib
 import json
 import math
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
-from gibbsian.errors import ArgumentError, CapabilityError
+from gibbsian.errors import ArgumentError, CapabilityError, TrainingWarning
 
 
-def read_log(folder: Path, lines: int | None = None) -> list[dict[str, Any]]:
+def read_log(folder: Path, lines: int | None = None, sha256: str | None = None) -> list[dict[str, Any]]:
     """The records of a run, or its first `lines`; a last line that was cut off by a crash is left out.
+
+    Damaged lines are left out with a warning, which also says where the lines are not those with the checksum that is given.
 
     >>> read_log(Path("no such run"))
     []
@@ -18,14 +22,27 @@ def read_log(folder: Path, lines: int | None = None) -> list[dict[str, Any]]:
     path = folder / "metrics.jsonl"
     if not path.exists():
         return []
-    records = []
-    for line in path.read_text().splitlines()[:lines]:
-        try:
-            records.append(json.loads(line))
-        except json.JSONDecodeError:
-            break
+    written = path.read_bytes().splitlines(keepends=True)[:lines]
+    if written and not written[-1].endswith(b"\n"):
+        written.pop()
+    records = [_record(line) for line in written]
+    found = [record for record in records if record is not None]
+    if len(found) < len(records) or (sha256 is not None and hashlib.sha256(b"".join(written)).hexdigest() != sha256):
+        lost = len(records) - len(found)
+        what = f"{lost} of its lines are left out" if lost else "some of its numbers are not those that were written"
+        warnings.warn(f"{path} is damaged: {what}", TrainingWarning, stacklevel=3)
+    return found
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(record, dict) or not isinstance(record.get("step"), int):
+        return None
     words = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
-    return [{k: words.get(v, v) if isinstance(v, str) else v for k, v in record.items()} for record in records]
+    return {k: words.get(v, v) if isinstance(v, str) else v for k, v in record.items()}
 
 
 class Log:
@@ -37,11 +54,13 @@ class Log:
         self.history = history
         self.file: int | None = None
         self.board: Any = None
+        lines = [self._line(record) for record in history]
+        self.sha256 = hashlib.sha256("".join(lines).encode())  # of all lines so far
         if folder is None:
             return
         path = folder / "metrics.jsonl"
         rewritten = path.with_suffix(".new")  # a resumed run forgets the lines after its checkpoint
-        rewritten.write_text("".join(self._line(record) for record in history))
+        rewritten.write_text("".join(lines))
         rewritten.replace(path)
         self.file = os.open(path, os.O_WRONLY | os.O_APPEND)
         if tensorboard:
@@ -55,8 +74,10 @@ class Log:
     def write(self, record: dict[str, Any]) -> None:
         """Add a record, a flat dictionary with a `step`."""
         self.history.append(record)
+        line = self._line(record).encode()
+        self.sha256.update(line)
         if self.file is not None:
-            os.write(self.file, self._line(record).encode())
+            os.write(self.file, line)
         if self.board is not None:
             for name, value in record.items():
                 if isinstance(value, int | float) and name != "step":

@@ -5,26 +5,28 @@
 Written down are numbers, strings, None, tensors, tuples, named tuples, lists, dictionaries, dataclasses
 (objectives, kernels, domains) and modules by their constructor's arguments. Rebuilding finds the class by
 its dotted name and constructs it: only modules, dataclasses and named tuples are constructed, functions
-are referred to by name, and foreign modules are not imported (see `trust`), so that a foreign folder can name nothing
-that does harm by being built.
+are referred to by name, and what may be named at all is decided by `trust`, so that a foreign folder can name nothing
+that does harm by being built. What is constructed is checked as at its first making: `__init__` and `__post_init__` run.
 """
 
 import inspect
 import math
+import sys
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import is_dataclass
+from dataclasses import MISSING, is_dataclass
+from dataclasses import fields as fields_of
 from types import BuiltinFunctionType, FunctionType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gibbsian.errors import CapabilityError, CheckpointError
+from gibbsian.errors import ArgumentError, CapabilityError, CheckpointError
 from gibbsian.random import isolated, stream
 from gibbsian.recorded import Recorded
 from gibbsian.training.renames import current_fields, current_name, renamed_keys
-from gibbsian.training.trust import known_module
+from gibbsian.training.trust import definition
 from gibbsian.trees import is_named
 
 
@@ -36,10 +38,9 @@ def _dotted(thing: Any) -> str:
             f"{thing.__qualname__} is a lambda or defined inside a function, so a run folder cannot refer "
             "to it by name; define it at the top level of a module, or train without run_dir"
         )
-    try:
-        found = _import(name)
-    except CheckpointError:
-        found = None
+    found: Any = sys.modules.get(thing.__module__)
+    for part in thing.__qualname__.split("."):
+        found = None if found is None else vars(found).get(part)
     if found is not thing:
         raise CapabilityError(
             f"{name} cannot be imported under that name, so a run folder cannot refer to it; "
@@ -51,20 +52,9 @@ def _dotted(thing: Any) -> str:
 def _import(name: str) -> Any:
     module, _, path = current_name(name).partition(":")
     try:
-        thing: Any = known_module(module)
-        if thing is None:
-            raise CheckpointError(
-                f"the run folder names {name}, and {module} is not imported without being named, since that runs its "
-                f'code; if you trust it, say trust="{module}" (its name, or its file), or --trust on the command line'
-            )
-        for part in path.split("."):
-            thing = getattr(thing, part)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise CheckpointError(
-            f"the run folder names {name}, which cannot be imported here ({error}); it was moved or renamed since, or "
-            "lives in the script that trained"
-        ) from error
-    return thing
+        return definition(module, path)
+    except ArgumentError as error:
+        raise CheckpointError(f"the run folder names {name}, and {error}") from error
 
 
 def _import_class(name: str) -> Any:
@@ -74,14 +64,6 @@ def _import_class(name: str) -> Any:
             f"the run folder asks to construct {name}, which is neither a module, a dataclass nor a named "
             "tuple; it was not written by gibbsian, or was tampered with"
         )
-    return thing
-
-
-def _import_function(name: str) -> Any:
-    thing = _import(name)
-    of_torch = isinstance(thing, BuiltinFunctionType) and str(thing.__module__).startswith("torch")
-    if not of_torch and not isinstance(thing, type | FunctionType):
-        raise CheckpointError(f"the run folder refers to {name}, which is not a Python function or class")
     return thing
 
 
@@ -233,12 +215,37 @@ def _layer_arguments(module: nn.Module) -> dict[str, Any]:
 
 
 def _rebuild_dataclass(reader: _Reader, name: str, plain: dict[str, Any]) -> Any:
-    """What the instance held rather than what its constructor takes: exact for computed fields too."""
+    """An instance with the fields that were written down, those that are new since at their defaults; its `__post_init__` checks
+    and completes it."""
     cls = _import_class(name)
-    made: Any = object.__new__(cls)
-    for field, item in current_fields(name, plain["fields"], cls.__dataclass_fields__).items():
-        object.__setattr__(made, field, reader(item))
+    given = {
+        field: reader(item) for field, item in current_fields(name, plain["fields"], cls.__dataclass_fields__).items()
+    }
+    made: Any = object.__new__(cls)  # a constructor of its own may take other arguments than the fields
+    for field in fields_of(cls):
+        if field.name in given:
+            object.__setattr__(made, field.name, given[field.name])
+        elif field.default_factory is not MISSING:
+            object.__setattr__(made, field.name, field.default_factory())
+        elif field.default is MISSING and field.init:
+            raise CheckpointError(f"the run folder says nothing of {cls.__name__}'s {field.name}; it is damaged")
+    if isinstance(made, _Completed):
+        made.__post_init__()
     return made
+
+
+@runtime_checkable
+class _Completed(Protocol):
+    """A dataclass that checks and completes its fields."""
+
+    def __post_init__(self) -> None: ...
+
+
+def _dtype(name: str) -> torch.dtype:
+    found = vars(torch).get(name)
+    if not isinstance(found, torch.dtype):
+        raise CheckpointError(f"the run folder names a type of numbers {name!r}, which torch has not; it is damaged")
+    return found
 
 
 # --- the kinds ------------------------------------------------------------------------------------
@@ -273,7 +280,7 @@ _KINDS = (  # the first that holds a value describes it
         lambda w, v, path: w.put(torch.from_numpy(np.array(v)), path),
         lambda r, path: r.tensors[path].numpy(),
     ),
-    _kind("$dtype", torch.dtype, lambda w, v, path: str(v)[len("torch.") :], lambda r, name: getattr(torch, name)),
+    _kind("$dtype", torch.dtype, lambda w, v, path: str(v)[len("torch.") :], lambda r, name: _dtype(name)),
     _kind("$device", torch.device, lambda w, v, path: str(v), lambda r, name: torch.device(name)),
     _Kind(
         "$named",
@@ -295,7 +302,7 @@ _KINDS = (  # the first that holds a value describes it
         lambda w, v, path: {"$dataclass": _dotted(type(v)), "fields": w.named(vars(v), path)},
         _rebuild_dataclass,
     ),
-    _kind("$name", _FUNCTIONS, lambda w, v, path: _dotted(v), lambda r, name: _import_function(name)),
+    _kind("$name", _FUNCTIONS, lambda w, v, path: _dotted(v), lambda r, name: _import(name)),
 )
 _BY_TAG = {kind.tag: kind.rebuild for kind in _KINDS} | {"$again": lambda r, index, plain: r.modules[index]}
 

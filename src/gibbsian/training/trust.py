@@ -1,7 +1,9 @@
-"""Whose classes a run folder or a recipe may name: the library's, the program's own, and those of modules that are trusted.
+"""What a run folder or a recipe may name: classes and functions of this library, of torch.nn and torch.optim, and of modules that
+the user trusts.
 
-A module runs its code when it is imported, and a folder or a recipe may come from anywhere. So nothing that one of
-them names is imported, but for this library and what it is made of, unless the user has named its module.
+A module runs its code when it is imported, a class when it is constructed, a function when it is called, and a folder or a recipe may
+come from anywhere. So a name counts only where its module is listed, and only for what is *defined* there: `gibbsian.random:os.system`
+begins like the library and is none of it. That is decided before anything is imported.
 """
 
 import importlib
@@ -9,24 +11,39 @@ import importlib.util
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from types import ModuleType
+from types import BuiltinFunctionType, FunctionType, ModuleType
+from typing import Any
+
+import torch
 
 from gibbsian.errors import ArgumentError
 
-_OWN = {"gibbsian", "torch", "zuko"}
+_ROOMS = ("domains", "energies", "energy", "kernels", "models", "nets", "objectives", "schedules", "units")
+_RECORDS = {  # what a run keeps of its training
+    "gibbsian.training.checkpoint": {"Weights"},
+    "gibbsian.training.guard": {"Guard"},
+    "gibbsian.training.pretrain": {"Encoded"},
+    "gibbsian.training.run": {"Checkpoints", "Engine", "Logging", "Settings"},
+}
+_OF_TORCH = (torch.nn, torch.nn.functional, torch.optim)
+_EXPORTING = {"gibbsian", "gibbsian.training", *(module.__name__ for module in _OF_TORCH)}
+_TRUSTED = "__trusted_by_gibbsian__"  # stands in a module that the user has named
 
 
 def trust(modules: str | Iterable[str]) -> list[ModuleType]:
-    """Import modules, so that run folders and recipes may name what is in them.
+    """Import modules, so that run folders and recipes may name the classes and functions that are defined in them.
 
     Args:
         modules: dotted names such as `mine.machines`, or files such as `mine/machines.py`, which are then called by
-            their name without ending: `machines`.
+            their name without ending: `machines`. A package stands for its modules too, `__main__` for the script that runs.
 
     >>> [module.__name__ for module in trust(["json"])]
     ['json']
     """
-    return [_imported(given) for given in ([modules] if isinstance(modules, str) else modules)]
+    found = [_imported(given) for given in ([modules] if isinstance(modules, str) else modules)]
+    for module in found:
+        vars(module)[_TRUSTED] = True
+    return found
 
 
 def _imported(given: str) -> ModuleType:
@@ -66,12 +83,85 @@ def _of_file(path: Path) -> ModuleType:
     return module
 
 
-def known_module(name: str) -> ModuleType | None:
-    """A module of the library, or one that the program has imported already; None for a foreign one.
+def is_trusted(module: str) -> bool:
+    """Has the user named this module, or the package that it is in?"""
+    parts = module.split(".")
+    above = (sys.modules.get(".".join(parts[: i + 1])) for i in range(len(parts)))
+    return any(found is not None and _TRUSTED in vars(found) for found in above)
 
-    >>> known_module("gibbsian.domains").__name__, known_module("antigravity")
-    ('gibbsian.domains', None)
+
+def definition(module: str, name: str) -> Any:
+    """The class or function that is called `name` where it is defined, in `module`; `ArgumentError` where it may not be named.
+
+    >>> definition("gibbsian.domains", "Real").__name__, definition("torch.nn.modules.activation", "SiLU").__name__
+    ('Real', 'SiLU')
+    >>> definition("subprocess", "getoutput")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    gibbsian.errors.ArgumentError: subprocess is not used without being named, since that runs its code; ...
     """
-    if name.partition(".")[0] in _OWN:
+    if not all(part.isidentifier() for part in [*module.split("."), *name.split(".")]):
+        raise ArgumentError(f"{module}:{name} is no name of a class or function")
+    if module.partition(".")[0] == "torch" and not is_trusted(module):
+        found = _of_torch(module, name)
+    elif _is_own(module, name) or is_trusted(module):
+        found = _of_module(module, name)
+    else:
+        raise ArgumentError(
+            f"{module} is not used without being named, since that runs its code; if you trust it, say "
+            f'trust="{module}" (its name, or its file), or --trust {module} on the command line'
+        )
+    if found is None:
+        raise ArgumentError(f"{module} defines no class or function {name!r} that may be named")
+    return found
+
+
+def exported(path: str) -> Any:
+    """The class or function `module.name` of a recipe: as `definition`, but `module` may have it from where it is defined.
+
+    >>> exported("gibbsian.models.RBM").__module__, exported("torch.nn.SiLU").__module__
+    ('gibbsian.models.rbm.machine', 'torch.nn.modules.activation')
+    """
+    module, _, name = path.rpartition(".")
+    if not (module in _EXPORTING or _is_own(module, name) or is_trusted(module)):
+        return definition(module, name)  # of torch, or the reason why not
+    found: Any = getattr(_module(module), name, None)
+    if not _can_be_named(found):
+        raise ArgumentError(f"there is no class or function {path}")
+    return definition(found.__module__, found.__qualname__)
+
+
+def _is_own(module: str, name: str) -> bool:
+    package, _, rest = module.partition(".")
+    return package == "gibbsian" and (rest.partition(".")[0] in _ROOMS or name in _RECORDS.get(module, ()))
+
+
+def _of_torch(module: str, name: str) -> Any:
+    """What stands in torch.nn, torch.nn.functional or torch.optim."""
+    for home in _OF_TORCH:
+        found = vars(home).get(name)
+        inside = module == "torch._C._nn" or f"{module}.".startswith(f"{home.__name__}.")
+        if inside and _is_defined(found, module, name):
+            return found
+    return None
+
+
+def _of_module(module: str, name: str) -> Any:
+    found: Any = _module(module)
+    for part in name.split("."):
+        found = vars(found).get(part) if isinstance(found, ModuleType | type) else None
+    return found if _is_defined(found, module, name) else None
+
+
+def _module(name: str) -> ModuleType:
+    try:
         return importlib.import_module(name)
-    return sys.modules.get(name)
+    except ImportError as error:
+        raise ArgumentError(f"{name} cannot be imported here ({error}); it was moved or renamed since") from error
+
+
+def _can_be_named(thing: Any) -> bool:
+    return isinstance(thing, type | FunctionType | BuiltinFunctionType)
+
+
+def _is_defined(thing: Any, module: str, name: str) -> bool:
+    return _can_be_named(thing) and (thing.__module__, thing.__qualname__) == (module, name)
