@@ -168,6 +168,25 @@ def test_step_sizes_may_differ_between_chains():
         assert torch.allclose(gb.sample(family(), alone, x, generator=gen(9)).samples[:, i], both[:, i])
 
 
+def test_any_family_with_levels_will_do():
+    """`noise_levels` and `given` are all that the kernel asks for."""
+
+    class Levels(gb.ScoreField):
+        def noise_levels(self):
+            return LADDER
+
+        def given(self, sigma):
+            return family().given(sigma)
+
+        def score(self, x, *, create_graph=False):
+            return family().score(x, create_graph=create_graph)
+
+    kernel, x = kernels.AnnealedLangevin(3, 0.05, denoise=True), torch.zeros(6, 2, dtype=D)
+    got = gb.sample(Levels(domains.Real(2)), kernel, x, generator=gen(1))
+    assert torch.equal(got.samples, gb.sample(family(), kernel, x, generator=gen(1)).samples)
+    assert got.steps == 13
+
+
 # --- the family ---------------------------------------------------------------------------------------
 
 

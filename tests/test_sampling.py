@@ -2,6 +2,7 @@
 
 import gc
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from gibbsian.errors import (
     DivergenceError,
     DivergenceWarning,
     GibbsianError,
+    PrecisionWarning,
     RandomnessError,
 )
 from gibbsian.sampling.trace import StreamingMoments, summarize
@@ -201,6 +203,101 @@ def test_resuming_refuses_what_it_cannot_go_on_with():
         with pytest.raises(ArgumentError, match=message):
             gb.sample(energy, kernel, first, 5, generator=gen(), **how)
     gb.sample(hotter, KERNELS["MALA"], first.last, 5, generator=gen())
+
+
+def wider(scale=9.0):
+    return energies.Gaussian(torch.zeros(2), scale * torch.eye(2))
+
+
+def tempered(kernel=None, betas=(1.0, 0.5)):
+    return kernels.ParallelTempering(kernels.MALA(0.5) if kernel is None else kernel, list(betas))
+
+
+CHANGED = {  # what a trace was run with, and what it must not be resumed with
+    "tempering, another energy": (gaussian(), tempered(), wider(), tempered()),
+    "tempering, another ladder": (gaussian(), tempered(), gaussian(), tempered(betas=(1.0, 0.2))),
+    "tempering, a longer ladder": (gaussian(), tempered(), gaussian(), tempered(betas=(1.0, 0.5, 0.2, 0.1))),
+    "tempering, another inner kernel": (gaussian(), tempered(), gaussian(), tempered(kernels.RandomWalk(0.5))),
+    "tempering, another inner proposal": (
+        gaussian(), tempered(kernels.Independence(wider())), gaussian(), tempered(kernels.Independence(wider(4.0))),
+    ),
+    "tempering without energies, another ladder": (
+        gaussian(), tempered(kernels.Langevin(0.1)), gaussian(), tempered(kernels.Langevin(0.1), (1.0, 0.2)),
+    ),
+    "another proposal": (gaussian(), kernels.Independence(wider()), gaussian(), kernels.Independence(wider(4.0))),
+    "scores of another energy": (gaussian(), kernels.UnderdampedLangevin(0.3), wider(), kernels.UnderdampedLangevin(0.3)),
+    "the adjusted form": (
+        gaussian(), kernels.UnderdampedLangevin(0.3), gaussian(), kernels.UnderdampedLangevin(0.3, adjusted=True),
+    ),
+    "a slightly other energy": (gaussian(), kernels.MALA(0.5), 1.01 * gaussian(), kernels.MALA(0.5)),
+    "a mass of another shape": (gaussian(), kernels.HMC(0.3), gaussian(), kernels.HMC(0.3, mass=torch.ones(3))),
+    "another shape, nothing carried": (gaussian(), kernels.Langevin(0.1), gaussian(3), kernels.Langevin(0.1)),
+    "another precision": (gaussian(), kernels.Langevin(0.1), energies.MLPEnergy(2).double(), kernels.Langevin(0.1)),
+    "another domain": (
+        gaussian(), kernels.Langevin(0.1), gb.as_energy(lambda x: x.sum(1), domains.NonNegative(2)), kernels.Langevin(0.1),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_traces_of_other_energies_kernels_and_domains_are_refused(name):
+    energy, kernel, other, changed = CHANGED[name]
+    trace = gb.sample(energy, kernel, X0, 5, generator=gen())
+    with pytest.raises(GibbsianError) as caught:
+        gb.sample(other, changed, trace, 5, generator=gen())
+    assert not isinstance(caught.value, CapabilityError)
+    gb.sample(energy, kernel, trace, 5, generator=gen())
+
+
+def test_another_step_size_and_lost_chains_do_not_prevent_a_resume():
+    first = gb.sample(gaussian(), tempered(), X0, 5, generator=gen())
+    gb.sample(gaussian(), tempered(kernels.MALA(0.1)), first, 5, generator=gen())
+    x0 = torch.zeros(4, 2)
+    x0[2, 0] = 1e30
+    steep = gb.as_energy(lambda x: (x**4).sum(1), domains.Real(2))
+    for kernel in (kernels.Langevin(0.1), kernels.UnderdampedLangevin(0.1)):
+        with pytest.warns(DivergenceWarning):
+            first = gb.sample(steep, kernel, x0, 10, generator=gen())
+        with pytest.warns(DivergenceWarning):
+            gb.sample(steep, kernel, first, 10, generator=gen())
+
+
+# --- rounding -------------------------------------------------------------------------------------
+
+
+def offset(constant, dim=1):
+    return gb.as_energy(lambda x: 0.5 * x.square().sum(1) + constant, domains.Real(dim))
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [kernels.RandomWalk(1.0), kernels.MALA(0.5), kernels.HMC(0.3, 3), kernels.NUTS(0.5), tempered(),
+     kernels.UnderdampedLangevin(0.3, adjusted=True)],
+    ids=str,
+)  # fmt: skip
+def test_energies_too_large_for_their_precision_are_noticed_once(kernel):
+    """10⁸ is known to ±4 in single precision; 10⁴ to ±5e-4, and in double precision both well enough."""
+    with pytest.warns(PrecisionWarning, match=r"1e\+08 are rounded to 8 in torch.float32.*double") as caught:
+        gb.sample(offset(1e8), kernel, torch.zeros(6, 1), 20, generator=gen())
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gb.sample(offset(1e8), kernel, torch.zeros(6, 1, dtype=F64), 20, generator=gen())
+        gb.sample(offset(1e4), kernel, torch.zeros(6, 1), 20, generator=gen())
+
+
+def test_rounding_is_noticed_by_sites_and_draws_and_not_where_energies_are_not_asked():
+    bits = gb.as_energy(lambda x: x.sum(1) - 1e8, domains.Binary(3))
+    with pytest.warns(PrecisionWarning):
+        gb.sample(bits, kernels.SiteGibbs(), torch.zeros(4, 3), 3, generator=gen())
+    with pytest.warns(PrecisionWarning):
+        gb.draw(gaussian(1) + offset(1e8), 4, steps=3, kernel=kernels.MALA(0.5), generator=gen())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gb.sample(offset(1e8), kernels.Langevin(0.1), torch.zeros(4, 1), 3, generator=gen())
+        far = torch.cat([torch.zeros(5, 1), torch.full((1, 1), 3e3)])  # one chain that has not arrived yet
+        gb.sample(offset(0.0), kernels.RandomWalk(0.5), far, 3, generator=gen())
 
 
 # --- clamping -------------------------------------------------------------------------------------

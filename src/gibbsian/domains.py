@@ -76,6 +76,10 @@ class Domain(ABC):
         """x, with entries beyond a wall put on it; as it is where there are no walls."""
         return x
 
+    def check_clamp(self, clamp: Tensor) -> None:
+        """Raise where a mask, of the event shape or with leading axes, holds a part of what only moves as a whole."""
+        return
+
     def check_shape(self, x: Tensor, name: str = "x") -> None:
         """Raise unless x is a non-empty batch of events of this domain."""
         check_tensor(x, name, f"(batch, {_axes(self.shape)})")
@@ -330,6 +334,14 @@ class Categorical(Discrete):
         """Integer labels `(batch, *units)` as one-hot events."""
         return torch.nn.functional.one_hot(labels.long(), self.classes).to(dtype or torch.get_default_dtype())
 
+    def check_clamp(self, clamp: Tensor) -> None:
+        torn = clamp.any(-1) & ~clamp.all(-1)
+        if bool(torn.any()):
+            raise ArgumentError(
+                f"clamp holds some entries of a one-hot unit of {self} and leaves others free ({int(torn.sum())} units), but "
+                f"the entries of a unit change together; hold whole units, by one bool for each: shape {self.shape[:-1]}"
+            )
+
     def labels(self, x: Tensor) -> Tensor:
         """One-hot events as integer labels."""
         return x.argmax(-1)
@@ -374,6 +386,10 @@ class Joined(Domain):
         """The events of the parts, each in its own shape."""
         pieces = x.split([part.numel for part in self.parts], -1)
         return [piece.unflatten(-1, part.shape) for piece, part in zip(pieces, self.parts, strict=True)]
+
+    def check_clamp(self, clamp: Tensor) -> None:
+        for part, piece in zip(self.parts, self.split(clamp), strict=True):
+            part.check_clamp(piece)
 
     def contains(self, x: Tensor) -> Tensor:
         pairs = zip(self.split(x), self.parts, strict=True)

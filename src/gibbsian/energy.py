@@ -33,7 +33,7 @@ from gibbsian.recorded import Recorded
 
 __all__ = [
     "Energy", "FunctionEnergy", "Mixture", "ScoreField", "Sum", "Tempered", "Unconstrained", "log_z_of", "mixture",
-    "unconstrained",
+    "rows_for", "unconstrained",
 ]  # fmt: skip
 
 
@@ -304,8 +304,19 @@ class Sum(Energy):
         return energy, sum(c[i] * s for i, (_, s) in enumerate(both))
 
 
+def rows_for(given: Tensor, n: int, what: str) -> Tensor:
+    """What is given, for every row of a batch of n: one for all, one for each, or gone through again and again."""
+    if len(given) == n:
+        return given
+    if len(given) == 1:
+        return given.expand(n, *given.shape[1:])
+    if n % len(given):
+        raise ShapeError(f"{len(given)} {what} met {n} rows; give one, or one for each row")
+    return given.repeat(n // len(given), *[1] * (given.dim() - 1))
+
+
 class Tempered(Energy):
-    """βE(x), β a number or one per row of the batch."""
+    """βE(x), β a number or one per row of the batch; further rows go through them again."""
 
     beta: Tensor
 
@@ -314,12 +325,16 @@ class Tempered(Energy):
         self.base = base
         self.register_buffer("beta", torch.as_tensor(beta), persistent=False)
 
+    def _beta(self, x: Tensor) -> Tensor:
+        beta = self.beta.to(x.dtype)
+        return rows_for(beta, len(x), "temperatures") if beta.dim() else beta
+
     def forward(self, x: Tensor) -> Tensor:
-        return self.beta.to(x.dtype) * self.base(x)
+        return self._beta(x) * self.base(x)
 
     def energy_and_score(self, x: Tensor) -> tuple[Tensor, Tensor]:
         energy, score = self.base.energy_and_score(x)
-        beta = self.beta.to(x.dtype)
+        beta = self._beta(x)
         return beta * energy, beta.reshape(-1, *[1] * (x.dim() - 1)) * score
 
     def multipliers(self) -> Tensor:

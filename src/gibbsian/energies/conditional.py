@@ -10,23 +10,12 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from gibbsian.domains import Discrete, Domain
-from gibbsian.energy import Energy
+from gibbsian.energy import Energy, rows_for
 from gibbsian.errors import ArgumentError, CapabilityError, DomainError, ShapeError, check_number
 from gibbsian.quadrature import log_integrals
 
 _ROWS = 1 << 15  # pairs evaluated at a time in sums over y
 _MOST_STATES = 1 << 20
-
-
-def rows_for(given: Tensor, n: int, what: str) -> Tensor:
-    """What is given, for every row of a batch of n: one for all, one for each, or gone through again and again."""
-    if len(given) == n:
-        return given
-    if len(given) == 1:
-        return given.expand(n, *given.shape[1:])
-    if n % len(given):
-        raise ShapeError(f"{len(given)} {what} met {n} rows; give one, or one for each row")
-    return given.repeat(n // len(given), *[1] * (given.dim() - 1))
 
 
 class ConditionalEnergy(Energy):

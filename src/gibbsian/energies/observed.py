@@ -5,9 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from gibbsian.energies.conditional import rows_for
 from gibbsian.energies.experts import StudentExperts
-from gibbsian.energy import Energy
+from gibbsian.energy import Energy, rows_for
 from gibbsian.errors import ArgumentError, CapabilityError, ShapeError
 
 

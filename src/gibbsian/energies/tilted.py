@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gibbsian.domains import Binary, Domain, Real
-from gibbsian.energies.conditional import rows_for
 from gibbsian.energies.distribution import is_flow
-from gibbsian.energy import Energy
+from gibbsian.energy import Energy, rows_for
 from gibbsian.errors import ArgumentError, CapabilityError, DomainError, ShapeError
 from gibbsian.placement import placement
 from gibbsian.random import require_generator

@@ -81,10 +81,10 @@ class AnnealedLangevin(Bare):
             )
 
     def total_steps(self, energy: Any) -> int:
-        return len(energy.sigmas) * self.steps_per_level + self.denoise
+        return len(energy.noise_levels()) * self.steps_per_level + self.denoise
 
     def draw(self, energy: Any, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> AnnealedInputs:
-        ladder = energy.sigmas.to(x)
+        ladder = energy.noise_levels().to(x)
         step = torch.arange(start, start + steps, device=x.device)
         sigma = ladder[(step // self.steps_per_level).clamp(max=len(ladder) - 1)]
         sizes = schedule_values(self.step_size, steps, start, x, "step_size")

@@ -211,6 +211,25 @@ class Kernel(ABC):
         and what follows from them (momenta) override it and keep that."""
         return self.init(energy, x, state.clamp)
 
+    def known(self, state: Any) -> tuple[Tensor, ...]:
+        """What a state carries that follows from its positions, each with a leading axis of chains: energies, scores."""
+        if isinstance(state, ChainState):
+            return state.energy, state.score
+        energy = self.energies(state)
+        return () if energy is None else (energy,)
+
+    def resumes(self, other: "Kernel") -> bool:
+        """Whether a state of the other kernel, of whatever step size, can be gone on from."""
+        return type(self) is type(other)
+
+    def outdated(self, energy: Any, state: Any) -> bool:
+        """Whether a state carries what is not true of this kernel and this energy at its positions."""
+        carried = self.known(state)
+        if not carried:
+            return False
+        fresh = self.known(self.relocate(energy, state, self.position(state)))
+        return not all(_agree(a, b) for a, b in zip(carried, fresh, strict=True))
+
     def exchanged(self, state: Any, rows: Tensor, factor: Tensor) -> Any | None:
         """The state with each chain in the place of another, where the energy is `factor` (one a chain) times that of
         its old place; None where that must be computed anew."""
@@ -272,6 +291,16 @@ def _advice(domain: Domain) -> str:
     if isinstance(domain, Discrete):
         return "for discrete states use kernels.Gibbs, SiteGibbs, GibbsWithGradients or DiscreteLangevin"
     return "for continuous states use kernels.RandomWalk, MALA, HMC, NUTS or Langevin"
+
+
+def _agree(a: Tensor, b: Tensor) -> bool:
+    """Equal but for the rounding of a batch computed in another way, NaN to NaN."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    a, b = (t.reshape(len(t), -1) for t in (a, b))
+    size = 1 + b.abs().nan_to_num(0.0, 0.0, 0.0).amax(1, keepdim=True)
+    near = (a - b).abs() <= torch.finfo(a.dtype).eps ** 0.4 * size
+    return bool((near | (a == b) | (a.isnan() & b.isnan())).all())
 
 
 def masked(t: Tensor, clamp: Tensor | None) -> Tensor:

@@ -137,6 +137,9 @@ class Independence(Kernel):
     def energies(self, state: IndependenceState) -> Tensor:
         return state.energy
 
+    def known(self, state: IndependenceState) -> tuple[Tensor, ...]:
+        return state.energy, state.proposal_energy
+
     def draw(self, energy: Any, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> DrawInputs:
         return DrawInputs([generator] * steps, _thresholds(x, steps, generator))
 

@@ -143,6 +143,17 @@ class ParallelTempering(Kernel):
     def clamped(self, clamp: Tensor) -> Self:
         return replace(self, kernel=self.kernel.clamped(clamp))
 
+    def resumes(self, other: Kernel) -> bool:
+        return (
+            isinstance(other, ParallelTempering)
+            and torch.equal(torch.as_tensor(self.betas), torch.as_tensor(other.betas))
+            and self.kernel.resumes(other.kernel)
+        )
+
+    def outdated(self, energy: "Replicas", state: TemperingState) -> bool:
+        energy.fit(self.kernel.position(state.inner))
+        return self.kernel.outdated(energy.model, state.inner)
+
     # --- what a person asks -----------------------------------------------------------------------
 
     def replicas(self, state: TemperingState) -> Tensor:

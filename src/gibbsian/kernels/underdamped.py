@@ -13,6 +13,7 @@ from gibbsian.domains import Bounded
 from gibbsian.errors import CapabilityError
 from gibbsian.kernels.base import (
     Info,
+    Kernel,
     MetropolisInfo,
     accept,
     event_view,
@@ -99,6 +100,12 @@ class UnderdampedLangevin(Massive):
 
     def energies(self, state: KineticState) -> Tensor | None:
         return state.energy
+
+    def known(self, state: KineticState) -> tuple[Tensor, ...]:
+        return (state.score,) if state.energy is None else (state.energy, state.score)
+
+    def resumes(self, other: Kernel) -> bool:
+        return super().resumes(other) and self.adjusted == other.adjusted
 
     def relocate(self, energy: Any, state: KineticState, x: Tensor) -> KineticState:
         return self.init(energy, x, state.clamp)._replace(v=state.v, thermal=state.thermal)

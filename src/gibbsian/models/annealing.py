@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gibbsian.capabilities import GibbsModel, Path
 from gibbsian.energies.bases import Factorized, independent_units
-from gibbsian.energy import Energy
+from gibbsian.energy import Energy, rows_for
 from gibbsian.errors import ArgumentError
 from gibbsian.random import stream
 
@@ -52,7 +52,8 @@ class Machine(Energy):
 
 
 class AnnealedMachine(Energy):
-    """The machine with joint energy βE(x, h), β a number or one per row: its conditionals stay exact.
+    """The machine with joint energy βE(x, h), β a number or one per row (further rows go through them again): its
+    conditionals stay exact.
 
     Without hidden variables its energy is βE(x); with them it is the free energy at β, not β times the free energy.
 
@@ -73,7 +74,8 @@ class AnnealedMachine(Energy):
         self.register_buffer("beta", beta, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.machine.free_energy(x, self.beta.to(x))
+        beta = self.beta.to(x)
+        return self.machine.free_energy(x, rows_for(beta, len(x), "temperatures") if beta.dim() else beta)
 
     def gibbs_noise(self, x: Tensor, steps: int, generator: torch.Generator) -> Any:
         return self.machine.gibbs_noise(x, steps, generator)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from gibbsian.capabilities import Filters, Path
 from gibbsian.domains import Discrete
-from gibbsian.energy import Energy
+from gibbsian.energy import Energy, rows_for
 from gibbsian.errors import DataError, ShapeError, check_count
 from gibbsian.models.annealing import Machine, VisiblePath, small_weights
 from gibbsian.models.rbm.layers import HiddenMarginal, finite_layers
@@ -201,7 +201,7 @@ class LabeledRBM(Energy):
         self.register_buffer("y", model.check_labels(y), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.model._pair_energy(x, self.y)
+        return self.model._pair_energy(x, rows_for(self.y, len(x), "labels") if self.y.dim() else self.y)
 
     def gibbs_noise(self, x: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, ...]:
         """For the hidden and the visible layer."""

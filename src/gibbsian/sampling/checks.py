@@ -1,5 +1,6 @@
 """What a run refuses before it starts, and says when it has ended badly."""
 
+import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from gibbsian.errors import (
     DivergenceWarning,
     DomainError,
     GibbsianError,
+    PrecisionWarning,
     ShapeError,
     check_count,
 )
@@ -51,6 +53,7 @@ def clamp_mask(clamp: Tensor | None, x: Tensor, domain: Domain) -> Tensor | None
         raise ShapeError(
             f"clamp has shape {tuple(clamp.shape)}, expected {event} (all chains alike) or {whole} (per chain)"
         )
+    domain.check_clamp(clamp)
     if bool(clamp.all()):
         raise ArgumentError("clamp holds every entry, so nothing is left to sample; set some entries to False")
     return clamp.to(x.device, copy=True)
@@ -83,21 +86,20 @@ def check_energies(kernel: Kernel, state: Any, x: Tensor) -> None:
         )
 
 
-def check_resumable(trace: Trace, kernel: Kernel, target: Any) -> None:
-    """A state belongs to its kind of kernel, and holds energies that must still be those of the model."""
-    if type(kernel) is not type(trace.kernel):
+def check_resumable(trace: Trace, kernel: Kernel, energy: Any, target: Any) -> None:
+    """A state belongs to its kind of kernel and to its domain, and what it holds must still be true of kernel and model."""
+    anew = "start anew from its positions: sample(energy, kernel, trace.last, ...)"
+    if not kernel.resumes(trace.kernel):
+        raise ArgumentError(f"the trace is one of {trace.kernel} and cannot be resumed with {kernel}; {anew}")
+    energy.domain.check_shape(trace.last, "the trace's position")
+    check_placement(trace.last, energy, "the trace's position")
+    lost = ~torch.isfinite(trace.last)  # chains that are no longer numbers stay so
+    if not bool((energy.domain.contains(trace.last) | lost).all()):
+        raise DomainError(f"the trace has positions outside {energy.domain}, where this energy lives; choose others")
+    if kernel.outdated(target, trace.state):
         raise ArgumentError(
-            f"the trace is one of {type(trace.kernel).__name__} and cannot be resumed with {type(kernel).__name__}; "
-            "start anew from its positions: sample(energy, kernel, trace.last, ...)"
-        )
-    cached = kernel.energies(trace.state)
-    if cached is None or cached.shape != trace.last.shape[:1]:
-        return
-    now = target(trace.last)
-    if not torch.allclose(now, cached, rtol=1e-3, atol=1e-3, equal_nan=True):
-        raise ArgumentError(
-            "the energy is not the one that the trace was run on (its parameters have changed, or it is another), so "
-            "the energies in its state are out of date; start anew: sample(energy, kernel, trace.last, ...)"
+            f"the energy (or the proposal of {type(kernel).__name__}) is not the one that the trace was run with: it is another, or "
+            f"its parameters have changed, so what the state carries is out of date; {anew}"
         )
 
 
@@ -111,6 +113,29 @@ def explained(energy: Any, x: Any) -> Iterator[None]:
             raise
         check_placement(x, energy, "x0", buffers=True)
         raise
+
+
+_COARSE = 0.05  # nats: energies rounded to more are too coarse for differences of energies to be trusted
+
+
+def report_rounding(kernel: Kernel, state: Any, chains: int) -> None:
+    """Warn where energies are so large in their precision that their differences, which decide on moves, are mostly rounding.
+
+    exp(-E) with every E rounded to a grid of width δ is the law that is sampled; δ is 8 at 10⁸ in single precision.
+    """
+    energy = kernel.energies(state)
+    if energy is None:
+        return
+    typical = float(energy.flatten()[:chains].abs().nanmedian())
+    rounded = torch.finfo(energy.dtype).eps * 2.0 ** math.floor(math.log2(typical)) if 0 < typical < math.inf else 0.0
+    if rounded > _COARSE:
+        warnings.warn(
+            f"energies of about {typical:.0e} are rounded to {rounded:.1g} in {energy.dtype}, and {type(kernel).__name__} decides "
+            "by their differences: its draws are biased. Subtract a constant from the energy, or sample in double precision "
+            "(energy.double(), x0.double())",
+            PrecisionWarning,
+            stacklevel=3,
+        )
 
 
 def report_divergence(diverged: Tensor, position: Tensor, kernel: Kernel) -> None:

@@ -48,7 +48,8 @@ def sample(
         progress: show a progress bar; by default on a terminal.
 
     Chains that meet non-finite energies are counted in `trace.divergences` and do not disturb the others; a
-    `DivergenceWarning` names them. If every chain ends non-finite, `DivergenceError` is raised.
+    `DivergenceWarning` names them. If every chain ends non-finite, `DivergenceError` is raised. Energies too large for
+    their precision (10⁸ in single precision is known to ±4) get a `PrecisionWarning`: acceptance tests would judge rounding.
 
     >>> import gibbsian as gb
     >>> g = torch.Generator().manual_seed(0)
@@ -80,6 +81,7 @@ def sample(
         state = engine.end(state)
         position = kernel.position(state)
         checks.report_divergence(record.divergences, position, kernel)
+        checks.report_rounding(kernel, state, len(position))
         return Trace(
             samples=record.samples,
             last=position,
@@ -104,7 +106,7 @@ def _start(
     if isinstance(x0, Trace):
         if clamp is not None:
             raise ArgumentError("a resumed run keeps the clamp of its trace; leave clamp out")
-        checks.check_resumable(x0, kernel, target)
+        checks.check_resumable(x0, kernel, energy, target)
         kernel = kernel if x0.clamp is None else kernel.clamped(x0.clamp)
         return kernel, x0.state, x0.last, x0.clamp, x0.steps
     checks.check_start(energy, x0)

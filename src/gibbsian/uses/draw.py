@@ -10,7 +10,14 @@ from torch import Tensor
 from gibbsian.capabilities import DrawableModel, Family, JointModel, NoiseLevels, Sampleable, require
 from gibbsian.domains import Discrete
 from gibbsian.energy import Energy, ScoreField
-from gibbsian.errors import ArgumentError, CapabilityError, DomainError, check_count
+from gibbsian.errors import (
+    AdaptationWarning,
+    ArgumentError,
+    CapabilityError,
+    DivergenceWarning,
+    DomainError,
+    check_count,
+)
 from gibbsian.kernels.annealed import AnnealedLangevin
 from gibbsian.kernels.base import Kernel
 from gibbsian.kernels.gibbs import Gibbs, SiteGibbs
@@ -146,7 +153,8 @@ def _by_chains(
             start = start * float(model.noise_levels()[0])
     total = kernel.total_steps(model) or steps
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # divergent chains and warm-ups are shown in the diagnostics
+        for shown in (DivergenceWarning, AdaptationWarning):  # in the diagnostics
+            warnings.simplefilter("ignore", shown)
         if tune:
             kernel, start = warm_up(model, kernel, start, max(50, steps // 2), **how)
             how["clamp"] = None  # the trace keeps it

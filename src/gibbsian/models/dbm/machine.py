@@ -107,6 +107,7 @@ class DBM(InferredMachine):
                 f"clamp is {clamp.dtype} of shape {tuple(clamp.shape)}, expected a bool tensor of shape "
                 f"{tuple(v.shape[1:])} or {tuple(v.shape)}, True where entries of v are held"
             )
+        self.domain.check_clamp(clamp)
         start = self.domain.sample(len(v), generator=generator, dtype=v.dtype)
         v = torch.where(clamp, v, start)
         self.domain.check(v, "v")
@@ -147,6 +148,7 @@ class DBM(InferredMachine):
             layers[0] = start.to(like)[torch.arange(n, device=like.device) % len(start)]
         held = None
         if clamp is not None:
+            self.domain.check_clamp(clamp)
             loose = [torch.zeros(layer.shape, dtype=torch.bool, device=like.device) for layer in layers[1:]]
             held = even.join([clamp.to(like.device).expand(layers[0].shape), *loose])
         return even.split(even.swept(even.join(layers), steps, generator, held))[0]
