@@ -18,7 +18,7 @@ from gibbsian.errors import CapabilityError
 __all__ = [
     "ActiveModel", "Annealable", "BoundedModel", "ClampedModel", "Classifier", "ConditionallySampleable",
     "ConditionedModel", "Contrast", "ContrastiveModel", "CountedClasses", "DocumentModel", "DrawableModel",
-    "DroppableModel", "Estimate", "Family", "Filters", "GibbsModel", "HiddenModel", "InitializableModel", "Jet",
+    "DroppableModel", "Estimate", "Family", "FieldModel", "Filters", "GibbsModel", "HiddenModel", "InitializableModel", "Jet",
     "JointModel", "LabeledModel", "LatentModel", "LayerContrast", "LayeredModel", "Multiple", "NoiseLevels",
     "Normalized", "Pairwise", "PairwiseModel", "Path", "PicturedModel", "ReconstructingModel", "Sampleable", "Scaled",
     "SiteModel", "SplittingModel", "SummableModel", "TaylorModule", "VariationalModel", "WakeSleep", "WakeSleepModel",
@@ -71,10 +71,22 @@ class GibbsModel(Protocol):
 
 @runtime_checkable
 class SiteModel(Protocol):
-    """Knows the exact conditional of any one two-valued unit cheaply."""
+    """Knows the exact conditional of any one unit cheaply."""
 
     def site_logits(self, x: Tensor, site: int | Tensor) -> Tensor:
-        """log p(xᵢ = 1 | rest) - log p(xᵢ = other | rest), `(chains,)`, at one flat site, or at one per row."""
+        """log p(xᵢ = 1 | rest) - log p(xᵢ = other | rest), `(chains,)`, at one flat site, or at one per row; of
+        categorical units log p(xᵢ = a | rest) up to a constant, `(chains, classes)`."""
+
+
+@runtime_checkable
+class FieldModel(Protocol):
+    """Has an energy that is linear in every unit given the others, so that all conditionals come from one product."""
+
+    def conditional_fields(self, x: Tensor) -> Tensor | None:
+        """u = -∂E/∂x, of the shape of x; None where this machine cannot."""
+
+    def field_gradients(self, x: Tensor, weight: Tensor) -> dict[Tensor, Tensor]:
+        """The gradients of Σ weight·u in the parameters, which belong to nobody else."""
 
 
 class Contrast(NamedTuple):

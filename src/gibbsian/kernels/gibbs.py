@@ -192,17 +192,20 @@ def _two_valued_update(
 def _categorical_update(
     energy: Any, units: Tensor, e: Tensor | None, here: _Update, shape: torch.Size
 ) -> tuple[Tensor | None, Tensor]:
-    """The same for one categorical site: the energies of all its classes in one batch."""
-    _, at, u, may = here
+    """The same for one categorical site: the model's conditional, or the energies of all its classes in one batch."""
+    site, at, u, may = here
     old, classes = units[at].clone(), units.shape[-1]
     options = torch.eye(classes, dtype=units.dtype, device=units.device)
-    candidates = units.repeat(classes, 1, 1, 1)
-    candidates[(slice(None), *at)] = options[:, None].expand(-1, len(units), -1)
-    energies = energy(candidates.reshape(-1, *shape[1:])).reshape(classes, -1).T
+    if e is None:
+        energies = -energy.site_logits(units.reshape(shape), site)
+    else:
+        candidates = units.repeat(classes, 1, 1, 1)
+        candidates[(slice(None), *at)] = options[:, None].expand(-1, len(units), -1)
+        energies = energy(candidates.reshape(-1, *shape[1:])).reshape(classes, -1).T
     p = torch.softmax(-energies, 1)
     bad = torch.isnan(p).any(1)
     stay = bad if may is None else bad | ~may
     index = pick(torch.where(bad[:, None], torch.ones_like(p), p), u)
     units[at] = torch.where(stay[:, None], old, options[index])
     chosen = energies.gather(1, index[:, None]).squeeze(1)
-    return chosen if e is None else torch.where(stay, e, chosen), bad
+    return None if e is None else torch.where(stay, e, chosen), bad

@@ -10,6 +10,7 @@ from gibbsian.models.hopfield import Hopfield
 from gibbsian.models.ising import Ising
 from gibbsian.models.joint import JointEnergy
 from gibbsian.models.noise_conditional import NoiseConditionalEnergy, NoiseConditionalScore
+from gibbsian.models.potts import Potts
 from gibbsian.models.rbm.machine import RBM
 from gibbsian.models.rbm.path import RBMPath
 from gibbsian.models.spike_slab import SpikeSlabPath, SpikeSlabRBM
@@ -31,6 +32,7 @@ __all__ = [
     "LevelEnergy",
     "NoiseConditionalEnergy",
     "NoiseConditionalScore",
+    "Potts",
     "RBMPath",
     "ScoreMLP",
     "ScoreUNet",

@@ -199,6 +199,23 @@ class BoltzmannMachine(Machine):
 
     # --- conditionals and Gibbs sampling ------------------------------------------------------------
 
+    def conditional_fields(self, x: Tensor) -> Tensor | None:
+        """u = Wx + b; None with hidden units."""
+        return None if self.hidden else x @ self.coupling() + self.bias
+
+    def field_gradients(self, x: Tensor, weight: Tensor) -> dict[Tensor, Tensor]:
+        """Of Σ weight·u: Σ weight in b, and the symmetric part of weightᵀx without diagonal in W."""
+        a = weight.T @ x
+        return {self.weight: ((a + a.T) / 2).fill_diagonal_(0), self.bias: weight.sum(0)}
+
+    def energy_and_score(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """E(x) and -∇E(x) = Wx + b; with hidden units by autograd."""
+        if self.hidden:
+            return super().energy_and_score(x)
+        with torch.no_grad():
+            pull = x @ self.coupling()
+            return -((pull / 2 + self.bias) * x).sum(1), pull + self.bias
+
     def site_logits(self, x: Tensor, site: "int | Tensor") -> Tensor:
         """log p(xᵢ = 1 | rest) - log p(xᵢ = other | rest) at one site, or at one site per row: `(batch,)`."""
         if self.hidden:  # summed out: from two free energies

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gibbsian.capabilities import Pairwise, Path
+from gibbsian.derivatives.known import gradients_of, trainable
 from gibbsian.domains import Spin
 from gibbsian.energies.bases import independent_units
 from gibbsian.errors import ArgumentError, ShapeError
@@ -102,6 +103,23 @@ class Ising(Machine):
         for axis, coupling in enumerate(self.axis_couplings()):
             total = total + coupling * x.roll(-1, axis + 1) + (coupling * x).roll(1, axis + 1)
         return total
+
+    def conditional_fields(self, x: Tensor) -> Tensor:
+        """The local field at every site."""
+        return self.local_field(x)
+
+    def field_gradients(self, x: Tensor, weight: Tensor) -> dict[Tensor, Tensor]:
+        """Of Σ weight × local field."""
+        with torch.enable_grad():
+            parameters = trainable(self)
+            value = (weight * self.local_field(x)).sum()
+        return dict(zip(parameters, gradients_of(value, parameters), strict=True))
+
+    def energy_and_score(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """E(x) and -∇E(x), the local field."""
+        with torch.no_grad():
+            field = self.local_field(x)
+            return -(x * (field + self.field) / 2).flatten(1).sum(1), field
 
     def site_logits(self, x: Tensor, site: int | Tensor) -> Tensor:
         """log p(sᵢ = 1 | rest) - log p(sᵢ = -1 | rest) at one flat site, or one per row: 2 × local field."""

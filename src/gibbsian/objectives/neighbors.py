@@ -7,10 +7,13 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+from gibbsian.capabilities import FieldModel
+from gibbsian.derivatives.known import with_gradients
 from gibbsian.domains import Binary, Categorical, Discrete, Domain, Spin
 from gibbsian.errors import ArgumentError, DomainError, hold_counts
-from gibbsian.objectives.base import Batch, Loss, Objective, accumulated, finish, observed
+from gibbsian.objectives.base import Batch, Loss, Step, SteppedObjective, accumulated, finish, observed
 from gibbsian.random import require_generator
 
 BLOCK = 1 << 24  # numbers in one block of neighbors: 64 MiB in single precision
@@ -43,7 +46,7 @@ def neighbors(domain: Domain, x: Tensor, units: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class NeighborObjective(Objective):
+class NeighborObjective(SteppedObjective):
     """Σ over units of a function of the gaps E(x) - E(x') to the neighbors x' that differ in that unit."""
 
     needs_energy: ClassVar[bool] = True
@@ -60,6 +63,11 @@ class NeighborObjective(Objective):
     def term(self, gaps: Tensor) -> Tensor:
         """The contribution of each unit, `(count, batch)`, from gaps `(count, others, batch)`."""
 
+    @abstractmethod
+    def closed(self, gaps: Tensor) -> tuple[Tensor, Tensor]:
+        """The contribution of each unit, `(batch, units)`, and its derivative in every gap. Gaps are `(batch, units)`, or
+        `(batch, units, classes)` with 0 at the present class."""
+
     def check(self, energy: Any, batch: Batch) -> None:
         super().check(energy, batch)
         if not isinstance(energy.domain, Binary | Spin | Categorical):
@@ -71,7 +79,7 @@ class NeighborObjective(Objective):
         if self.sites is not None and self.sites > units:
             raise ArgumentError(f"{type(self).__name__}(sites={self.sites}): {energy.domain} has {units} units")
 
-    def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
+    def loss(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator, step: Step) -> Loss:
         x = observed(batch)
         domain: Discrete = energy.domain
         total = unit_count(domain)
@@ -82,6 +90,13 @@ class NeighborObjective(Objective):
             order = torch.rand(len(x), total, generator=generator, device=x.device).argsort(1)
             units = order[:, : self.sites].T
         scale = total / len(units) / len(x)
+        if isinstance(energy, FieldModel) and self.chunk is None:
+            with torch.no_grad():
+                fields = energy.conditional_fields(x)
+            if fields is not None:
+                return self._in_closed_form(
+                    energy, x, fields, None if self.sites is None else units, scale, state, step
+                )
         others = domain.classes - 1 if isinstance(domain, Categorical) else 1
         size = self.chunk or max(1, BLOCK // (x.numel() * others))
         at_data: list[Tensor] = []
@@ -95,6 +110,28 @@ class NeighborObjective(Objective):
 
         value, gradients = accumulated([partial(part, i) for i in range(0, len(units), size)], energy)
         return finish(self, value, state, {"energy_data": at_data[0].mean()}, gradients=gradients)
+
+    def _in_closed_form(
+        self, energy: Any, x: Tensor, fields: Tensor, units: Tensor | None, scale: float, state: Any, step: Step
+    ) -> Loss:
+        """All gaps from the fields u = -∂E/∂x, and the derivative in u, from which the machine knows its gradients."""
+        domain = energy.domain
+        with torch.no_grad():
+            if isinstance(domain, Categorical):
+                own, fields = x.flatten(1, -2), fields.flatten(1, -2)
+                terms, weight = self.closed(fields - (own * fields).sum(-1, keepdim=True))
+                weight = torch.addcmul(weight, own, weight.sum(-1, keepdim=True), value=-1)
+            else:
+                change = (-2 * x if isinstance(domain, Spin) else 1 - 2 * x).flatten(1)
+                terms, weight = self.closed(change * fields.flatten(1))
+                weight = weight * change
+            if units is not None:
+                chosen = torch.zeros_like(terms).scatter_(1, units.T, 1.0)
+                terms, weight = terms * chosen, weight * chosen.reshape(*chosen.shape, *[1] * (weight.dim() - 2))
+            gradients = energy.field_gradients(x, weight.mul_(scale).reshape(x.shape))
+            metrics = {"energy_data": energy(x).mean()} if step.watched else {}
+        value, known = with_gradients(terms.sum() * scale, list(gradients), list(gradients.values()))
+        return finish(self, value, state, metrics, gradients=known)
 
 
 @dataclass(frozen=True)
@@ -120,6 +157,11 @@ class PseudoLikelihood(NeighborObjective):
 
     def term(self, gaps: Tensor) -> Tensor:
         return torch.logsumexp(torch.cat([torch.zeros_like(gaps[:, :1]), gaps], 1), 1)
+
+    def closed(self, gaps: Tensor) -> tuple[Tensor, Tensor]:
+        if gaps.dim() == 2:
+            return F.softplus(gaps), torch.sigmoid(gaps)
+        return torch.logsumexp(gaps, -1), torch.softmax(gaps, -1)
 
 
 @dataclass(frozen=True)
@@ -152,6 +194,10 @@ class RatioMatching(NeighborObjective):
     def term(self, gaps: Tensor) -> Tensor:
         return torch.sigmoid(gaps).square().sum(1)
 
+    def closed(self, gaps: Tensor) -> tuple[Tensor, Tensor]:
+        p = torch.sigmoid(gaps)
+        return p.square(), 2 * p.square() * (1 - p)
+
 
 @dataclass(frozen=True)
 class MinimumProbabilityFlow(NeighborObjective):
@@ -175,3 +221,7 @@ class MinimumProbabilityFlow(NeighborObjective):
 
     def term(self, gaps: Tensor) -> Tensor:
         return (0.5 * gaps).exp().sum(1)
+
+    def closed(self, gaps: Tensor) -> tuple[Tensor, Tensor]:
+        flow = (0.5 * gaps).exp()
+        return flow if gaps.dim() == 2 else flow.sum(-1) - 1, 0.5 * flow

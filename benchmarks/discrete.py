@@ -1,0 +1,116 @@
+"""Machines with pairwise couplings: closed forms against the general ones, and against bare products.
+
+    python benchmarks/discrete.py --save benchmarks/results/discrete.json
+
+The general forms ask an energy for the energies of all neighbors of a state; the closed ones take one product. "bare" is the
+same value and gradient of the pseudo-likelihood written out by hand for that machine: two products and a softmax.
+"""
+
+import argparse
+import time
+
+import torch
+from timing import interleave, save
+
+import gibbsian as gb
+from gibbsian import kernels, models, objectives
+
+
+def gen(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+class General(gb.Energy):
+    """A machine that tells nothing but its energy."""
+
+    def __init__(self, model) -> None:
+        super().__init__(model.domain)
+        self.model = model
+
+    def forward(self, x):
+        return self.model(x)
+
+
+def gradient(energy, x):
+    objective = objectives.PseudoLikelihood()
+    state = objective.init(energy, x, gen())
+
+    def run(steps: int) -> None:
+        for _ in range(steps):
+            loss = objective.loss(energy, x, state, gen(), objectives.base.Step(watched=False))
+            if loss.gradients is None:
+                torch.autograd.grad(loss.value, list(energy.parameters()))
+
+    return run
+
+
+def bare_potts(model, x):
+    """∇h = ΣR, ∇J = A + Aᵀ without its blocks of a site with itself, A = RᵀX, R = softmax(g) - x."""
+    n = model.sites * model.states
+    j, h, flat, between = model.coupling.detach().reshape(n, n), model.field.detach(), x.flatten(1), model.between
+
+    def run(steps: int) -> None:
+        for _ in range(steps):
+            g = h + (flat @ j).reshape(x.shape)
+            value = (torch.logsumexp(g, -1) - (x * g).sum(-1)).sum() / len(x)
+            residual = (torch.softmax(g, -1) - x).flatten(1) / len(x)
+            a = residual.T @ flat
+            (value, (a + a.T).reshape(model.coupling.shape) * between, residual.sum(0))
+
+    return run
+
+
+def bare_spins(model, x):
+    """∇b = ΣR, ∇W = A + Aᵀ without its diagonal, R = -2x σ(-2xu)."""
+    w, b = model.weight.detach(), model.bias.detach()
+
+    def run(steps: int) -> None:
+        for _ in range(steps):
+            gaps = -2 * x * (x @ w + b)
+            value = torch.nn.functional.softplus(gaps).sum() / len(x)
+            residual = -2 * x * torch.sigmoid(gaps) / len(x)
+            a = residual.T @ x
+            (value, (a + a.T).fill_diagonal_(0), residual.sum(0))
+
+    return run
+
+
+def sweep(energy, kernel, x):
+    def run(steps: int) -> None:
+        gb.sample(energy, kernel, x, steps=steps, keep=False, generator=gen(), progress=False)
+
+    return run
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--save")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    results = []
+
+    def compare(title: str, contenders: list, base: str) -> None:
+        results.append(interleave(title, contenders, base=base, rounds=options.rounds, clock=time.process_time))
+        save(results, options.save)
+
+    potts = models.Potts(20, 21)
+    machines = [("Potts 20 x 21", potts, bare_potts), ("spins 64", models.BoltzmannMachine(64, spin=True), bare_spins)]
+    for name, model, bare in machines:
+        for rows in (100, 1000):
+            x = model.domain.sample(rows, generator=gen())
+            contenders = [("bare", bare(model, x), 50), ("closed form", gradient(model, x), 50)]
+            if rows == 100:
+                contenders.append(("general form", gradient(General(model), x), 1))
+            compare(f"pseudo-likelihood gradient, {name}, {rows} rows", contenders, "bare")
+    x = potts.domain.sample(100, generator=gen())
+    sweeps = [
+        ("Gibbs", sweep(potts, kernels.Gibbs(), x), 20),
+        ("SiteGibbs", sweep(potts, kernels.SiteGibbs(), x), 20),
+        ("SiteGibbs, general form", sweep(General(potts), kernels.SiteGibbs(), x), 1),
+    ]
+    compare("a sweep of 100 chains, Potts 20 x 21", sweeps, "Gibbs")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,205 @@
+"""Potts machines: units of several values each, coupled in pairs; what physicists and biologists train.
+
+E(x) = -Σᵢ hᵢ(xᵢ) - Σ_{i<j} Jᵢⱼ(xᵢ, xⱼ)
+"""
+
+import copy
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+
+from gibbsian.capabilities import Path
+from gibbsian.domains import Categorical
+from gibbsian.energies.bases import base_bias, independent_units
+from gibbsian.errors import ArgumentError, ShapeError, check_count
+from gibbsian.models.annealing import Machine, PairwisePath, small_weights
+from gibbsian.random import require_generator, uniforms
+from gibbsian.units import pick
+
+
+class Potts(Machine):
+    """Potts machine over one-hot units:
+
+        E(x) = -Σᵢ hᵢ(xᵢ) - Σ_{i<j} Jᵢⱼ(xᵢ, xⱼ),   p(xᵢ = a | rest) ∝ exp gᵢ(a),   gᵢ(a) = hᵢ(a) + Σⱼ Jᵢⱼ(a, xⱼ)
+
+    All conditionals come from one product, so pseudo-likelihood, Gibbs sweeps and gradient-informed moves cost what a
+    matrix product costs. Adding a function of xᵢ to Jᵢⱼ and taking it from hᵢ changes nothing: such machines are one law
+    in several *gauges*. `zero_sum()` and `lattice_gas()` are the same law in the two usual ones; compare couplings,
+    and read contacts off them, in the zero-sum gauge.
+
+    `coupling` is used through its symmetric part, Jⱼᵢ(b, a) = Jᵢⱼ(a, b), without the blocks of a site with itself, so
+    gradients are symmetric and training keeps it so; set it with `set_parameters`, which refuses anything else.
+
+    Reference: Potts 1952; Weigt et al. 2009 and Ekeberg et al. 2013 for families of sequences.
+
+    Args:
+        sites: number of units.
+        states: values of each.
+        generator: for the initial couplings, N(0, 0.01²); a fixed seed where it is left out.
+
+    Attributes:
+        field: h, `(sites, states)`.
+        coupling: J, `(sites, states, sites, states)`.
+
+    >>> potts = Potts(3, states=4)
+    >>> x = potts.domain.one_hot(torch.tensor([[0, 3, 1], [2, 2, 2]]))
+    >>> potts(x).shape, potts.conditional_fields(x).shape
+    (torch.Size([2]), torch.Size([2, 3, 4]))
+    """
+
+    between: Tensor
+
+    def __init__(self, sites: int, states: int, *, generator: torch.Generator | None = None) -> None:
+        check_count(self, "sites", sites)
+        check_count(self, "states", states, 2)
+        super().__init__(Categorical(sites, states))
+        self.sites, self.states = sites, states
+        between = (1 - torch.eye(sites))[:, None, :, None]  # no site acts on itself
+        weight = small_weights(sites, states, sites, states, generator=generator)
+        self.register_buffer("between", between, persistent=False)
+        self.coupling = nn.Parameter(between * (weight + weight.permute(2, 3, 0, 1)) / 2)
+        self.field = nn.Parameter(weight.new_zeros(sites, states))
+
+    def set_parameters(self, *, field: Tensor | None = None, coupling: Tensor | None = None) -> None:
+        """Copy in fields, and couplings that are symmetric and have no block of a site with itself."""
+        if field is not None and field.shape != self.field.shape:
+            raise ShapeError(f"field has shape {tuple(field.shape)}, expected {tuple(self.field.shape)}: site, state")
+        if coupling is not None:
+            if coupling.shape != self.coupling.shape:
+                raise ShapeError(
+                    f"coupling has shape {tuple(coupling.shape)}, expected {tuple(self.coupling.shape)}: site, state, "
+                    "site, state"
+                )
+            self._check(coupling)
+        with torch.no_grad():
+            if field is not None:
+                self.field.copy_(field)
+            if coupling is not None:
+                self.coupling.copy_(coupling)
+
+    def _check(self, coupling: Tensor) -> None:
+        different = coupling != coupling.permute(2, 3, 0, 1)
+        if bool(different.any()):
+            i, a, j, b = different.nonzero()[0].tolist()
+            raise ArgumentError(
+                f"coupling is not symmetric: coupling[{i}, {a}, {j}, {b}] = {float(coupling[i, a, j, b]):g} but "
+                f"coupling[{j}, {b}, {i}, {a}] = {float(coupling[j, b, i, a]):g}; a pair of sites has one coupling: pass "
+                "(J + J.permute(2, 3, 0, 1)) / 2"
+            )
+        own = coupling.diagonal(dim1=0, dim2=2).abs().amax((0, 1))
+        if bool((own > 0).any()):
+            i = int(own.argmax())
+            raise ArgumentError(f"coupling[{i}, :, {i}] is not 0: no site acts on itself; put it into the field")
+
+    def symmetric(self) -> Tensor:
+        """The part of `coupling` that counts: equal to it, with the right gradient."""
+        return self._symmetric(self.coupling)
+
+    def _symmetric(self, j: Tensor) -> Tensor:
+        return (j + j.permute(2, 3, 0, 1)) * (self.between / 2)
+
+    # --- energies and conditionals ------------------------------------------------------------------
+
+    def _pull(self, x: Tensor) -> Tensor:
+        """Σⱼ Jᵢⱼ(a, xⱼ), `(batch, sites, states)`."""
+        n = self.sites * self.states
+        return (x.flatten(1) @ self.symmetric().reshape(n, n)).reshape(x.shape)
+
+    def free_energy(self, x: Tensor, beta: Tensor | None = None) -> Tensor:
+        """βE(x); β a number or one per row."""
+        energy = -(x * (self.field + self._pull(x) / 2)).flatten(1).sum(1)
+        return energy if beta is None else beta * energy
+
+    def energy_and_score(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """E(x) and -∇E(x) = g, from one product."""
+        with torch.no_grad():
+            pull = self._pull(x)
+            return -(x * (self.field + pull / 2)).flatten(1).sum(1), self.field + pull
+
+    def conditional_fields(self, x: Tensor) -> Tensor:
+        """gᵢ(a) = hᵢ(a) + Σⱼ Jᵢⱼ(a, xⱼ), of which the softmax over a is p(xᵢ | rest)."""
+        return self.field + self._pull(x)
+
+    def field_gradients(self, x: Tensor, weight: Tensor) -> dict[Tensor, Tensor]:
+        """Of Σ weight·g: Σ weight in h, and the symmetric part of weightᵀx in J."""
+        a = (weight.flatten(1).T @ x.flatten(1)).reshape(self.coupling.shape)
+        return {self.field: weight.sum(0), self.coupling: self._symmetric(a)}
+
+    def site_logits(self, x: Tensor, site: int | Tensor) -> Tensor:
+        """gᵢ, `(chains, states)`, at one site, or at one per row."""
+        if not isinstance(site, int):
+            return self.conditional_fields(x)[torch.arange(len(x), device=x.device), site]
+        j = self.coupling
+        weight = self.between[:, :, site] * (j[:, :, site] + j[site].permute(1, 2, 0)) / 2
+        return self.field[site] + torch.tensordot(x, weight, 2)
+
+    # --- sampling ----------------------------------------------------------------------------------
+
+    def gibbs_noise(self, x: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, ...]:
+        """One uniform a site."""
+        require_generator(generator, x.device)
+        u = uniforms(steps, len(x) * self.sites, generator, dtype=x.dtype, device=x.device)
+        return (u.reshape(steps, len(x), self.sites),)
+
+    def gibbs_sweep(
+        self, x: Tensor, noise: tuple[Tensor, ...], clamp: Tensor | None = None, beta: Tensor | None = None
+    ) -> Tensor:
+        """The sites one after the other; a site of which any state is clamped keeps its value."""
+        (u,) = noise
+        with torch.no_grad():
+            weight = self.symmetric().reshape(self.sites * self.states, self.sites, self.states)
+            values = torch.eye(self.states, dtype=x.dtype, device=x.device)
+            x = x.clone()
+            flat = x.view(len(x), -1)
+            scale = 1.0 if beta is None else beta.reshape(-1, 1)
+            held = None if clamp is None else clamp.expand(x.shape).any(-1)
+            for i in range(self.sites):
+                p = torch.softmax(scale * (self.field[i] + flat @ weight[:, i]), 1)
+                new = values[pick(p, u[:, i])]
+                x[:, i] = new if held is None else torch.where(held[:, i, None], x[:, i], new)
+            return x
+
+    def path(self, bias: Tensor | None = None, *, data: Tensor | None = None) -> Path:
+        """The annealing path from independent sites: of this bias, or with the frequencies of the data (the profile)."""
+        base = independent_units(self.domain, bias, data, self.field.detach())
+        moved = copy.deepcopy(self)
+        with torch.no_grad():
+            moved.coupling.copy_(self.symmetric())
+        return PairwisePath(self, base, moved, moved.coupling, moved.field)
+
+    def initialize_visible_bias(self, data: Tensor) -> None:
+        """Set the fields to the log-frequencies of the data: the profile, right where nothing is coupled."""
+        with torch.no_grad():
+            self.field.copy_(base_bias(self.domain, data.to(self.field)))
+
+    # --- gauges ------------------------------------------------------------------------------------
+
+    def zero_sum(self) -> Self:
+        """The same law with Σₐ Jᵢⱼ(a, b) = 0 and Σₐ hᵢ(a) = 0: couplings as small as they can be (Frobenius).
+
+        J' = J - J(·, b) - J(a, ·) + J(·, ·),   h' = h - h(·) + Σⱼ [Jᵢⱼ(a, ·) - Jᵢⱼ(·, ·)],   (·) the mean over states
+        """
+        return self._gauged(torch.full((self.states,), 1 / self.states))
+
+    def lattice_gas(self, reference: int = 0) -> Self:
+        """The same law with J and h zero wherever a site is in the reference state, such as a gap."""
+        if not 0 <= reference < self.states:
+            raise ArgumentError(f"reference={reference}: expected a state from 0 to {self.states - 1}")
+        return self._gauged(nn.functional.one_hot(torch.tensor(reference), self.states))
+
+    def _gauged(self, weight: Tensor) -> Self:
+        """A copy in which the average over states with these weights is 0, for every site and pair."""
+        out = copy.deepcopy(self)
+        with torch.no_grad():
+            w, j = weight.to(self.field), self.symmetric()
+            first = torch.einsum("iajb,b->iaj", j, w)  # Jᵢⱼ(a, ·)
+            both = torch.einsum("iaj,a->ij", first, w)
+            field = self.field - (self.field @ w)[:, None] + (first - both[:, None]).sum(2)
+            coupling = j - first[..., None] - first.permute(2, 0, 1)[:, None] + both[:, None, :, None]
+            out.field.copy_(field)
+            out.coupling.copy_(self.between * (coupling + coupling.permute(2, 3, 0, 1)) / 2)
+        return out
+
+    def extra_repr(self) -> str:
+        return f"{self.sites}, states={self.states}"
