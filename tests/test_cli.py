@@ -1,5 +1,6 @@
 """The command line: quick to answer, clear when something is wrong, and whole from recipe to report."""
 
+import io
 import json
 import os
 import signal
@@ -192,6 +193,136 @@ def test_clamped_entries_stay_and_the_rest_is_drawn(run, tmp_path, capsys):
     assert "leave those to be drawn as NaN" in capsys.readouterr().err
 
 
+TABLE = """
+data: {name: rows.csv, steps: [{split: {test: 20}}, standardize]}
+model: {Gaussian: {mean: [0, 0, 0], covariance: [[1, 0, 0], [0, 1, 0], [0, 0, 1]], trainable: true}}
+objective: ImplicitScoreMatching
+fit: {steps: 3, batch_size: 32}
+sample: {steps: 5}
+evaluate: {likelihood: none}
+"""
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """A run on a table with named columns, in a folder with the recipe and the table."""
+    folder = tmp_path_factory.mktemp("table")
+    x = np.random.default_rng(0).normal(size=(100, 3))
+    np.savetxt(folder / "rows.csv", x, delimiter=",", header="a,b,c", comments="")
+    (folder / "table.yaml").write_text(TABLE)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(folder)
+        assert main(["train", "table.yaml", "--run", "run", "--no-report", "-q"]) == 0
+    return folder
+
+
+@pytest.mark.parametrize(("text", "kept"), [
+    ("a,b,c\n1.5,,\n,2.5,nan\n", {(0, 0): 1.5, (1, 1): 2.5}),
+    ("c;b;a\n1.5;;\n;2.5;\n", {(0, 2): 1.5, (1, 1): 2.5}),  # columns are known by their names
+    ("1.5,,\n,,\n", {(0, 0): 1.5}),  # a row of which nothing is known is a row
+    ("NaN,2.5,1\n3,4,5\n", {(0, 1): 2.5, (1, 0): 3.0}),
+])  # fmt: skip
+def test_partial_rows_of_a_text_file_are_held(text, kept, table, tmp_path):
+    (tmp_path / "cue.csv").write_text(text)
+    arguments = ["-n", "1", "--clamp", str(tmp_path / "cue.csv"), "--out", str(tmp_path / "o.npy"), "-q"]
+    assert main(["sample", str(table / "run"), *arguments]) == 0
+    x = np.load(tmp_path / "o.npy")
+    assert x.shape == (2, 3)
+    for place, value in kept.items():
+        assert x[place] == pytest.approx(value, abs=1e-5)
+
+
+@pytest.mark.parametrize(("text", "says"), [
+    ("a,b,c\n1.5,,\n,2.5,hello\n", "cue.csv, row 3: 'hello' is no number; leave a cell empty"),
+    ("a,b,d\n1.5,,\n", "expected those of the data: a, b, c"),
+    ("1,\n2,\n3,\n", "has shape (3, 2); expected rows of 3 numbers"),
+    ("1,2,\n3,4\n", "row 2: 2 cells where 3"),
+    ("1,2,inf\n3,4,\n", "infinite"),
+    ("a,b,c\n", "no rows"),
+])  # fmt: skip
+def test_partial_rows_that_are_none_are_refused(text, says, table, tmp_path, capsys):
+    (tmp_path / "cue.csv").write_text(text)
+    assert main(["sample", str(table / "run"), "--clamp", str(tmp_path / "cue.csv"), "-q"]) == 1
+    assert says in capsys.readouterr().err
+
+
+def test_later_commands_find_the_training_file_from_anywhere(table, tmp_path, monkeypatch, capsys):
+    import shutil
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.csv").write_text("a,b,c\n1,2,3\n")  # another file of the same name is not taken for it
+    run, out = tmp_path / "copied", ["--out", str(tmp_path / "o.npy"), "-q"]
+    shutil.copytree(table / "run", run)
+    for command in (["report", str(run), "-q"], ["resume", str(run), "--steps", "4", "-q"], ["sample", str(run), *out]):
+        assert main(command) == 0, command
+    lost = tmp_path / "lost"
+    shutil.copytree(table / "run", lost)
+    text = (lost / "data.json").read_text()
+    assert str(table / "rows.csv") in text
+    (lost / "data.json").write_text(text.replace(str(table / "rows.csv"), str(tmp_path / "gone" / "rows.csv")))
+    (tmp_path / "rows.csv").unlink()
+    assert main(["sample", str(lost), *out]) == 0  # needs no data
+    capsys.readouterr()
+    assert main(["evaluate", str(lost), "-q"]) == 1
+    printed = capsys.readouterr().err
+    assert f"was trained on {tmp_path / 'gone' / 'rows.csv'}, which is not there any more" in printed
+    recipe = (lost / "recipe.yaml").read_text()
+    (lost / "recipe.yaml").write_text(recipe.replace("name: rows.csv", f"name: {table / 'rows.csv'}"))  # as it advises
+    assert main(["evaluate", str(lost), "-q"]) == 0
+
+
+@pytest.mark.parametrize(("other", "code", "says"), [
+    ("moons", 1, "--outside moons: moons has rows of shape (2,), the training data of (3,)"),
+    ("digits", 1, "--outside digits: digits has rows of shape (8, 8)"),
+    ("nosuch", 2, "--outside nosuch: there is no data set 'nosuch'"),
+    ("none.csv", 1, "--outside none.csv: there is no file"),
+])  # fmt: skip
+def test_other_sets_that_cannot_be_had_are_errors(other, code, says, table, capsys):
+    assert main(["evaluate", str(table / "run"), "--outside", other, "--json"]) == code
+    printed = capsys.readouterr()
+    assert says in printed.err
+    assert not printed.out
+
+
+def test_other_sets_of_the_recipe_are_noted_where_they_are_missing(table, tmp_path, capsys):
+    import shutil
+
+    shutil.copytree(table / "run", tmp_path / "run")
+    recipe = (tmp_path / "run" / "recipe.yaml").read_text()
+    (tmp_path / "run" / "recipe.yaml").write_text(recipe.replace("outside: []", "outside: [moons, noise]"))
+    assert main(["evaluate", str(tmp_path / "run"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["outside"]
+    assert "rows of shape (2,)" in found["moons"]["missing"]
+    assert found["noise"]["auroc"] > 0.5  # uniform in the range of the data, which a Gaussian is not
+
+
+@pytest.mark.parametrize(("flags", "expected"), [
+    (["--fit.epochs", "2"], {"steps": None, "epochs": 2}),
+    (["--fit.epochs=2"], {"steps": None, "epochs": 2}),
+    (["--fit", "{epochs: 2}"], {"steps": None, "epochs": 2}),
+    (["--config", "more.yaml"], {"steps": None, "epochs": 2}),
+    (["--fit.lr", "0.1"], {"steps": 30, "epochs": None}),
+])  # fmt: skip
+def test_the_length_that_a_flag_says_wins(flags, expected, tmp_path, monkeypatch):
+    from gibbsian.app.recipe import parse_recipe
+
+    monkeypatch.chdir(tmp_path)
+    Path("more.yaml").write_text("fit: {epochs: 2}")
+    recipe = parse_recipe(TINY, flags)
+    assert {key: recipe.fit[key] for key in expected} == expected
+    again = parse_recipe(recipe.text)  # as the run folder keeps it
+    assert {key: again.fit[key] for key in expected} == expected
+
+
+def test_a_member_of_a_comparison_may_say_its_own_length():
+    from gibbsian.app.recipe import parse_recipe, split_comparison
+
+    members = split_comparison(TINY + "compare: {long: {fit: {epochs: 7}}, short: {fit: {lr: 0.1}}}")
+    recipes = {name: parse_recipe(text) for name, text in members.items()}
+    assert (recipes["long"].fit["steps"], recipes["long"].fit["epochs"]) == (None, 7)
+    assert (recipes["short"].fit["steps"], recipes["short"].fit["epochs"]) == (30, None)
+
+
 def test_a_machine_whose_hidden_units_cannot_be_summed_goes_all_the_way(tmp_path, capsys):
     text = TINY.replace("RBM: {visible: 64, hidden: 6}", "BoltzmannMachine: {n: 64, hidden: 17}")
     text = text.replace("initialize: true\n", "").replace("steps: 30,", "steps: 3,").replace("test: 100", "test: 5")
@@ -281,6 +412,64 @@ def test_a_full_disk_is_one_sentence(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(checkpoint, "_flush", full)
     assert main(["train", str(tmp_path / "tiny.yaml"), "--run", str(tmp_path / "run"), "-q"]) == 1
     assert "the disk is full" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", [".step-000000000002.safetensors.new", ".command.json.new", "samples.npz"])
+def test_a_disk_that_fills_up_later_is_one_sentence_and_spoils_nothing(name, table, monkeypatch, capsys, tmp_path):
+    """Whatever is being written: pictures of the training, the note of the command, samples."""
+    import errno
+
+    plain, written = Path.write_bytes, list[str]()
+
+    def full(self, content):
+        written.append(self.name)
+        if name in self.name and (written.count(self.name) == 2 or "command" not in name):
+            plain(self, content[:10])  # as much as there was room for
+            raise OSError(errno.ENOSPC, "No space left on device", str(self))
+        return plain(self, content)
+
+    run = tmp_path / "run"
+    monkeypatch.setattr(Path, "write_bytes", full)
+    arguments = ["train", str(table / "table.yaml"), "--run", str(run), "--no-report", "-q"]
+    if name == "samples.npz":
+        run, arguments = table / "run", ["sample", str(table / "run"), "-q"]
+    else:
+        arguments += ["--data.name", str(table / "rows.csv")]
+    assert main(arguments) == 1
+    printed = capsys.readouterr().err
+    assert "the disk is full" in printed
+    assert ("gibbsian resume" if arguments[0] == "train" else "gibbsian sample") in printed
+    assert not [file for file in run.rglob("*") if file.name.endswith(".new")]
+    monkeypatch.setattr(Path, "write_bytes", plain)
+    assert main(["resume", str(run), "-q"]) == 0
+
+
+def test_files_beside_the_checkpoints_may_be_damaged(run, tmp_path, capsys):
+    import shutil
+
+    broken = tmp_path / "run"
+    shutil.copytree(run, broken)
+    picture = next((broken / "snapshots").iterdir())
+    picture.write_bytes(picture.read_bytes()[:20])
+    assert main(["report", str(broken), "-q"]) == 0
+    assert f"{picture} is damaged and left out" in capsys.readouterr().err
+    for name in ("evaluation.json", "environment.json", "command.json"):
+        (broken / name).write_text("{")
+        assert main(["report", str(broken), "-q"]) == 1
+        assert f"{broken / name} is damaged" in capsys.readouterr().err
+        shutil.copy(run / name, broken / name)
+
+
+def test_any_terminal_can_be_printed_to(run, monkeypatch):
+    """The help, and an evaluation: both have letters that ASCII has not."""
+    terminal = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", terminal)
+    assert main(["--help"]) == 0
+    assert main(["evaluate", str(run)]) == 0
+    terminal.flush()
+    printed = terminal.buffer.getvalue().decode("ascii")
+    assert "0 done - 1 could not be done" in printed
+    assert "+- 0  (exact sum)" in printed
 
 
 def test_a_folder_that_holds_files_is_left_alone(tmp_path, capsys):

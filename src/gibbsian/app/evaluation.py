@@ -2,16 +2,16 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from gibbsian.app.recipe import EvaluateSpec, Recipe
-from gibbsian.app.runs import noted
+from gibbsian.app.recipe import Recipe
+from gibbsian.app.runs import noted, write_whole
 from gibbsian.data import DataSet, Prepared, Rows, load
 from gibbsian.energy import Energy
-from gibbsian.errors import GibbsianError
+from gibbsian.errors import CapabilityError, GibbsianError
 from gibbsian.metrics.evaluate import costly, detection, energies_of, evaluate
 from gibbsian.placement import placement
 from gibbsian.random import stream
@@ -21,30 +21,44 @@ from gibbsian.uses.draw import Drawn
 _ROWS = 1 << 14
 
 
+class Outside(NamedTuple):
+    """Rows of other sets by name, and for those that could not be had, why."""
+
+    sets: dict[str, Tensor]
+    missing: dict[str, dict[str, str]]
+
+
 def held_out_part(prepared: Prepared) -> str:
     """The part that a model is judged on: test, else validation, else the training rows themselves."""
     return next((part for part in ("test", "validation") if part in prepared.data.parts), "train")
 
 
 def evaluate_run(
-    folder: Path, recipe: Recipe, prepared: Prepared, model: Any, drawn: Drawn | None, *, progress: bool | None = None
+    folder: Path,
+    recipe: Recipe,
+    prepared: Prepared,
+    model: Any,
+    drawn: Drawn | None,
+    *,
+    outside: Outside | None = None,
+    progress: bool | None = None,
 ) -> dict[str, Any]:
     """Judge the model of a run and write `evaluation.json`: plain numbers, see `gibbsian.evaluate`.
 
-    Further keys are `part` (that it was judged on), `learned_log_z`, `anomalies` (labeled ones in that part), what is
+    `outside` are other sets, by default those of the recipe. Further keys are `part` (that it was judged on), `learned_log_z`, `anomalies` (labeled ones in that part), what is
     `missing` of sets outside that could not be had, and `step`.
     """
     dtype, device = placement(model)
     part, spec = held_out_part(prepared), recipe.evaluate
     held, train = prepared.finished(part, spec.rows), prepared.finished("train", max(spec.rows, _ROWS))
     x, seen = held.x.to(device, dtype), train.x.to(device, dtype)
-    able = isinstance(model, Energy) and not costly(model)
-    outside, missing = _other_sets(prepared, spec, x) if able else ({}, {})
+    able = _gives_energies(model)
+    sets, missing = outside or outside_sets(recipe, prepared, model)
     found = evaluate(
         model,
         x if held.y is None else (x, held.y),
         train=seen,
-        outside=outside,
+        outside={name: rows.to(x) for name, rows in sets.items()},
         samples=None if drawn is None else drawn.x,
         likelihood=spec.likelihood,
         chains=spec.chains,
@@ -60,7 +74,7 @@ def evaluate_run(
     learned = noted(folder).get("log_z")
     found = {"part": part} | found | ({} if learned is None else {"learned_log_z": learned})
     found["step"] = checkpoint.read_latest(folder, keys=("step",))["step"]
-    (folder / "evaluation.json").write_text(json.dumps(found, indent=1))
+    write_whole(folder / "evaluation.json", json.dumps(found, indent=1))
     return found
 
 
@@ -72,20 +86,38 @@ def _anomalies(prepared: Prepared, model: Energy, x: Tensor, y: Tensor | None) -
     return {"anomalies": detection(inside, strange)._asdict()}
 
 
-def _other_sets(prepared: Prepared, spec: EvaluateSpec, x: Tensor) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Rows of other sets through the same steps, and why others are not there."""
-    sets, missing = {}, {}
+def _gives_energies(model: Any) -> bool:
+    return isinstance(model, Energy) and not costly(model)
+
+
+def outside_sets(recipe: Recipe, prepared: Prepared, model: Any, *, strict: bool = False) -> Outside:
+    """Rows of the sets outside through the same steps, and why others are not there; `strict` raises instead."""
+    spec = recipe.evaluate
+    sets, missing = dict[str, Tensor](), dict[str, dict[str, str]]()
+    if not _gives_energies(model):
+        if strict:
+            raise CapabilityError(
+                f"{type(model).__name__} gives no energies to tell other sets by; leave --outside out"
+            )
+        return Outside(sets, missing)
     for name in spec.outside:
         try:
-            sets[name] = prepared.other(_other(name, prepared))[: spec.rows].to(x)
+            sets[name] = prepared.other(_other(name, prepared))[: spec.rows]
         except GibbsianError as error:
+            if strict:
+                raise type(error)(f"--outside {name}: {error}") from error
             missing[name] = {"missing": str(error)}
-    return sets, missing
+    return Outside(sets, missing)
 
 
 def _other(name: str, prepared: Prepared) -> DataSet:
-    if name == "noise":  # uniform bytes of the raw shape
-        shape = load(prepared.data.name, part="test").train.x.shape[1:]
-        noise = torch.randint(0, 256, (2000, *shape), generator=stream(prepared.seed, "noise")).byte()
-        return DataSet("noise", Rows(noise))
-    return load(name, part="test")
+    return DataSet("noise", Rows(_noise(prepared))) if name == "noise" else load(name, part="test")
+
+
+def _noise(prepared: Prepared) -> Tensor:
+    """Uniform numbers between the smallest and the largest of the raw training rows, whole where those are."""
+    seen = prepared.undo(prepared.finished("train", 1000).x).float()
+    low, high, generator = float(seen.min()), float(seen.max()), stream(prepared.seed, "noise")
+    if bool((seen == seen.round()).all()):
+        return torch.randint(int(low), int(high) + 1, (2000, *prepared.shape), generator=generator).float()
+    return low + (high - low) * torch.rand(2000, *prepared.shape, generator=generator)

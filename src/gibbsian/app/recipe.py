@@ -305,7 +305,33 @@ def split_comparison(text: str, name: str = "run") -> dict[str, str] | None:
 
 def _merged(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
     """`change` on top of `base`; sections are merged, everything else is replaced."""
+    base = _without_other_length(base, change.get("fit"))
     return base | {k: base[k] | v if k in _SECTIONS and isinstance(base.get(k), dict) else v for k, v in change.items()}
+
+
+def _without_other_length(recipe: dict[str, Any], fit: Any) -> dict[str, Any]:
+    """A recipe without its epochs where `fit`, which comes on top, says steps, and the other way round."""
+    own, given = recipe.get("fit"), {key for key in ("steps", "epochs") if isinstance(fit, dict) and key in fit}
+    if not isinstance(own, dict) or len(given) != 1:
+        return recipe
+    return recipe | {
+        "fit": {key: value for key, value in own.items() if key in given or key not in ("steps", "epochs")}
+    }
+
+
+def _fit_by_flags(flags: Sequence[str]) -> dict[str, Any]:
+    """What flags say of `fit`, one key or several at once."""
+    found: dict[str, Any] = {}
+    for flag, value in _with_values(flags):
+        if flag.startswith("--fit."):
+            found[flag.removeprefix("--fit.")] = value
+        elif flag == "--config" and Path(value).is_file():
+            found |= _loaded(Path(value).read_text(encoding="utf-8"), value).get("fit") or {}
+        elif flag == "--fit":
+            with suppress(yaml.YAMLError):  # which the parser will report
+                given = _load(value)
+                found |= given if isinstance(given, dict) else {}
+    return found
 
 
 def parse_recipe(text: str, flags: Sequence[str] = (), *, name: str = "run") -> Recipe:
@@ -320,6 +346,7 @@ def parse_recipe(text: str, flags: Sequence[str] = (), *, name: str = "run") -> 
     _check_foreign(loaded, flags, name)
     parser = make_parser(_kind_of_model(loaded, flags))
     _check_keys(loaded, parser, name)
+    loaded = _without_other_length(loaded, _fit_by_flags(flags))
     if not any(flag.startswith("--print_config") or flag == "--help" for flag in flags):
         _check_whole(loaded, flags, name)
     try:

@@ -8,24 +8,28 @@ run/evaluation.json            what `gibbsian evaluate` found
 run/report.html                see `gibbsian.app.report`
 """
 
+import dataclasses
 import json
 import math
 import os
 import time
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
-from safetensors.torch import load_file, save_file
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from safetensors.torch import save as serialize_tensors
 from torch import Tensor
 
-from gibbsian.app.recipe import Recipe, parse_recipe
+from gibbsian.app.recipe import DataSpec, Recipe, parse_recipe
 from gibbsian.capabilities import Classifier, InitializableModel, require
-from gibbsian.data import Prepared
+from gibbsian.data import Pipeline, Prepared, make_steps, path_of
 from gibbsian.energy import ScoreField
-from gibbsian.errors import ArgumentError, CheckpointError, GibbsianError
+from gibbsian.errors import ArgumentError, CheckpointError, DataError, GibbsianError, TrainingWarning
 from gibbsian.metrics.evaluate import costly
 from gibbsian.objectives.starts import check_starts, start_points
 from gibbsian.placement import placement
@@ -38,6 +42,29 @@ from gibbsian.uses.draw import Drawn, draw_with_trace
 
 _SNAPSHOTS = 8
 _AT_HAND = 4 << 30  # bytes of training data that are put on the device as a whole
+
+
+# --- files ------------------------------------------------------------------------------------------
+
+
+def write_whole(path: Path, content: bytes | str) -> None:
+    """Write a file so that it is there as a whole, or stays as it was where that fails (a full disk, a kill)."""
+    new = path.with_name(f".{path.name}.new")
+    try:
+        new.write_bytes(content if isinstance(content, bytes) else content.encode())
+        new.replace(path)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file of a run folder holds; `CheckpointError` in one sentence."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CheckpointError(f"{path} is damaged ({error}); put back a copy, or remove it") from error
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read ({error.strerror}); put back a copy") from error
 
 
 # --- drawing samples ------------------------------------------------------------------------------
@@ -77,7 +104,8 @@ class _Snapshots:
             energy.train(was_training)
         self.last = made.x
         self.folder.mkdir(exist_ok=True)
-        save_file({"x": made.x.detach().cpu().contiguous()}, self.folder / f"step-{run.step:012d}.safetensors")
+        content = serialize_tensors({"x": made.x.detach().cpu().contiguous()})
+        write_whole(self.folder / f"step-{run.step:012d}.safetensors", content)
 
 
 def draw_by(recipe: Recipe, energy: Any, n: int, name: str, *, seed: int | None = None, **options: Any) -> Drawn:
@@ -101,9 +129,14 @@ def start_of(recipe: Recipe, prepared: Prepared, energy: Any, label: int | None 
 
 
 def snapshots_of(folder: Path) -> dict[int, Tensor]:
-    """The samples that were drawn through training, by step."""
-    found = sorted((folder / "snapshots").glob("step-*.safetensors"))
-    return {int(path.stem[5:]): load_file(path)["x"] for path in found}
+    """The samples that were drawn through training, by step; damaged ones are left out with a warning."""
+    found = {}
+    for path in sorted((folder / "snapshots").glob("step-*.safetensors")):
+        try:
+            found[int(path.stem[5:])] = load_file(path)["x"]
+        except (SafetensorError, KeyError, ValueError):
+            warnings.warn(f"{path} is damaged and left out", TrainingWarning, stacklevel=2)
+    return found
 
 
 # --- training -------------------------------------------------------------------------------------
@@ -128,7 +161,7 @@ class _Recorded(_Snapshots):
     def begin(self, folder: Path) -> None:
         """Write what every later command needs."""
         (folder / "recipe.yaml").write_text(self.recipe.text, encoding="utf-8")
-        checkpoint.write_tree(folder, "data", {"fitted": self.prepared.fitted})
+        checkpoint.write_tree(folder, "data", _kept(self.recipe, self.prepared))
         named = {"name": self.recipe.name, "about": self.recipe.about, "arguments": self.arguments}
         _note(folder, **named, began=time.time(), seconds=0.0)
 
@@ -136,13 +169,19 @@ class _Recorded(_Snapshots):
 def noted(folder: Path) -> dict[str, Any]:
     """What command.json holds: how a run was started, how long it took, the log Z that its objective learned."""
     path = folder / "command.json"
-    return json.loads(path.read_text()) if path.exists() else {}
+    return read_json(path) if path.exists() else {}
 
 
 def _note(folder: Path, **more: Any) -> None:
-    new = folder / "command.new"
-    new.write_text(json.dumps(noted(folder) | more, indent=1))
-    new.replace(folder / "command.json")
+    write_whole(folder / "command.json", json.dumps(noted(folder) | more, indent=1))
+
+
+def _kept(recipe: Recipe, prepared: Prepared) -> dict[str, Any]:
+    """What is kept of the data: all that samples need to be brought back to its units, and where it lies."""
+    path = path_of(recipe.data.name)
+    names = {"classes": list(prepared.classes), "columns": list(prepared.columns), "shape": list(prepared.shape)}
+    source = {"name": recipe.data.name, "path": None if path is None else str(path)}
+    return {"fitted": prepared.fitted, **names, "source": source}
 
 
 def _note_end(folder: Path, run: Run, begun: float) -> None:
@@ -247,11 +286,14 @@ def train(
     return run, prepared
 
 
-def open_run(folder: Path) -> tuple[Recipe, Prepared]:
-    """The recipe of a run folder and its data, through the same steps with what they learned then."""
+def recipe_of(folder: Path) -> Recipe:
+    """The recipe of a run folder."""
     path = folder / "recipe.yaml"
     if not folder.exists():
         raise CheckpointError(f"there is no run folder {folder}; `gibbsian train` makes one")
+    if (folder / "comparison.json").exists():
+        members = ", ".join(str(one.parent) for one in sorted(folder.glob("*/recipe.yaml"))) or "none yet"
+        raise CheckpointError(f"{folder} holds several runs side by side; name one of them: {members}")
     if not path.exists():
         raise CheckpointError(
             f"{folder} holds no recipe.yaml: it was not trained from the command line, so its data is not known here; use "
@@ -260,8 +302,42 @@ def open_run(folder: Path) -> tuple[Recipe, Prepared]:
     text = path.read_text(encoding="utf-8")
     if "\ninitialise:" in text:  # of an older version; every recipe in a folder names all its keys
         text = yaml.safe_dump(current_recipe(yaml.safe_load(text)), sort_keys=False, allow_unicode=True)
-    recipe = parse_recipe(text, name=noted(folder).get("name", folder.name))
-    return recipe, recipe.data.prepare(checkpoint.read_tree(folder, "data")["fitted"])
+    return parse_recipe(text, name=noted(folder).get("name", folder.name))
+
+
+def open_run(folder: Path) -> tuple[Recipe, Prepared]:
+    """The recipe of a run folder and its data, through the same steps with what they learned then."""
+    recipe = recipe_of(folder)
+    kept = checkpoint.read_tree(folder, "data")
+    return recipe, _source(recipe, kept, folder).prepare(kept["fitted"])
+
+
+def _source(recipe: Recipe, kept: dict[str, Any], folder: Path) -> DataSpec:
+    """The data of a run: a file is looked for where it lay, then from here, unless the recipe names another now."""
+    then = kept.get("source", {"name": None, "path": None})
+    if then["path"] is None or then["name"] != recipe.data.name:
+        return recipe.data
+    if Path(then["path"]).exists():
+        return dataclasses.replace(recipe.data, name=then["path"])
+    if not Path(then["name"]).expanduser().exists():
+        raise DataError(
+            f"{folder} was trained on {then['path']}, which is not there any more; put it back, or say where it is under "
+            f"data: name: in {folder / 'recipe.yaml'}"
+        )
+    return recipe.data
+
+
+def open_pipeline(folder: Path) -> tuple[Recipe, Pipeline]:
+    """The recipe of a run folder and the steps of its data with what they learned; the data itself is not read, but for
+    runs of older versions."""
+    recipe = recipe_of(folder)
+    kept = checkpoint.read_tree(folder, "data")
+    if "shape" not in kept:
+        return open_run(folder)
+    names = tuple(kept["classes"]), tuple(kept["columns"])
+    return recipe, Pipeline(
+        make_steps(recipe.data.steps), kept["fitted"], recipe.data.seed, tuple(kept["shape"]), *names
+    )
 
 
 def resume_run(

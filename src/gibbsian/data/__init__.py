@@ -1,8 +1,8 @@
 """Data: toy laws, named sets, readers for files, and the recorded steps from raw data to what energies take."""
 
 from gibbsian.data.labeled import WithLabeled
-from gibbsian.data.named import NAMED, load
-from gibbsian.data.prepare import STEPS, Prepared, prepare
+from gibbsian.data.named import NAMED, load, path_of
+from gibbsian.data.prepare import STEPS, Pipeline, Prepared, make_steps, prepare
 from gibbsian.data.readers import read
 from gibbsian.data.sets import DataSet, Rows
 from gibbsian.data.steps import binarize, dequantize
@@ -13,12 +13,15 @@ __all__ = [
     "STEPS",
     "TOYS",
     "DataSet",
+    "Pipeline",
     "Prepared",
     "Rows",
     "WithLabeled",
     "binarize",
     "dequantize",
     "load",
+    "make_steps",
+    "path_of",
     "prepare",
     "read",
     "toy",

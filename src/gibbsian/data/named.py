@@ -75,6 +75,16 @@ def load(
     raise ArgumentError(f"there is no data set {text!r}; {near}See `gibbsian list data`, or give the path of a file")
 
 
+def path_of(name: str | Path) -> Path | None:
+    """The file or folder that `load` would read, made absolute; None for named sets and toy laws.
+
+    >>> path_of("moons") is None, path_of("rows.csv").name
+    (True, 'rows.csv')
+    """
+    key = str(name).lower().replace("_", "-").replace(" ", "-")
+    return None if key in NAMED or key.replace("-", "_") in TOYS else Path(name).expanduser().absolute()
+
+
 # --- the sets -------------------------------------------------------------------------------------
 
 

@@ -51,21 +51,56 @@ def _make_step(name: str, options: dict[str, Any]) -> Step:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class Pipeline:
+    """The steps of some data, ready to be repeated on other rows or undone, without the data itself.
+
+    Attributes:
+        steps, fitted: the steps, and what each learned from the training part.
+        seed: of the random ones.
+        shape: of one raw row.
+        classes, columns: names of labels and raw features, where they are known.
+    """
+
+    steps: list[Step]
+    fitted: list[Fitted]
+    seed: int
+    shape: tuple[int, ...]
+    classes: tuple[str, ...]
+    columns: tuple[str, ...]
+
+    def clamped(self, x: Tensor, clamp: Tensor) -> tuple[Tensor, Tensor]:
+        """Raw rows and a mark on the entries that are to be held, both through the steps (for samples that fill the rest)."""
+        for i, step, fitted in self._of_rows():
+            if step.mixes:
+                name = type(step).__name__.lower()
+                raise DataError(f"{name} mixes all entries, so single ones cannot be held; train without it")
+            x = step.apply(x, fitted, stream(0, f"clamp/{i}"))
+            clamp = step.apply(clamp, fitted, stream(0, f"clamp/{i}")) if step.moves else clamp
+        return x, clamp
+
+    def _of_rows(self) -> list[tuple[int, Step, Fitted]]:
+        """The steps that make up one row, by number: not those that choose rows, nor those for training batches only."""
+        every = zip(range(len(self.steps)), self.steps, self.fitted, strict=True)
+        return [one for one in every if not one[1].changes_rows and not one[1].augments]
+
+    def undo(self, x: Tensor) -> Tensor:
+        """Samples back in the units and shape of the data."""
+        for step, fitted in zip(reversed(self.steps), reversed(self.fitted), strict=True):
+            x = step.undo(x, fitted)
+        return x
+
+
+@dataclass(frozen=True)
+class Prepared(Pipeline):
     """Data after its steps, and what is needed to repeat or undo them.
 
     Attributes:
         data: the set; where steps run batch by batch, as it is before those.
-        steps, fitted: the steps, and what each learned from the training part.
         late: how many of the last steps run batch by batch.
-        seed: of the random ones.
     """
 
     data: DataSet
-    steps: list[Step]
-    fitted: list[Fitted]
     late: int
-    seed: int
 
     @property
     def batch_steps(self) -> list[tuple[Step, Fitted]]:
@@ -94,29 +129,15 @@ class Prepared:
     def other(self, data: DataSet, part: str = "test") -> Tensor:
         """Rows of another set through the same steps with what was learned here (for out-of-distribution scores)."""
         x = (data.parts.get(part) or data.train).tensor
-        for i, step, fitted in self._of_rows():
-            x = step.apply(x, fitted, stream(self.seed, f"other/{i}"))
-        return x
-
-    def clamped(self, x: Tensor, clamp: Tensor) -> tuple[Tensor, Tensor]:
-        """Raw rows and a mark on the entries that are to be held, both through the steps (for samples that fill the rest)."""
-        for i, step, fitted in self._of_rows():
-            if step.mixes:
-                name = type(step).__name__.lower()
-                raise DataError(f"{name} mixes all entries, so single ones cannot be held; train without it")
-            x = step.apply(x, fitted, stream(0, f"clamp/{i}"))
-            clamp = step.apply(clamp, fitted, stream(0, f"clamp/{i}")) if step.moves else clamp
-        return x, clamp
-
-    def _of_rows(self) -> list[tuple[int, Step, Fitted]]:
-        """The steps that make up one row, by number: not those that choose rows, nor those for training batches only."""
-        every = zip(range(len(self.steps)), self.steps, self.fitted, strict=True)
-        return [one for one in every if not one[1].changes_rows and not one[1].augments]
-
-    def undo(self, x: Tensor) -> Tensor:
-        """Samples back in the units and shape of the data."""
-        for step, fitted in zip(reversed(self.steps), reversed(self.fitted), strict=True):
-            x = step.undo(x, fitted)
+        raw, wanted = tuple(x.shape[1:]), tuple(self.finished("train", 1).x.shape[1:])
+        refused = f"{data.name} has rows of shape {raw}, the training data of {self.shape}, and the steps do not make them alike"
+        try:
+            for i, step, fitted in self._of_rows():
+                x = step.apply(x, fitted, stream(self.seed, f"other/{i}"))
+        except (RuntimeError, IndexError) as error:  # what torch says of shapes that do not fit
+            raise DataError(f"{refused}; give a set with rows like those") from error
+        if tuple(x.shape[1:]) != wanted:
+            raise DataError(f"{refused} ({tuple(x.shape[1:])} instead of {wanted}); give a set with rows like those")
         return x
 
 
@@ -130,6 +151,7 @@ def prepare(data: DataSet, steps: Sequence[Any], *, seed: int = 0, fitted: list[
     (DataSet(a: train 4, test 2 × (2,)), True)
     """
     made, learned, late = make_steps(steps), list[Fitted](), 0
+    shape, names = tuple(data.train.x.shape[1:]), (data.classes, data.columns)
     for i, step in enumerate(made):
         if late and step.changes_rows:
             name = type(step).__name__.lower()
@@ -138,10 +160,15 @@ def prepare(data: DataSet, steps: Sequence[Any], *, seed: int = 0, fitted: list[
         if fitted is not None:
             learned.append(fitted[i])
         else:
-            so_far = Prepared(data, made[:i], learned, late, seed)
+            so_far = Prepared(made[:i], learned, seed, shape, *names, data, late)
             learned.append(step.fit(so_far.finished("train", LOOK) if by_batch else data.train))
         if by_batch:
             late += 1
         else:
+            before = data
             data = step.apply_to_set(data, learned[i], stream(seed, f"step/{i}"))
-    return Prepared(data, made, learned, late, seed)
+            if (
+                step.changes_rows and data.train.x.shape[1:] != before.train.x.shape[1:]
+            ):  # patches are rows of their own
+                shape = tuple(data.train.x.shape[1:])
+    return Prepared(made, learned, seed, shape, *names, data, late)

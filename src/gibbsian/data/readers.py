@@ -8,7 +8,7 @@ import gzip
 import math
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -168,8 +168,8 @@ def _mat(path: Path, stem: str, label: str | None) -> DataSet:
     return _from_arrays(arrays, stem, label, path.name)
 
 
-def _cells(path: Path) -> list[list[str]]:
-    """The rows of a text file that are not empty, whatever parts its columns."""
+def _cells(path: Path, *, blank: bool = False) -> list[list[str]]:
+    """The rows of a text file that are not empty, whatever parts its columns; with `blank` those of empty cells too."""
     opener = gzip.open if path.suffix == ".gz" else open
     with opener(path, "rt", encoding="utf-8-sig", newline="") as file:
         head = file.read(1 << 16)
@@ -178,20 +178,88 @@ def _cells(path: Path) -> list[list[str]]:
             dialect: Any = csv.Sniffer().sniff(head, delimiters=",;\t ")
         except csv.Error:
             dialect = csv.excel
-        return [row for row in csv.reader(file, dialect) if any(cell.strip() for cell in row)]
+        rows = list(csv.reader(file, dialect))
+    return [row for row in rows if any(cell.strip() for cell in row) or (blank and len(row) > 1)]
+
+
+class _Text(NamedTuple):
+    """A text file as a table: its rows of cells, the names of the columns, and how many rows the names take."""
+
+    rows: list[list[str]]
+    names: tuple[str, ...]
+    header: int
+
+
+def _text(path: Path, *, blank: bool = False) -> _Text:
+    rows = _cells(path, blank=blank)
+    if not rows:
+        raise DataError(f"{path.name} holds no rows")
+    first = [cell.strip() for cell in rows[0]]
+    header = any(first) and not any(map(_is_number, first))
+    for i, row in enumerate(rows, start=1):
+        if len(row) != len(first):
+            raise DataError(f"{path.name}, row {i}: {len(row)} cells where {len(first)} are expected")
+    names = first if header else [f"column {i}" for i in range(len(first))]
+    return _Text(rows[header:], tuple(names), int(header))
 
 
 def _csv(path: Path, stem: str, label: str | None) -> DataSet:
-    rows = _cells(path)
-    if not rows:
-        raise DataError(f"{path.name} holds no rows")
-    header = not any(map(_is_number, rows[0]))
-    names = tuple(cell.strip() for cell in rows[0]) if header else tuple(f"column {i}" for i in range(len(rows[0])))
-    table = rows[1:] if header else rows
-    for i, row in enumerate(table):
-        if len(row) != len(names):
-            raise DataError(f"{path.name}, row {i + 1 + header}: {len(row)} cells where {len(names)} are expected")
-    return _table(list(zip(*table, strict=True)), names, stem, label, path.name)
+    table = _text(path)
+    if not table.rows:
+        raise DataError(f"{path.name} holds a header and no rows")
+    return _table(list(zip(*table.rows, strict=True)), table.names, stem, label, path.name, table.header)
+
+
+def read_partial(path: str | Path) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Rows of numbers with gaps, NaN where a number is not known, and the names in the header of a text file.
+
+    Args:
+        path: `.npy` with NaN in the gaps, or text as `read` takes it (`.csv`, `.tsv`, ...) with NaN or empty cells.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "cues.csv").write_text("a,b\\n1,\\n,2\\n")
+    ...     read_partial(Path(folder, "cues.csv"))
+    (array([[ 1., nan],
+           [nan,  2.]]), ('a', 'b'))
+    """
+    path = Path(path).expanduser()
+    if not path.exists():
+        raise DataError(f"there is no file {path} to complete")
+    if path.suffix != ".npy":
+        table = _text_of(path)
+        cells = [
+            [_number(c, f"{path.name}, row {i}") for c in row] for i, row in enumerate(table.rows, 1 + table.header)
+        ]
+        values, names = np.array(cells, dtype=np.float64), table.names if table.header else ()
+    else:
+        try:
+            values, names = np.load(path, allow_pickle=False).astype(np.float64), ()
+        except (ValueError, OSError, EOFError) as error:
+            raise DataError(f"{path} cannot be read as npy ({' '.join(str(error).split())[:120]})") from error
+    if not values.size or np.isinf(values).any():
+        raise DataError(
+            f"{path.name} holds {'infinite numbers' if values.size else 'no rows'}; leave gaps as NaN or empty"
+        )
+    return values, names
+
+
+def _text_of(path: Path) -> _Text:
+    if _READERS.get(_kind(path)) is not _csv:
+        raise DataError(f"{path.name}: partial rows come as .npy, or as text such as .csv")
+    try:
+        return _text(path, blank=True)
+    except (UnicodeDecodeError, OSError, csv.Error) as error:
+        raise DataError(f"{path} cannot be read as text ({error})") from error
+
+
+def _number(cell: str, where: str) -> float:
+    """A cell that may be a gap."""
+    if not cell.strip():
+        return math.nan
+    if not _is_number(cell):
+        raise DataError(f"{where}: {cell.strip()!r} is no number; leave a cell empty, or NaN, where it is to be drawn")
+    return float(cell)
 
 
 def _parquet(path: Path, stem: str, label: str | None) -> DataSet:
@@ -204,33 +272,43 @@ def _parquet(path: Path, stem: str, label: str | None) -> DataSet:
     return _table(columns, tuple(table.column_names), stem, label, path.name)
 
 
-def _is_number(cell: str) -> bool:
+def _is_number(cell: Any) -> bool:
     try:
         float(cell)
-    except ValueError:
+    except (ValueError, TypeError):
         return False
     return True
 
 
 def _numbers(column: Any, name: str, where: str) -> np.ndarray:
+    """A column as numbers, NaN where a cell is empty."""
+    cells = np.asarray(column)
+    if cells.dtype.kind in "US":
+        cells = np.where(np.char.strip(cells) == "", "nan", cells)
     try:
-        return np.asarray(column, dtype=np.float64)
-    except ValueError as error:
+        return cells.astype(np.float64)
+    except (ValueError, TypeError) as error:
+        odd = next(cell for cell in cells.tolist() if not _is_number(cell))
         raise DataError(
-            f"{where}: column {name!r} holds {error.args[0].split(': ')[-1]}, which is no number; leave the column "
-            f"out, or say label={name} if it names the classes"
+            f"{where}: column {name!r} holds {odd!r}, which is no number; take the column out of the file, or name it as "
+            "the label if it tells the classes (data.label in a recipe, label= in Python)"
         ) from error
 
 
-def _refuse_gaps(x: np.ndarray, names: tuple[str, ...], where: str) -> None:
-    bad = ~np.isfinite(x)
+def _refuse_gaps(bad: np.ndarray, names: tuple[str, ...], where: str, first: int) -> None:
+    """Refuse cells that are empty or not finite; `first` is the number of the first row."""
     if bad.any():
         row, column = (int(i) for i in np.argwhere(bad)[0])
-        cell = f"row {row + 1} of column {names[column]!r} is {x[row, column]}"
-        raise DataError(f"{where}: {cell} ({int(bad.sum())} such cells); fill or drop them")
+        many = f"{int(bad.sum())} such cells in {int(bad.any(1).sum())} of {len(bad)} rows"
+        raise DataError(
+            f"{where}: row {row + first} has no finite number under {names[column]!r} ({many}); energies need every entry, "
+            "so take those rows out of the file, or fill the cells in"
+        )
 
 
-def _table(columns: list[Any], names: tuple[str, ...], stem: str, label: str | None, where: str) -> DataSet:
+def _table(
+    columns: list[Any], names: tuple[str, ...], stem: str, label: str | None, where: str, header: int = 0
+) -> DataSet:
     """A set from columns; the one that is `label`, or has one of the usual names of labels, is set apart."""
     if label is not None and label not in names:
         raise DataError(f"{where} has no column {label!r} for the labels; it has {', '.join(names)}")
@@ -239,10 +317,14 @@ def _table(columns: list[Any], names: tuple[str, ...], stem: str, label: str | N
     if own is not None:
         at = names.index(own)
         cells = np.asarray(columns[at])
+        empty = np.array([str(cell).strip().lower() in {"", "nan", "none"} for cell in cells])
+        _refuse_gaps(empty[:, None], (own,), where, 1 + header)
         (y,), classes = _codes([cells.astype(float) if all(map(_is_number, map(str, cells))) else cells])
         names, columns = names[:at] + names[at + 1 :], columns[:at] + columns[at + 1 :]
+    if not names:
+        raise DataError(f"{where} has no column but the labels {own!r}; give columns of numbers to learn from")
     x = np.stack([_numbers(column, name, where) for name, column in zip(names, columns, strict=True)], 1)
-    _refuse_gaps(x, names, where)
+    _refuse_gaps(~np.isfinite(x), names, where, 1 + header)
     return DataSet(stem, Rows(_tensor(x), y), classes=classes, columns=names)
 
 

@@ -5,7 +5,9 @@ This file only reads the command line: nothing heavy is imported before it is kn
 """
 
 import argparse
+import codecs
 import errno
+import io
 import os
 import shlex
 import sys
@@ -22,6 +24,18 @@ __all__ = ["main"]
 _COMMANDS = ("train", "resume", "sample", "evaluate", "report", "list", "doctor")
 _MODULES = {"resume": "train", "evaluate": "train", "report": "train", "list": "listing"}  # those of other names
 _TERMINATED = 128 + 15  # what a shell says of a process that SIGTERM ended
+_PLAIN = {
+    "×": "x",
+    "±": "+-",
+    "·": "-",
+    "–": "-",
+    "—": "-",
+    "−": "-",
+    "…": "...",
+    "β": "beta",
+    "σ": "sigma",
+    "√": "sqrt",
+}
 _EPILOG = """\
 five minutes:
   gibbsian train digits-rbm            train a Boltzmann machine on digits, judge it, write a report
@@ -126,6 +140,7 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    _make_printable()
     parser = _parser()
     try:
         options, rest = _read(parser, arguments)
@@ -146,6 +161,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except (GibbsianError, KeyboardInterrupt, OSError) as error:
         return _fail(*_reason(error, options))
+
+
+def _make_printable() -> None:
+    """Let terminals that know few characters get others in their place: x for ×, +- for ±."""
+    codecs.register_error("gibbsian", _in_its_place)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
+            stream.reconfigure(errors="gibbsian")
+
+
+def _in_its_place(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(_PLAIN.get(letter, "?") for letter in error.object[error.start : error.end]), error.end
 
 
 def _read(parser: argparse.ArgumentParser, arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:

@@ -1,16 +1,20 @@
 """`gibbsian sample`: draw from a trained model, or complete partial examples."""
 
 import argparse
+import io
+import math
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gibbsian.app.cli.show import Output
-from gibbsian.app.runs import draw_by, open_run, start_of, trained
-from gibbsian.data import Prepared
+from gibbsian.app.runs import draw_by, open_pipeline, open_run, start_of, trained, write_whole
+from gibbsian.data import Pipeline
+from gibbsian.data.readers import read_partial
 from gibbsian.errors import ArgumentError, DataError
 from gibbsian.placement import placement
 from gibbsian.random import stream
@@ -25,32 +29,34 @@ def run_sample(options: argparse.Namespace, rest: list[str]) -> int:
     target = Path(options.out) if options.out else folder / "samples.npz"
     if target.suffix not in _WRITERS:
         raise ArgumentError(f"--out {target}: give a file that ends in {', '.join(_WRITERS)}")
-    recipe, prepared = open_run(folder)
+    recipe, pipeline = open_pipeline(folder)
     energy = trained(folder, recipe)
-    label = _label(options.label, prepared)
+    label = _label(options.label, pipeline)
     clamp, n = None, options.n
     start: Tensor | None
     if options.clamp:
-        start, clamp = (part.repeat_interleave(n, 0) for part in _partial(Path(options.clamp), prepared, energy))
+        start, clamp = (part.repeat_interleave(n, 0) for part in _partial(Path(options.clamp), pipeline, energy))
         n = len(start)
     else:
-        start = start_of(recipe, prepared, energy, label)
+        start = None if recipe.sample.start == "reference" else start_of(*open_run(folder), energy, label)
     how = {"start": start, "clamp": clamp, "label": label, "steps": options.steps or recipe.sample.steps}
     made = draw_by(recipe, energy, n, "sample", seed=options.seed, progress=out.progress, **how)
-    x = prepared.undo(made.x.detach().float().cpu())
+    x = pipeline.undo(made.x.detach().float().cpu())
     if recipe.sample.shape and x.dim() == 2:
         x = x.reshape(len(x), *recipe.sample.shape)
+    content = io.BytesIO()
+    _WRITERS[target.suffix](content, x)
     target.parent.mkdir(parents=True, exist_ok=True)
-    _WRITERS[target.suffix](target, x)
+    write_whole(target, content.getvalue())
     out.say(f"{len(x)} samples of shape {tuple(x.shape[1:])} by {made.how}: {target}")
     out.document({"run": str(folder), "samples": str(target), "shape": list(x.shape), "how": made.how})
     return 0
 
 
-def _label(given: str | None, prepared: Prepared) -> int | None:
+def _label(given: str | None, pipeline: Pipeline) -> int | None:
     if given is None:
         return None
-    names = prepared.data.classes
+    names = pipeline.classes
     if given in names:
         return names.index(given)
     if not given.isdigit():
@@ -59,37 +65,40 @@ def _label(given: str | None, prepared: Prepared) -> int | None:
     return int(given)
 
 
-def _partial(path: Path, prepared: Prepared, energy: Any) -> tuple[Tensor, Tensor]:
+def _partial(path: Path, pipeline: Pipeline, energy: Any) -> tuple[Tensor, Tensor]:
     """Rows with unknown entries, through the steps of the data: where chains start, and what stays."""
-    rows = _table(path)
-    raw = prepared.undo(prepared.finished("train", 1).x).shape[1:]
-    size = raw.numel()
-    if rows.size % size or rows.size == 0:
-        expected = f"rows of {size} numbers, as the data has ({tuple(raw)})"
-        raise DataError(f"{path} has shape {rows.shape}; expected {expected}")
+    rows, names = read_partial(path)
+    if names and pipeline.columns:
+        rows = rows[:, _order(path, names, pipeline.columns)]
+    raw, size = pipeline.shape, math.prod(pipeline.shape)
+    if rows.shape == raw:
+        rows = rows[None]
+    if rows.shape[1:] not in {raw, (size,)}:
+        expected = f"rows of {size} numbers" + (f", or of shape {raw}" if len(raw) > 1 else "")
+        raise DataError(f"{path} has shape {rows.shape}; expected {expected}, as the data has")
     values = torch.from_numpy(rows).reshape(-1, *raw)
-    known = torch.isfinite(values)
+    known = ~torch.isnan(values)
     if bool(known.all()):
         raise DataError(f"every number in {path} is known; leave those to be drawn as NaN")
-    x, held = prepared.clamped(torch.where(known, values, torch.zeros(())).float(), known)
+    x, held = pipeline.clamped(torch.where(known, values, torch.zeros(())).float(), known)
     dtype, device = placement(energy)
     fresh = energy.domain.sample(len(x), generator=stream(0, "clamp", device), dtype=dtype)
     held = held.to(device)
     return torch.where(held, x.to(device, dtype), fresh), held
 
 
-def _table(path: Path) -> np.ndarray:
-    if not path.exists():
-        raise DataError(f"there is no file {path} to complete")
-    try:
-        if path.suffix == ".npy":
-            return np.load(path, allow_pickle=False).astype(np.float64)
-        return np.genfromtxt(path, delimiter=",", ndmin=2)
-    except ValueError as error:
-        raise DataError(f"{path} holds no table of numbers ({' '.join(str(error).split())[:120]})") from error
+def _order(path: Path, names: tuple[str, ...], columns: tuple[str, ...]) -> list[int]:
+    """Where the columns of the data stand in a file with a header, whatever their order."""
+    if sorted(names) != sorted(columns):
+        raise DataError(f"{path} has the columns {', '.join(names)}; expected those of the data: {', '.join(columns)}")
+    return [names.index(name) for name in columns]
 
 
-def _png(path: Path, x: Tensor) -> None:
+def _csv(file: BinaryIO, x: Tensor) -> None:
+    np.savetxt(file, x.flatten(1).numpy(), delimiter=",", fmt="%.7g")
+
+
+def _png(file: BinaryIO, x: Tensor) -> None:
     import base64
 
     from gibbsian.app.report.figures import pixel_grid
@@ -98,12 +107,12 @@ def _png(path: Path, x: Tensor) -> None:
         raise DataError(
             f"samples of shape {tuple(x.shape[1:])} are no pictures; write .npz or .csv, or say sample.shape in the recipe"
         )
-    path.write_bytes(base64.b64decode(pixel_grid(x).partition(",")[2]))
+    file.write(base64.b64decode(pixel_grid(x).partition(",")[2]))
 
 
-_WRITERS: dict[str, Any] = {
-    ".npz": lambda path, x: np.savez_compressed(path, x=x.numpy()),
-    ".npy": lambda path, x: np.save(path, x.numpy()),
-    ".csv": lambda path, x: np.savetxt(path, x.flatten(1).numpy(), delimiter=",", fmt="%.7g"),
+_WRITERS: dict[str, Callable[[BinaryIO, Tensor], None]] = {
+    ".npz": lambda file, x: np.savez_compressed(file, x=x.numpy()),
+    ".npy": lambda file, x: np.save(file, x.numpy()),
+    ".csv": _csv,
     ".png": _png,
 }

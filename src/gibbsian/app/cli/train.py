@@ -9,7 +9,7 @@ from typing import Any
 
 from gibbsian.app import runs
 from gibbsian.app.cli.show import Output
-from gibbsian.app.evaluation import evaluate_run
+from gibbsian.app.evaluation import evaluate_run, outside_sets
 from gibbsian.app.recipe import make_parser, parse_recipe, recipe_source, split_comparison
 from gibbsian.app.report.build import final_samples, write_report
 from gibbsian.app.report.comparison import write_comparison
@@ -47,7 +47,7 @@ def run_resume(options: argparse.Namespace, rest: list[str]) -> int:
         raise ArgumentError("say --steps or --epochs, one of the two")
     folder = Path(options.run)
     if (folder / "comparison.json").exists():
-        known = json.loads((folder / "comparison.json").read_text())
+        known = runs.read_json(folder / "comparison.json")
         members = split_comparison(known["text"], known["name"]) or {}
         return _compare(out, options, known["name"], known["text"], members, known["flags"])
     done = runs.resume_run(folder, steps=options.steps, epochs=options.epochs, progress=out.progress)
@@ -64,8 +64,9 @@ def run_evaluate(options: argparse.Namespace, rest: list[str]) -> int:
     given = {key: value for key, value in changes.items() if value is not None}
     recipe.evaluate = dataclasses.replace(recipe.evaluate, **given)
     energy = runs.trained(folder, recipe)
+    outside = outside_sets(recipe, prepared, energy, strict=bool(options.outside))
     drawn = final_samples(recipe, prepared, energy, progress=out.progress)
-    found = evaluate_run(folder, recipe, prepared, energy, drawn, progress=out.progress)
+    found = evaluate_run(folder, recipe, prepared, energy, drawn, outside=outside, progress=out.progress)
     _show(out, found, f"{type(energy).__name__} of {folder}, {found['step']} updates")
     out.document({"run": str(folder), **found})
     return 0
@@ -84,7 +85,8 @@ def _compare(
     folder = options.folder = Path(options.run) if options.run else runs.free_folder(name)
     out.say(f"[bold]{name}[/bold]  {len(recipes)} runs in {folder}")
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "comparison.json").write_text(json.dumps({"name": name, "text": text, "flags": flags}, indent=1))
+    known = {"name": name, "text": text, "flags": flags}
+    runs.write_whole(folder / "comparison.json", json.dumps(known, indent=1))
     about = ""
     for key, recipe in recipes.items():
         about = recipe.about

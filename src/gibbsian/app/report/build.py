@@ -1,6 +1,5 @@
 """Gathering a run folder into one page."""
 
-import json
 import shlex
 import time
 from pathlib import Path
@@ -11,7 +10,7 @@ from gibbsian.app.evaluation import evaluate_run
 from gibbsian.app.recipe import Recipe
 from gibbsian.app.report import pictures, sections
 from gibbsian.app.report.words import render
-from gibbsian.app.runs import draw_by, noted, open_run, start_of, trained
+from gibbsian.app.runs import draw_by, noted, open_run, read_json, start_of, trained, write_whole
 from gibbsian.data import Prepared
 from gibbsian.domains import Discrete
 from gibbsian.errors import GibbsianError
@@ -29,14 +28,11 @@ def write_report(folder: Path, *, fresh: bool = False, progress: bool | None = N
     drawn = final_samples(recipe, prepared, energy, progress=progress)
     path = folder / "evaluation.json"
     if path.exists() and not fresh:
-        found = json.loads(path.read_text())
+        found = read_json(path)
     else:
         found = evaluate_run(folder, recipe, prepared, energy, drawn, progress=progress)
-    page = _page(folder, recipe, prepared, energy, drawn, found)
     target = folder / "report.html"
-    new = target.with_suffix(".new")
-    new.write_text(page, encoding="utf-8")
-    new.replace(target)
+    write_whole(target, _page(folder, recipe, prepared, energy, drawn, found))
     return target, found
 
 
@@ -69,7 +65,7 @@ def _page(
 ) -> str:
     history = read_log(folder)
     known = noted(folder)
-    environment = json.loads((folder / "environment.json").read_text())
+    environment = read_json(folder / "environment.json")
     events = [record for record in history if "event" in record]
     shape = pictures.image_shape(recipe, prepared)
     context: dict[str, Any] = {

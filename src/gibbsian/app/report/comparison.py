@@ -1,6 +1,5 @@
 """The page of several runs side by side."""
 
-import json
 import shlex
 import time
 from pathlib import Path
@@ -9,14 +8,14 @@ from typing import Any
 import gibbsian
 from gibbsian.app.report import figures
 from gibbsian.app.report.words import duration, end, render
-from gibbsian.app.runs import noted, open_run, snapshots_of, trained
+from gibbsian.app.runs import noted, open_run, read_json, snapshots_of, trained, write_whole
 from gibbsian.energy import Energy
 from gibbsian.plots import landscape
 
 
 def write_comparison(folder: Path, about: str, names: list[str], arguments: list[str]) -> tuple[Path, dict[str, Any]]:
     """Write `report.html` over runs in subfolders that have been judged; returns its path and what was found."""
-    found = {name: json.loads((folder / name / "evaluation.json").read_text()) for name in names}
+    found = {name: read_json(folder / name / "evaluation.json") for name in names}
     intervals = _intervals(found)
     pictures = {name: _picture(folder / name) for name in names}
     page = render(
@@ -34,7 +33,7 @@ def write_comparison(folder: Path, about: str, names: list[str], arguments: list
         },
     )
     target = folder / "report.html"
-    target.write_text(page, encoding="utf-8")
+    write_whole(target, page)
     return target, found
 
 
