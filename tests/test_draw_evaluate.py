@@ -157,7 +157,7 @@ def test_a_kernel_or_the_objective_says_how():
     (lambda: gb.draw(models.RBM(4, 3), 3, clamp=torch.ones(4) > 0, generator=gen()), ArgumentError, "give start="),
     (lambda: gb.draw(nn.ReLU(), 3, generator=gen()), CapabilityError, "as_energy"),
     (lambda: gb.draw(models.RBM(4, 3), 3, start=torch.full((1, 4), 0.5), generator=gen()), DomainError, "0.5"),
-    (lambda: gb.draw(dbn(), 3, start=torch.ones(1, 5), clamp=torch.ones(5) > 0, generator=gen()), CapabilityError, "held"),
+    (lambda: gb.draw(dbn(), 3, start=torch.ones(1, 5).double(), clamp=torch.ones(5) > 0, generator=gen()), CapabilityError, "held"),
     (lambda: gb.evaluate(nn.ReLU(), torch.zeros(3, 2)), CapabilityError, "as_energy"),
     (lambda: gb.evaluate(models.RBM(4, 3), torch.zeros(3, 5)), ShapeError, "5"),
     (lambda: gb.evaluate(models.RBM(4, 3), (torch.zeros(3, 4), torch.zeros(2))), ShapeError, "one whole number a row"),

@@ -11,7 +11,6 @@ tensor(True)
 
 import itertools
 import math
-import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from gibbsian.errors import ArgumentError, DomainError, ShapeError, check_count, check_tensor
+from gibbsian.errors import ArgumentError, DomainError, ShapeError, as_numbers, check_count, check_tensor
 from gibbsian.random import check_draws
 
 __all__ = [
@@ -31,13 +30,10 @@ Bound = float | tuple[float, ...]
 
 
 def _as_shape(shape: int | tuple[int, ...]) -> tuple[int, ...]:
-    try:
-        sizes = tuple(operator.index(s) for s in (shape if isinstance(shape, Sequence) else (shape,)))
-    except TypeError:
-        raise ArgumentError(f"a domain is made from a whole number or a tuple of them, got {shape!r}") from None
-    if not sizes or any(s < 1 for s in sizes):
-        raise ArgumentError(f"a domain needs at least one unit on every axis, got shape {sizes}")
-    return sizes
+    sizes = tuple(shape) if isinstance(shape, Sequence) and not isinstance(shape, str) else (shape,)
+    if not sizes:
+        raise ArgumentError("a domain needs at least one axis, got shape ()")
+    return tuple(check_count("a domain, made from a whole number or a tuple of them", "shape", s) for s in sizes)
 
 
 def _axes(shape: tuple[int, ...]) -> str:
@@ -139,7 +135,7 @@ class Bounded(Domain):
 
 
 def _bound(value: object, shape: tuple[int, ...], name: str) -> Bound:
-    t = torch.as_tensor(value, dtype=torch.float64)
+    t = as_numbers("Box", name, value, torch.float64)
     if not bool(torch.isfinite(t).all()):
         raise ArgumentError(f"{name} of a box must be finite, got {value}; use Real or NonNegative for open sides")
     if t.dim() == 0:

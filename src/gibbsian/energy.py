@@ -26,8 +26,8 @@ from torch.nn.functional import softplus
 
 from gibbsian.capabilities import Estimate, Jet, Normalized, Sampleable, require
 from gibbsian.domains import Bounded, Box, Domain, Real
-from gibbsian.errors import ArgumentError, CapabilityError, DomainError, GibbsianError, ShapeError
-from gibbsian.placement import check_placement
+from gibbsian.errors import ArgumentError, CapabilityError, DomainError, ShapeError
+from gibbsian.placement import STUMBLES, explain_rows
 from gibbsian.random import check_draws
 from gibbsian.recorded import Recorded
 
@@ -35,10 +35,6 @@ __all__ = [
     "Energy", "FunctionEnergy", "Mixture", "ScoreField", "Sum", "Tempered", "Unconstrained", "log_z_of", "mixture",
     "rows_for", "unconstrained",
 ]  # fmt: skip
-
-
-# what torch raises where a tensor is not what an operation expects
-_STUMBLES = (RuntimeError, TypeError, ValueError, IndexError, AttributeError)
 
 
 @functools.cache
@@ -97,23 +93,17 @@ class Energy(Recorded, ABC):
         hooked = self._forward_hooks or self._forward_pre_hooks or self._backward_hooks or self._backward_pre_hooks
         try:  # costs nothing where nothing is raised
             energy = super().__call__(x) if hooked else self.forward(x)  # the module machinery costs 7 µs a call
-        except _STUMBLES as error:
-            self._explain(x, error)
+        except STUMBLES as error:
+            explain_rows(self, x, error)
             raise
         if not isinstance(energy, Tensor) or energy.shape != x.shape[:1]:
-            self._explain(x)
+            explain_rows(self, x)
             got = tuple(energy.shape) if isinstance(energy, Tensor) else type(energy).__name__
             raise ShapeError(
                 f"the energy of a batch of shape {tuple(x.shape)} came out as {got}, expected ({len(x)},): "
                 "one number a row; sum over the event axes, for example with .flatten(1).sum(1)"
             )
         return energy
-
-    def _explain(self, x: Any, error: Exception | None = None) -> None:
-        """Say so where rows are what the energy stumbled over: of another shape, kind, precision or device than its own."""
-        if not isinstance(error, GibbsianError):
-            self.domain.check_shape(x)
-            check_placement(x, self, buffers=True)
 
     def energy_and_score(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """E(x) and s(x) = -∇E(x), both detached: one forward and one backward pass."""
@@ -143,11 +133,15 @@ class Energy(Recorded, ABC):
 
     def score(self, x: Tensor, *, create_graph: bool = False) -> Tensor:
         """s(x) = -∇E(x); with `create_graph` it can be differentiated again (in x and the parameters)."""
-        if not create_graph:
-            return self.energy_and_score(x)[1]
-        with torch.enable_grad():
-            x = x if x.requires_grad else x.detach().requires_grad_(True)
-            (gradient,) = torch.autograd.grad(self(x).sum(), x, create_graph=True)
+        try:
+            if not create_graph:
+                return self.energy_and_score(x)[1]
+            with torch.enable_grad():
+                x = x if x.requires_grad else x.detach().requires_grad_(True)
+                (gradient,) = torch.autograd.grad(self(x).sum(), x, create_graph=True)
+        except STUMBLES as error:
+            explain_rows(self, x, error)
+            raise
         return -gradient
 
     def log_prob(self, x: Tensor, log_z: "Estimate | Tensor | float | None" = None) -> Tensor:
@@ -157,6 +151,8 @@ class Energy(Recorded, ABC):
             x: `(batch, *event)`.
             log_z: an estimate of `gibbsian.partition`, a tensor or a number; the model's own `log_z()` where left out.
         """
+        if not isinstance(x, Tensor) or x.shape[1:] != self.domain.shape:
+            explain_rows(self, x)
         if log_z is None:
             log_z = log_z_of(self, "log_prob")
         elif isinstance(log_z, Estimate):

@@ -15,7 +15,8 @@ __all__ = [
     "AdaptationWarning", "ArgumentError", "CapabilityError", "CheckpointError", "CompileWarning", "ConvergenceWarning",
     "DataError", "DivergenceError", "DivergenceWarning", "DomainError", "EstimateWarning", "GibbsianError",
     "GibbsianWarning", "InfeasibleError", "PrecisionError", "PrecisionWarning", "ProcessError", "RandomnessError",
-    "ShapeError", "TrainingWarning", "check_choice", "check_count", "check_number", "check_tensor", "hold_counts", "suggest",
+    "ShapeError", "TrainingWarning", "as_numbers", "check_choice", "check_count", "check_number", "check_tensor",
+    "hold_counts", "suggest",
 ]  # fmt: skip
 
 
@@ -164,6 +165,22 @@ def check_tensor(x: Any, name: str, form: str = "(batch, *event)") -> None:
         raise ShapeError(f"{name} is sparse ({x.layout}), expected a dense tensor; call {name}.to_dense() first")
     if x.is_meta:
         raise ShapeError(f"{name} is on the meta device and has no values; give a tensor that has")
+    if x.is_complex():
+        raise DataError(f"{name} holds complex numbers ({x.dtype}); give real ones, such as torch.view_as_real({name})")
+
+
+def as_numbers(owner: object, name: str, value: Any, dtype: Any = None) -> Any:
+    """An option that is one number or several (a list, an array, a tensor) as a dense tensor; others are refused."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        check_tensor(value, name, "numbers")
+    try:
+        return torch.as_tensor(value, dtype=dtype)
+    except (TypeError, ValueError, RuntimeError):
+        raise ArgumentError(
+            f"{_called(owner)}({name}={value!r}): {name} must be a number, or a tensor of them"
+        ) from None
 
 
 class GibbsianWarning(UserWarning):

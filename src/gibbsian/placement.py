@@ -3,14 +3,21 @@
 Nothing is cast and nothing is moved silently: whoever lets a tensor meet a model calls `check_placement` first.
 """
 
-from typing import Any
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
 
-from gibbsian.errors import PrecisionError
+from gibbsian.errors import GibbsianError, PrecisionError
 
-__all__ = ["check_placement", "check_rows", "check_together", "placement"]
+__all__ = ["STUMBLES", "check_placement", "check_rows", "check_together", "explain_rows", "explained", "placement"]
+
+# what torch raises where a tensor is not what an operation expects
+STUMBLES = (RuntimeError, TypeError, ValueError, IndexError, AttributeError)
+
+Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 def placement(model: nn.Module, default: torch.dtype = torch.float64) -> tuple[torch.dtype, torch.device]:
@@ -67,3 +74,25 @@ them together: data.to('cpu', torch.float32) or energy.to('cpu', torch.float64)
     """
     model.domain.check(x, name)
     check_placement(x, model, name)
+
+
+def explain_rows(model: Any, x: Any, error: Exception | None = None) -> None:
+    """Say so where rows are what a model stumbled over: of another shape, kind, precision or device than its own."""
+    if not isinstance(error, GibbsianError):
+        model.domain.check_shape(x)
+        check_placement(x, model, buffers=True)
+
+
+def explained(method: Method) -> Method:
+    """A method of a model whose first argument is rows of its domain: it looks at them once it has stumbled, since
+    looking before would cost time in every step."""
+
+    @functools.wraps(method)
+    def tried(self: Any, *rows: Any, **options: Any) -> Any:
+        try:
+            return method(self, *rows, **options)
+        except STUMBLES as error:
+            explain_rows(self, rows[0] if rows else next(iter(options.values()), None), error)
+            raise
+
+    return cast(Method, tried)

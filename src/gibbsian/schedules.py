@@ -47,7 +47,8 @@ def cosine(start: float, end: float, n: int) -> Tensor:
 def polynomial(start: float, end: float, n: int, power: float = 2.0) -> Tensor:
     """start + (end - start) t^power for t evenly spaced in [0, 1]."""
     check_number("polynomial", "power", power, open_low=True)
-    return start + (end - start) * torch.linspace(0, 1, _check("polynomial", n, start=start, end=end)) ** power
+    t = torch.linspace(0, 1, _check("polynomial", n, start=start, end=end))
+    return start + (end - start) * t**power
 
 
 def sigmoid(n: int, delta: float = 4.0) -> Tensor:
@@ -55,8 +56,9 @@ def sigmoid(n: int, delta: float = 4.0) -> Tensor:
 
     βₖ ∝ σ(δ(2k/n - 1)), shifted and scaled to [0, 1].
     """
-    s = torch.sigmoid(torch.linspace(-delta, delta, _check("sigmoid", n, low=0.0, delta=delta)))
-    return (s - s[0]) / (s[-1] - s[0]) if len(s) > 1 else torch.ones(1)
+    n = _check("sigmoid", n, low=0.0, delta=delta)
+    s = torch.sigmoid(torch.linspace(-delta, delta, n))
+    return (s - s[0]) / (s[-1] - s[0]) if n > 1 else torch.ones(1)
 
 
 def salakhutdinov(n: int) -> Tensor:
@@ -123,12 +125,15 @@ def noise_ladder(
     if len(flat) < 2 or not bool(torch.isfinite(flat).all()):
         raise DataError(f"a noise ladder needs at least two finite data, got shape {tuple(data.shape)}")
     d = flat.shape[1]
+    for name, value in (("first", first), ("last", last)):
+        if value is not None:
+            check_number("noise_ladder", name, value, open_low=True)
+    rows = check_count("noise_ladder", "rows", rows)
     high = largest_distance(flat[:: max(1, len(flat) // rows)]) if first is None else first
     low = 0.01 * float(flat.max() - flat.min()) if last is None else last
     if not 0 < low < high:
         raise ArgumentError(f"a noise ladder descends from {high:g} to {low:g}; give first > last > 0")
-    if not 0 < overlap < 1:
-        raise ArgumentError(f"overlap={overlap}: a share between 0 and 1, such as 0.5")
+    check_number("noise_ladder", "overlap", overlap, 0.0, 1.0, open_low=True, open_high=True)
     steps = check_count("noise_ladder", "steps_per_level", steps_per_level)
     width = math.sqrt(2 * d)
 

@@ -110,7 +110,10 @@ class _Snapshots:
 
 def draw_by(recipe: Recipe, energy: Any, n: int, name: str, *, seed: int | None = None, **options: Any) -> Drawn:
     """n draws as a recipe says, but for the options that are given; `name` is that of the stream of random numbers."""
-    generator = stream(recipe.fit["seed"] if seed is None else seed, name, placement(energy)[1])
+    dtype, device = placement(energy)
+    generator = stream(recipe.fit["seed"] if seed is None else seed, name, device)
+    if options.get("start") is not None:
+        options["start"] = options["start"].to(device, dtype)  # rows of a file come in the precision of the file
     how = {"kernel": recipe.sample.kernel, "objective": recipe.objective, "steps": recipe.sample.steps}
     return draw_with_trace(energy, n, generator=generator, **how | options)
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gibbsian.data.sets import DataSet, Rows
-from gibbsian.errors import ArgumentError, DataError
+from gibbsian.errors import ArgumentError, DataError, check_count, check_number, check_tensor
 from gibbsian.random import require_generator
 
 Fitted = dict[str, Tensor]
@@ -37,6 +37,8 @@ def binarize(x: Tensor, how: str, *, generator: torch.Generator | None = None, t
     """
     if how not in {"sample", "threshold"}:
         raise ArgumentError(f"binarize(how={how!r}): expected 'sample' or 'threshold'")
+    check_tensor(x, "x")
+    check_number("binarize", "threshold", threshold, -math.inf)
     if not x.is_floating_point():
         raise DataError(f"binarize takes floating numbers in [0, 1], got {x.dtype}; for bytes pass x / 255")
     outside = ~((x >= 0) & (x <= 1))
@@ -63,9 +65,11 @@ def dequantize(x: Tensor, levels: int = 256, *, generator: torch.Generator) -> T
     >>> (y * 256).floor()
     tensor([  0., 255.])
     """
+    check_tensor(x, "x")
     require_generator(generator, x.device)
-    if levels < 2:
-        raise ArgumentError(f"dequantize: levels={levels} must be two or more; bytes have 256")
+    levels = check_count("dequantize", "levels", levels, 2)
+    if x.is_complex():
+        raise DataError(f"dequantize takes whole numbers from 0 to {levels - 1}, got {x.dtype}")
     values = x.float()
     if bool(((values < 0) | (values > levels - 1) | (values != values.floor())).any()):
         raise DataError(f"dequantize takes whole numbers from 0 to {levels - 1}; the data has others, rescale it later")

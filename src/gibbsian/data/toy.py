@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from gibbsian.errors import ArgumentError, suggest
+from gibbsian.errors import ArgumentError, check_count, suggest
 from gibbsian.random import require_generator
 
 
@@ -112,6 +112,5 @@ def toy(name: str, n: int, *, generator: torch.Generator, dtype: torch.dtype = t
     key = str(name).replace("-", "_").replace(" ", "_").lower()
     if key not in TOYS:
         raise ArgumentError(f"there is no toy set {name!r}; {suggest(key, TOYS)}There are {', '.join(TOYS)}")
-    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise ArgumentError(f"n={n!r}: the number of points must be a whole number from 1 on")
+    n = check_count("toy", "n", n)
     return TOYS[key](_Draw(n, generator, dtype))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gibbsian.domains import Real
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, check_count
+from gibbsian.errors import check_count, check_number
 from gibbsian.random import check_draws, normals_like
 
 
@@ -44,9 +44,7 @@ class _Analytic(Energy):
     def __init__(self, dim: int, **form: float) -> None:
         super().__init__(Real(dim))
         for name, value in form.items():
-            kind = "finite" if name in self.signed else "positive and finite"
-            if not math.isfinite(value) or (value <= 0 and name not in self.signed):
-                raise ArgumentError(f"{type(self).__name__}({name}={value}): {name} must be {kind}")
+            check_number(self, name, value, -math.inf if name in self.signed else 0.0, open_low=True)
             self.register_buffer(name, torch.tensor(float(value)))
 
 
@@ -56,10 +54,7 @@ class _Bent(_Analytic):
     scale: Tensor
 
     def __init__(self, dim: int, **form: float) -> None:
-        if dim < 2:
-            raise ArgumentError(
-                f"{type(self).__name__}(dim={dim}): one entry bends the others, so dim must be 2 or more"
-            )
+        dim = check_count(self, "dim", dim, 2)  # one entry bends the others
         super().__init__(dim, **form)
 
     def log_z(self) -> Tensor:

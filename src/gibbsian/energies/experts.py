@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gibbsian.capabilities import Filters
 from gibbsian.domains import Domain, Real
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, CapabilityError, check_number
+from gibbsian.errors import ArgumentError, CapabilityError, check_count, check_number
 from gibbsian.random import check_draws, normals, normals_like, require_generator, stream
 
 
@@ -176,8 +176,7 @@ class ProductOfExperts(StudentExperts):
         generator: torch.Generator | None = None,
     ) -> None:
         experts = dim if experts is None else experts
-        if not (isinstance(dim, int) and isinstance(experts, int) and dim >= 1 and experts >= 1):
-            raise ArgumentError(f"ProductOfExperts({dim!r}, experts={experts!r}): whole numbers from 1 on")
+        dim, experts = check_count(self, "dim", dim), check_count(self, "experts", experts)
         super().__init__(Real(dim), experts, alpha, confine)
         generator = stream(0, "init") if generator is None else generator
         weight = torch.randn(experts, dim, generator=generator, device=generator.device) / math.sqrt(dim)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from gibbsian.domains import Counts, Domain
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, ShapeError
+from gibbsian.errors import ArgumentError, ShapeError, as_numbers, check_count
 from gibbsian.random import stream
 from gibbsian.recorded import Recorded
 
@@ -53,7 +53,7 @@ class ExponentialFamily(Energy):
             raise ShapeError(
                 f"the features of 2 events of {domain} came out as {got}, expected (2, m): one row an event"
             )
-        start = torch.zeros(seen.shape[1]) if eta is None else torch.as_tensor(eta).detach().clone()
+        start = torch.zeros(seen.shape[1]) if eta is None else as_numbers(self, "eta", eta).detach().clone()
         if start.shape != seen.shape[1:]:
             raise ShapeError(f"eta has shape {tuple(start.shape)}, but there are {seen.shape[1]} features")
         self.eta = nn.Parameter(start)
@@ -86,8 +86,7 @@ class Monomials(Recorded):
 
     def __init__(self, size: int, degree: int = 1, *, squares: bool = True) -> None:
         super().__init__()
-        if size < 1 or degree < 1:
-            raise ArgumentError(f"Monomials({size}, {degree}): size and degree are whole numbers from 1 on")
+        size, degree = check_count(self, "size", size), check_count(self, "degree", degree)
         pick = itertools.combinations_with_replacement if squares else itertools.combinations
         self.terms = [torch.tensor(list(pick(range(size), k))) for k in range(1, degree + 1) if squares or k <= size]
 

@@ -10,7 +10,7 @@ from torch.nn.functional import conv2d, conv_transpose2d
 from gibbsian.capabilities import Filters
 from gibbsian.domains import Box, Domain, Real
 from gibbsian.energies.experts import StudentExperts
-from gibbsian.errors import ArgumentError, DivergenceError, ShapeError
+from gibbsian.errors import ArgumentError, DivergenceError, ShapeError, check_count, check_number
 from gibbsian.random import stream
 
 
@@ -66,7 +66,10 @@ class FieldOfExperts(StudentExperts):
         generator: torch.Generator | None = None,
     ) -> None:
         domain: Domain = Real(tuple(shape)) if box is None else Box(tuple(shape), *box)
-        if len(domain.shape) != 2 or not 2 <= size <= min(domain.shape) or filters < 1:
+        filters, size = check_count(self, "filters", filters), check_count(self, "size", size, 2)
+        check_number(self, "confine", confine)
+        check_number(self, "scale", scale, open_low=True)
+        if len(domain.shape) != 2 or not 2 <= size <= min(domain.shape):
             raise ArgumentError(
                 f"FieldOfExperts({shape}, filters={filters}, size={size}): give height and width of an image, and "
                 "filters of two pixels at least that fit into it"

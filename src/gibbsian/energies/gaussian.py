@@ -7,7 +7,8 @@ from torch import Tensor
 
 from gibbsian.domains import Real
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, ShapeError
+from gibbsian.errors import ArgumentError, ShapeError, as_numbers, check_number
+from gibbsian.placement import explained
 from gibbsian.random import check_draws, normals_like
 
 
@@ -43,7 +44,9 @@ class Gaussian(Energy):
     off_diagonal: Tensor
 
     def __init__(self, mean: Tensor, covariance: Tensor, *, trainable: bool = False) -> None:
-        mean, covariance = torch.as_tensor(mean), torch.as_tensor(covariance)
+        mean, covariance = as_numbers(self, "mean", mean), as_numbers(self, "covariance", covariance)
+        if not bool(torch.isfinite(mean).all()):
+            raise ArgumentError(f"the mean of a Gaussian must be finite, got {mean}")
         if mean.dim() != 1 or len(mean) < 1:
             raise ShapeError(f"the mean has shape {tuple(mean.shape)}, expected (d,); flatten it first")
         if covariance.shape != (len(mean), len(mean)):
@@ -145,14 +148,14 @@ class StudentT(Energy):
     def __init__(
         self, df: float = 3.0, mean: Tensor | None = None, scale: Tensor | None = None, *, trainable: bool = False
     ) -> None:
-        if not 0 < df < math.inf:
-            raise ArgumentError(f"StudentT(df={df}): df must be positive and finite; its limit is energies.Gaussian")
+        check_number(self, "df", df, open_low=True)  # its limit is energies.Gaussian
         if mean is None:
             mean = torch.zeros(2) if scale is None else torch.zeros(len(scale)).to(scale)
         if scale is None:
-            scale = torch.eye(len(mean)).to(mean)
-        super().__init__(Real(len(mean)))
-        self.gaussian = Gaussian(mean, scale, trainable=trainable)
+            scale = torch.eye(mean.numel()).to(mean)
+        gaussian = Gaussian(mean, scale, trainable=trainable)
+        super().__init__(gaussian.domain)
+        self.gaussian = gaussian
         self.register_buffer("df", torch.tensor(float(df)).to(self.gaussian.mean))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -208,13 +211,13 @@ class GaussianMixture(Energy):
         *,
         trainable: bool = False,
     ) -> None:
-        means = torch.as_tensor(means)
+        means = as_numbers(self, "means", means)
         if means.dim() != 2 or means.numel() == 0 or not means.is_floating_point():
             raise ShapeError(
                 f"the means are {means.dtype} of shape {tuple(means.shape)}, expected floats (components, d)"
             )
         k, d = means.shape
-        covariance = torch.as_tensor(covariances, dtype=means.dtype, device=means.device)
+        covariance = as_numbers(self, "covariances", covariances, means.dtype).to(means.device)
         if covariance.dim() == 0:
             covariance = covariance * torch.eye(d).to(means)
         if tuple(covariance.shape) not in {(d, d), (k, d, d)}:
@@ -222,7 +225,7 @@ class GaussianMixture(Energy):
                 f"the covariances have shape {tuple(covariance.shape)}, expected a number, {(d, d)} or {(k, d, d)}"
             )
         factor = _precision_factor(covariance.expand(k, d, d))
-        w = (torch.full((k,), 1 / k) if weights is None else torch.as_tensor(weights)).to(means)
+        w = (torch.full((k,), 1 / k) if weights is None else as_numbers(self, "weights", weights)).to(means)
         if w.shape != (k,) or not bool((w > 0).all()) or abs(float(w.sum()) - 1) > 1e-5:
             raise ArgumentError(
                 f"the weights of {k} components must be {k} positive numbers that add up to 1, got {weights}"
@@ -264,6 +267,7 @@ class GaussianMixture(Energy):
             score = -torch.einsum("nke,kde->nd", share[:, :, None] * white, self.factors)
             return -torch.logsumexp(log_parts, 1), score
 
+    @explained
     def responsibilities(self, x: Tensor) -> Tensor:
         """p(component | x), `(batch, k)`."""
         return torch.softmax(self._log_parts(x)[0], 1)

@@ -13,6 +13,7 @@ from gibbsian.domains import Real
 from gibbsian.energies.analytic import rejection_sample
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, DataError, ShapeError, check_count
+from gibbsian.placement import check_rows, explained
 from gibbsian.random import check_draws
 
 _CORNER = 0.1  # the rounding of the Laplace density at 0
@@ -115,6 +116,7 @@ class ICA(Energy):
         """The name of each component's density."""
         return [list(SOURCES)[k] for k in self.kind.tolist()]
 
+    @explained
     def components(self, x: Tensor) -> Tensor:
         """s = W(x - m), `(batch, dim)`."""
         return (x - self.mean) @ self.weight.T
@@ -149,7 +151,7 @@ class ICA(Energy):
 
     def whiten(self, x: Tensor) -> None:
         """Start at the data: m its mean, W its symmetric whitening, scaled to the sources' deviations."""
-        self.domain.check(x)
+        check_rows(self, x)
         if len(x) <= x.shape[1]:
             raise ShapeError(f"{len(x)} rows do not determine {x.shape[1]} variances and their correlations; give more")
         with torch.no_grad():

@@ -1,18 +1,22 @@
 """A prior that has seen something: the energy of what is behind a noisy observation."""
 
-import math
-
 import torch
 from torch import Tensor
 
 from gibbsian.energies.experts import StudentExperts
 from gibbsian.energy import Energy, rows_for
-from gibbsian.errors import ArgumentError, CapabilityError, ShapeError
+from gibbsian.errors import ArgumentError, CapabilityError, DataError, ShapeError, check_number, check_tensor
+from gibbsian.placement import check_placement
 
 
 def _checked(observation: Tensor, mask: Tensor | None, event: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Observations `(rows, *event)`, and 1 where something was seen, 0 elsewhere."""
-    if tuple(observation.shape[-len(event) :]) != event or observation.dim() not in (len(event), len(event) + 1):
+    fits = tuple(observation.shape[-len(event) :]) == event and observation.dim() in (len(event), len(event) + 1)
+    if not bool(torch.isfinite(observation).all()):
+        raise DataError(
+            "the observation has entries that are not finite; put any number there and leave them out by mask="
+        )
+    if not fits or not observation.numel():
         raise ShapeError(f"the observation has shape {tuple(observation.shape)}, expected {event} or (rows, *{event})")
     rows = observation.reshape(-1, *event)
     if mask is None:
@@ -51,8 +55,9 @@ class Observed(Energy):
         super().__init__(prior.domain)
         if prior.domain.discrete:
             raise ArgumentError(f"Gaussian noise needs continuous events, the prior lives on {prior.domain}")
-        if not (math.isfinite(sigma) and sigma > 0):
-            raise ArgumentError(f"sigma={sigma}: the noise's standard deviation must be positive and finite")
+        check_number(self, "sigma", sigma, open_low=True)
+        check_tensor(observation, "observation")
+        check_placement(observation, prior, "observation")
         rows, seen = _checked(observation, mask, tuple(prior.domain.shape))
         self.prior, self.sigma = prior, float(sigma)
         self.register_buffer("observation", rows.clone(), persistent=False)

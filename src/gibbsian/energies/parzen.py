@@ -7,7 +7,7 @@ from torch import Tensor
 
 from gibbsian.domains import Real
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, ShapeError
+from gibbsian.errors import ArgumentError, DataError, ShapeError, as_numbers, check_tensor
 from gibbsian.random import check_draws, normals_like
 
 _BLOCK = 1 << 18  # numbers of a block of distances: they stay in the cache
@@ -16,10 +16,13 @@ _FEW = 400  # of a column alone
 
 
 def _checked(points: Tensor, bandwidth: Tensor | float) -> tuple[Tensor, Tensor]:
-    if not isinstance(points, Tensor) or points.dim() != 2 or not points.numel() or not points.is_floating_point():
-        what = f"{points.dtype} {tuple(points.shape)}" if isinstance(points, Tensor) else type(points).__name__
+    check_tensor(points, "points", "(n, d)")
+    if points.dim() != 2 or not points.numel() or not points.is_floating_point():
+        what = f"{points.dtype} {tuple(points.shape)}"
         raise ShapeError(f"points are {what}, expected rows of floats (n, d), at least one")
-    h = torch.as_tensor(bandwidth, dtype=points.dtype, device=points.device)
+    if not bool(torch.isfinite(points).all()):
+        raise DataError("some points are not finite; remove such rows")
+    h = as_numbers("Parzen", "bandwidth", bandwidth, points.dtype).to(points.device)
     if h.dim() > 1 or (h.dim() and len(h) != points.shape[1]):
         raise ShapeError(f"bandwidth has shape {tuple(h.shape)}, expected a number or one a column")
     if not bool((torch.isfinite(h) & (h > 0)).all()):

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gibbsian.domains import Bounded, Box
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, ShapeError
+from gibbsian.errors import ArgumentError, ShapeError, as_numbers
 from gibbsian.kernels.base import masked
 
 
@@ -28,7 +28,7 @@ class Metric(NamedTuple):
         tensor is taken: give the diagonal of square images flat."""
         if mass is None:
             return Metric(None, None)
-        m = torch.as_tensor(mass)
+        m = as_numbers("kernel", "mass", mass)
         if not m.is_floating_point():
             m = m.to(torch.get_default_dtype())
         if m.dim() == 2 and m.shape[0] == m.shape[1] and m.shape[0] > 1:

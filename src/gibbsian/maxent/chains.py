@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gibbsian.domains import Discrete, Domain, Real
 from gibbsian.energies.exponential import ExponentialFamily
-from gibbsian.errors import ArgumentError, CapabilityError, EstimateWarning, InfeasibleError
+from gibbsian.errors import ArgumentError, CapabilityError, EstimateWarning, InfeasibleError, check_count
 from gibbsian.kernels.base import Kernel
 from gibbsian.kernels.gibbs import SiteGibbs
 from gibbsian.maxent.dual import Problem, Solution, mean_and_covariance, newton_direction
@@ -29,7 +29,8 @@ def solve_by_chains(
     the second half, where η is averaged. With slack the residual is shrunk towards 0 (a proximal step)."""
     mu, eta, slack, _, rounds = problem
     generator = require_generator(generator, torch.device("cpu"))
-    if rounds < 2 or chains < 8:
+    chains, steps = check_count("maximum_entropy", "chains", chains, 8), check_count("maximum_entropy", "steps", steps)
+    if rounds < 2:
         raise ArgumentError(f"iterations={rounds}, chains={chains}: at least 2 rounds and 8 chains are needed")
     kernel = _suitable(kernel, family.domain, eta)
     x = family.domain.sample(chains, generator=generator, dtype=torch.float64)

@@ -9,7 +9,16 @@ from torch import Tensor
 
 from gibbsian.domains import Bounded, Counts, Discrete, Domain, Real
 from gibbsian.energies.exponential import ExponentialFamily
-from gibbsian.errors import ArgumentError, CapabilityError, DataError, EstimateWarning, ShapeError
+from gibbsian.errors import (
+    ArgumentError,
+    CapabilityError,
+    DataError,
+    EstimateWarning,
+    ShapeError,
+    as_numbers,
+    check_count,
+    check_number,
+)
 from gibbsian.kernels.base import Kernel
 from gibbsian.maxent.chains import solve_by_chains
 from gibbsian.maxent.dual import Problem, solve
@@ -110,7 +119,9 @@ def maximum_entropy(
     method = _method(domain, len(family.eta)) if method is None else method
     if method not in METHODS:
         raise ArgumentError(f"method={method!r}: expected one of {', '.join(map(repr, METHODS))}")
-    most = iterations if iterations is not None else 60 if method == "monte carlo" else 200
+    most = 60 if method == "monte carlo" else 200
+    if iterations is not None:
+        most = check_count("maximum_entropy", "iterations", iterations)
     problem = Problem(*_checked(moments, start, len(family.eta), slack, tolerance), slack, tolerance, most)
     with torch.no_grad():
         if method == "monte carlo":
@@ -144,14 +155,16 @@ def _checked(
     moments: Tensor | Sequence[float], start: Tensor | None, features: int, slack: float, tolerance: float
 ) -> tuple[Tensor, Tensor]:
     """μ and the η to start from, one number for each feature."""
-    if not slack >= 0 or not tolerance > 0:
-        raise ArgumentError(f"slack={slack}, tolerance={tolerance}: slack is zero or more, tolerance positive")
-    mu = torch.as_tensor(moments, dtype=torch.float64).flatten()
+    check_number("maximum_entropy", "slack", slack)
+    check_number("maximum_entropy", "tolerance", tolerance, open_low=True)
+    mu = as_numbers("maximum_entropy", "moments", moments, torch.float64).flatten()
     if len(mu) != features:
         raise ShapeError(f"{len(mu)} moments were given for {features} features; give one for each")
     if not bool(torch.isfinite(mu).all()):
         raise DataError(f"moment {int((~torch.isfinite(mu)).nonzero()[0])} is not finite")
-    eta = torch.zeros_like(mu) if start is None else torch.as_tensor(start, dtype=torch.float64).clone()
+    eta = (
+        torch.zeros_like(mu) if start is None else as_numbers("maximum_entropy", "start", start, torch.float64).clone()
+    )
     if eta.shape != mu.shape:
         raise ShapeError(f"start has shape {tuple(eta.shape)}, expected {tuple(mu.shape)}")
     return mu, eta

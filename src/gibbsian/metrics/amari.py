@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from gibbsian.errors import ShapeError
+from gibbsian.errors import ShapeError, check_tensor
 from gibbsian.metrics.two_sample import precision
 
 
@@ -25,7 +25,9 @@ def amari_distance(unmixing: Tensor, mixing: Tensor) -> Tensor:
     >>> amari_distance(swapped, torch.eye(2)), amari_distance(torch.ones(2, 2), torch.eye(2))
     (tensor(0.), tensor(1.))
     """
-    d = len(unmixing)
+    check_tensor(unmixing, "unmixing", "(d, d)")
+    check_tensor(mixing, "mixing", "(d, d)")
+    d = unmixing.shape[0] if unmixing.dim() else 0
     if unmixing.shape != (d, d) or mixing.shape != (d, d) or d < 2:
         both = f"unmixing {tuple(unmixing.shape)} and mixing {tuple(mixing.shape)}"
         raise ShapeError(f"{both} must be square, of one size, 2 × 2 at least")

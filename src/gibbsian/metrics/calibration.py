@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gibbsian.errors import ArgumentError, DataError, ShapeError
+from gibbsian.errors import DataError, ShapeError, check_count, check_tensor
 
 
 class Reliability(NamedTuple):
@@ -17,13 +17,13 @@ class Reliability(NamedTuple):
 
 
 def _check_shapes(probabilities: Tensor, labels: Tensor, bins: int) -> None:
-    if not isinstance(probabilities, Tensor) or probabilities.dim() != 2 or not len(probabilities):
-        what = tuple(probabilities.shape) if isinstance(probabilities, Tensor) else type(probabilities).__name__
-        raise ShapeError(f"probabilities are {what}, expected a tensor (rows, classes)")
-    if not isinstance(labels, Tensor) or labels.shape != probabilities.shape[:1] or labels.is_floating_point():
+    check_tensor(probabilities, "probabilities", "(rows, classes)")
+    check_tensor(labels, "labels", "(rows,)")
+    if probabilities.dim() != 2 or not len(probabilities):
+        raise ShapeError(f"probabilities are {tuple(probabilities.shape)}, expected a tensor (rows, classes)")
+    if labels.shape != probabilities.shape[:1] or labels.is_floating_point():
         raise ShapeError(f"labels must be whole numbers ({len(probabilities)},), one a row")
-    if bins < 1:
-        raise ArgumentError(f"bins={bins}: at least one bin of confidence is needed")
+    check_count("reliability_curve", "bins", bins)
 
 
 def _check_values(p: Tensor, labels: Tensor) -> None:

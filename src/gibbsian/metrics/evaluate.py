@@ -12,7 +12,7 @@ from torch import Tensor
 from gibbsian.capabilities import BoundedModel, ClampedModel, Classifier, NoiseLevels, ReconstructingModel
 from gibbsian.domains import Binary, Discrete, Real
 from gibbsian.energy import Energy, ScoreField
-from gibbsian.errors import ArgumentError, CapabilityError, DomainError, ShapeError
+from gibbsian.errors import ArgumentError, CapabilityError, DomainError, ShapeError, check_count, check_tensor
 from gibbsian.metrics.calibration import expected_calibration_error
 from gibbsian.metrics.evaluation import Baseline, Classes, Comparison, Detection, Evaluation
 from gibbsian.metrics.ood import aupr, auroc, fpr95
@@ -88,6 +88,11 @@ def evaluate(
     exact sum -4.2
     """
     x, y = _rows_and_labels(model, data)
+    chains = check_count("evaluate", "chains", chains, 2)
+    betas = None if betas is None else check_count("evaluate", "betas", betas)
+    for name, rows in {"train": train, "samples": samples, **(outside or {})}.items():
+        if rows is not None:
+            model.domain.check_shape(rows, name)
     if likelihood not in LIKELIHOODS:
         raise ArgumentError(f"likelihood={likelihood!r}: expected one of {', '.join(LIKELIHOODS)}")
     begun, generator = time.perf_counter(), stream(seed, "evaluate", x.device)
@@ -101,11 +106,13 @@ def evaluate(
     return Evaluation(len(x), **found, warnings=tuple(sorted(said)), seconds=time.perf_counter() - begun)
 
 
-def _rows_and_labels(model: Any, data: Tensor | Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
+def _rows_and_labels(model: Any, data: Any) -> tuple[Tensor, Tensor | None]:
     if not isinstance(model, Energy | ScoreField):
         raise CapabilityError(f"{type(model).__name__} is neither an energy nor a score field; see gibbsian.as_energy")
-    x, y = (data, None) if isinstance(data, Tensor) else data
+    x, y = data if isinstance(data, tuple | list) and len(data) == 2 else (data, None)
     check_rows(model, x, "data")
+    if y is not None:
+        check_tensor(y, "labels", "(rows,)")
     if y is not None and y.shape != x.shape[:1]:
         raise ShapeError(f"labels have shape {tuple(y.shape)}, expected ({len(x)},): one whole number a row")
     return x, y

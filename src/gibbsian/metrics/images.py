@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from gibbsian.errors import ArgumentError, DataError, ShapeError
+from gibbsian.errors import DataError, ShapeError, check_count, check_tensor
 from gibbsian.random import require_generator
 
 Images = Tensor | Iterable[Any]  # a tensor (n, *event), or an iterable of batches
@@ -57,8 +57,11 @@ def frechet_distance(mean_x: Tensor, covariance_x: Tensor, mean_y: Tensor, covar
     >>> frechet_distance(torch.zeros(2), one, torch.ones(2), two)
     tensor(4., dtype=torch.float64)
     """
+    named = {"mean_x": mean_x, "covariance_x": covariance_x, "mean_y": mean_y, "covariance_y": covariance_y}
+    for name, given in named.items():
+        check_tensor(given, name, "(d,)" if name.startswith("mean") else "(d, d)")
     a, b = covariance_x.double(), covariance_y.double()
-    if a.shape != b.shape or a.shape != (len(mean_x), len(mean_y)):
+    if a.shape != b.shape or mean_x.dim() != 1 or mean_y.dim() != 1 or a.shape != (len(mean_x), len(mean_y)):
         m, n, s, t = (tuple(given.shape) for given in (mean_x, mean_y, a, b))
         raise ShapeError(f"means {m}, {n} and covariances {s}, {t} do not fit; expected (d,) and (d, d)")
     values, vectors = torch.linalg.eigh(a)
@@ -68,15 +71,28 @@ def frechet_distance(mean_x: Tensor, covariance_x: Tensor, mean_y: Tensor, covar
     return distance.clamp(min=0)  # rounding below 0
 
 
+def _batches(images: Any, size: int, name: str) -> Iterable[Any]:
+    """The batches of a set that is given as one tensor, or batch by batch."""
+    if not isinstance(images, Tensor) and isinstance(images, Iterable) and not isinstance(images, str):
+        return images
+    check_tensor(images, name, "(n, *event)")
+    if images.dim() < 2:
+        raise ShapeError(f"{name} has shape {tuple(images.shape)}, expected (n, *event)")
+    return images.split(size)
+
+
 def _features(images: Images, extractor: Extractor, batch_size: int, name: str) -> Iterable[Tensor]:
-    given = images.split(batch_size) if isinstance(images, Tensor) else images
+    given = _batches(images, check_count("images", "batch_size", batch_size), name)
     training = extractor if isinstance(extractor, nn.Module) and extractor.training else None
     if training is not None:
         training.eval()
     try:
         with torch.no_grad():
             for one in given:
-                batch = one if isinstance(one, Tensor) else one[0]
+                batch = one[0] if isinstance(one, tuple | list) else one
+                check_tensor(batch, f"a batch of {name}")
+                if not batch.dim() or not len(batch):
+                    raise ShapeError(f"a batch of {name} has shape {tuple(batch.shape)}; give at least one image")
                 f = extractor(batch).flatten(1).double()
                 if len(f) != len(batch):
                     raise ShapeError(f"the extractor gave {len(f)} rows of features for {len(batch)} images")
@@ -176,13 +192,14 @@ def kid(
     >>> bool(kid(a, b, torch.nn.Flatten(), subset_size=100, generator=g).value > 1)
     True
     """
-    if subsets < 2 or subset_size < 2:
-        raise ArgumentError(f"subsets={subsets}, subset_size={subset_size}: both must be at least 2")
+    subsets, subset_size = check_count("kid", "subsets", subsets, 2), check_count("kid", "subset_size", subset_size, 2)
     x = torch.cat(list(_features(real, extractor, batch_size, "real")))
     y = torch.cat(list(_features(fake, extractor, batch_size, "fake")))
     require_generator(generator, x.device)
     if len(x) < 2 or len(y) < 2:
         raise DataError(f"{len(x)} and {len(y)} images; an unbiased estimate needs at least two of each")
+    if x.shape[1] != y.shape[1]:
+        raise ShapeError(f"real images have {x.shape[1]} features, fake ones {y.shape[1]}; they must agree")
     n, m = min(subset_size, len(x)), min(subset_size, len(y))
     values = []
     for _ in range(subsets):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gibbsian.capabilities import Classifier, NoiseLevels
 from gibbsian.energy import Energy, ScoreField
-from gibbsian.errors import ArgumentError, CapabilityError, DataError, ShapeError
+from gibbsian.errors import ArgumentError, CapabilityError, DataError, ShapeError, as_numbers, check_count, check_number
 from gibbsian.placement import check_rows
 
 
@@ -29,15 +29,15 @@ def _split(scores: Tensor, outside: Tensor | None, labels: Tensor | None) -> tup
     """Scores of both sets in one row, and which of them come from outside."""
     if (outside is None) == (labels is None):
         raise ArgumentError("give the scores of both sets, (inside, outside), or all scores with labels=, not both")
-    scores = torch.as_tensor(scores)
+    scores = as_numbers("a ranking", "scores", scores)
     if outside is not None:
-        other = torch.as_tensor(outside)
+        other = as_numbers("a ranking", "outside", outside)
         positive = torch.cat([torch.zeros(scores.numel()), torch.ones(other.numel())]).bool()
         if scores.dim() != 1 or other.dim() != 1:
             raise ShapeError(f"scores are rows of numbers, got shapes {tuple(scores.shape)} and {tuple(other.shape)}")
         scores = torch.cat([scores, other.to(scores.device)])
     else:
-        given = torch.as_tensor(labels)
+        given = as_numbers("a ranking", "labels", labels)
         if scores.dim() != 1 or given.shape != scores.shape:
             shapes = f"scores have shape {tuple(scores.shape)}, labels {tuple(given.shape)}"
             raise ShapeError(f"{shapes}; expected one row each")
@@ -114,8 +114,7 @@ def fpr95(
     >>> fpr95(torch.tensor([0.0, 1.0]), torch.tensor([2.0, 0.5]))
     tensor(0.5000, dtype=torch.float64)
     """
-    if not 0 < recall <= 1:
-        raise ArgumentError(f"recall={recall}: a share of the inside rows above 0, up to 1")
+    check_number("fpr95", "recall", recall, 0.0, 1.0, open_low=True)
     values, hit = _split(scores, outside, labels)
     _, kept, passed = _counts(-values, ~hit)
     enough = kept >= recall * kept[-1] * (1 - 1e-12)  # rounding must not ask for one row more
@@ -167,8 +166,7 @@ _NEEDS: dict[str, tuple[Any, str]] = {
 def _check(model: Any, method: str, background: Energy | None, batch_size: int) -> None:
     if method not in _NEEDS:
         raise ArgumentError(f"method={method!r}: expected one of {', '.join(map(repr, _NEEDS))}")
-    if batch_size < 1:
-        raise ArgumentError(f"batch_size={batch_size}: at least one row at a time")
+    check_count("ood_scores", "batch_size", batch_size)
     needed, what = _NEEDS[method]
     if not isinstance(model, Energy | ScoreField) or not isinstance(model, needed):
         raise CapabilityError(f"method={method!r} needs {what}; got {type(model).__name__}")

@@ -1,6 +1,5 @@
 """How well a sample fits an energy whose partition function is unknown: the kernel Stein discrepancy."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +8,7 @@ from torch import Tensor
 
 from gibbsian.domains import Real
 from gibbsian.energy import Energy, ScoreField
-from gibbsian.errors import ArgumentError, DataError, DomainError, ShapeError
+from gibbsian.errors import ArgumentError, DataError, DomainError, ShapeError, check_number
 from gibbsian.metrics.two_sample import as_rows, median_distance, precision, squared_distances, tiles
 from gibbsian.placement import check_rows
 
@@ -91,12 +90,11 @@ def kernel_stein_discrepancy(
     """
     if kernel not in _KERNELS:
         raise ArgumentError(f"kernel={kernel!r}: expected one of {sorted(_KERNELS)}")
-    if not -1 < beta < 0:
-        raise ArgumentError(f"beta={beta}: the exponent of the inverse multiquadric must lie between -1 and 0")
+    check_number("kernel_stein_discrepancy", "beta", beta, -1.0, 0.0, open_low=True, open_high=True)
     points = as_rows(x, "x")
+    if bandwidth is not None:
+        check_number("kernel_stein_discrepancy", "bandwidth", bandwidth, open_low=True)
     c = median_distance(x) if bandwidth is None else float(bandwidth)
-    if not 0 < c < math.inf:
-        raise ArgumentError(f"bandwidth={bandwidth}: it must be positive and finite; leave it out for the median")
     s = _scores(x, energy)
     points = points - points.mean(0)
     n, d = points.shape

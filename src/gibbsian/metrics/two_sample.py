@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gibbsian.errors import ArgumentError, DataError, ShapeError
+from gibbsian.errors import ArgumentError, DataError, ShapeError, as_numbers, check_count, check_number, check_tensor
 from gibbsian.random import require_generator
 
 _TILE = 512  # rows and columns of a block of the kernel matrix: its temporaries stay in the cache
@@ -32,11 +32,11 @@ class TwoSampleTest(NamedTuple):
 
 def as_rows(x: Tensor, name: str) -> Tensor:
     """Rows of numbers in double precision, checked."""
-    if not isinstance(x, Tensor) or x.dim() < 2 or len(x) < 2:
-        what = tuple(x.shape) if isinstance(x, Tensor) else type(x).__name__
-        raise ShapeError(f"{name} is {what}, expected a tensor (n, *event), n at least 2; for numbers use x[:, None]")
-    if x.is_complex():
-        raise DataError(f"{name} holds complex numbers ({x.dtype}); give real ones, such as torch.view_as_real({name})")
+    check_tensor(x, name, "(n, *event)")
+    if x.dim() < 2 or len(x) < 2:
+        raise ShapeError(
+            f"{name} is {tuple(x.shape)}, expected a tensor (n, *event), n at least 2; for numbers use x[:, None]"
+        )
     if not bool(torch.isfinite(x).all()):
         bad = int((~torch.isfinite(x)).flatten(1).any(1).sum())
         raise DataError(f"{bad} of {len(x)} rows of {name} are not finite; remove them first and say so")
@@ -97,7 +97,7 @@ def median_distance(x: Tensor) -> float:
 def _bandwidths(bandwidth: float | Sequence[float] | None, pool: Tensor) -> list[float]:
     if bandwidth is None:
         return [median_distance(pool)]
-    widths = [float(b) for b in (bandwidth if isinstance(bandwidth, Sequence) else [bandwidth])]
+    widths = as_numbers("mmd", "bandwidth", bandwidth, torch.float64).flatten().tolist()
     if not widths or not all(0 < b < math.inf for b in widths):
         raise ArgumentError(f"bandwidth={bandwidth}: it must be positive and finite; leave it out for the median")
     return widths
@@ -210,9 +210,9 @@ def two_sample_test(
     >>> two_sample_test(a, b + 1, generator=g).p_value
     0.001996007984031936
     """
+    check_tensor(x, "x", "(n, *event)")
     require_generator(generator, x.device)
-    if permutations < 1:
-        raise ArgumentError(f"permutations={permutations}: at least one is needed; 500 can show p-values down to 0.002")
+    permutations = check_count("two_sample_test", "permutations", permutations)
     if method not in {"mmd", "energy"}:
         raise ArgumentError(f"method={method!r}: expected 'mmd' or 'energy'")
     pool, member = _pooled(x, y)
@@ -254,10 +254,8 @@ def sliced_wasserstein(
     tensor(2.5000)
     """
     a, b = _pair(x, y)
-    if not 1 <= p < math.inf:
-        raise ArgumentError(f"p={p}: the order of a Wasserstein distance is 1 or more, and finite")
-    if projections < 1:
-        raise ArgumentError(f"projections={projections}: at least one direction is needed")
+    check_number("sliced_wasserstein", "p", p, 1.0)
+    projections = check_count("sliced_wasserstein", "projections", projections)
     if a.shape[1] == 1:
         directions = a.new_ones(1, 1)
     else:

@@ -14,6 +14,7 @@ from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, ShapeError, check_count
 from gibbsian.models.annealing import Machine, PairwisePath, small_weights
 from gibbsian.models.pairwise import from_edges
+from gibbsian.placement import explained
 from gibbsian.random import require_generator, uniforms
 from gibbsian.units import pick
 
@@ -100,6 +101,7 @@ class BoltzmannMachine(Machine):
         z = torch.cat([v, h], 1)
         return -((0.5 * (z @ self.coupling()) + self.bias) * z).sum(1)
 
+    @explained
     def free_energy(self, x: Tensor, beta: Tensor | None = None) -> Tensor:
         """The energy of the visible units of the machine with joint energy βE; β a number or one per row."""
         weight, bias = self.coupling(), self.bias

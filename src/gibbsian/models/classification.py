@@ -8,9 +8,10 @@ from torch import Tensor, nn
 from gibbsian.capabilities import Filters, Path
 from gibbsian.domains import Discrete
 from gibbsian.energy import Energy, rows_for
-from gibbsian.errors import DataError, ShapeError, check_count
+from gibbsian.errors import DataError, ShapeError, as_numbers, check_count
 from gibbsian.models.annealing import Machine, VisiblePath, small_weights
 from gibbsian.models.rbm.layers import HiddenMarginal, finite_layers
+from gibbsian.placement import explained
 from gibbsian.units import Natural, Softmax, Unit, layer_noise
 
 
@@ -59,13 +60,14 @@ class ClassificationRBM(Machine):
 
     # --- energies -----------------------------------------------------------------------------------
 
-    def check_labels(self, y: int | Tensor) -> Tensor:
-        """Labels as whole numbers 0 to classes - 1, one or one per row."""
-        y = torch.as_tensor(y, device=self.weight.device)
+    def check_labels(self, y: int | Tensor, rows: int | None = None) -> Tensor:
+        """Labels as whole numbers 0 to classes - 1, one or one per row, of which there are `rows`."""
+        y = torch.as_tensor(as_numbers(self, "labels", y), device=self.weight.device)
         if y.is_floating_point() or y.dtype == torch.bool:
             raise DataError(f"labels have dtype {y.dtype}, expected whole numbers; call y.long() first")
-        if y.dim() > 1:
-            raise ShapeError(f"labels have shape {tuple(y.shape)}, expected one number or one per row")
+        if y.dim() > 1 or not y.numel() or (rows is not None and y.dim() and len(y) != rows):
+            met = "" if rows is None else f", of which there are {rows}"
+            raise ShapeError(f"labels have shape {tuple(y.shape)}, expected one number or one per row{met}")
         if bool((y < 0).any()) or bool((y >= self.classes).any()):
             raise DataError(f"labels run from {int(y.min())} to {int(y.max())}, expected 0 to {self.classes - 1}")
         return y.long()
@@ -79,14 +81,15 @@ class ClassificationRBM(Machine):
 
     def joint(self, x: Tensor, y: Tensor, h: Tensor) -> Tensor:
         """E(x, y, h), `(batch,)`."""
-        y = self.check_labels(y).expand(len(x))
+        y = self.check_labels(y, len(x)).expand(len(x))
         seen = ((self._input(x) + self.label_weight[y]) * self.hidden.statistic(h)).sum(1)
         own = self.visible.energy(x, self.visible_bias) + self.hidden.energy(h, self.hidden_bias)
         return own - self.label_bias[y] - seen
 
+    @explained
     def pair_energy(self, x: Tensor, y: int | Tensor) -> Tensor:
         """F(x, y), hidden units summed out: the energy of an input with its label."""
-        return self._pair_energy(x, self.check_labels(y))
+        return self._pair_energy(x, self.check_labels(y, len(x)))
 
     def _pair_energy(self, x: Tensor, y: Tensor) -> Tensor:
         own = self.visible.energy(x, self.visible_bias) - self.label_bias[y]
@@ -102,6 +105,7 @@ class ClassificationRBM(Machine):
             natural, bias = Natural(linear), bias * (beta[:, None] if beta.dim() else beta)
         return bias + self.hidden.log_partition(natural)
 
+    @explained
     def free_energy(self, x: Tensor, beta: Tensor | None = None) -> Tensor:
         """F(x) = -log Σ_y exp(-F(x, y)) of the machine with joint energy βE; β a number or one per row."""
         own = self.visible.energy(x, self.visible_bias)
@@ -116,6 +120,7 @@ class ClassificationRBM(Machine):
         label = torch.logsumexp(labels, 1) if y is None else labels[:, y]
         return self.hidden.energy(h, self.hidden_bias) - cumulant - label
 
+    @explained
     def class_log_prob(self, x: Tensor) -> Tensor:
         """log p(y | x), `(batch, classes)`, exactly."""
         return torch.log_softmax(self._class_logits(x, None), 1)
@@ -128,10 +133,11 @@ class ClassificationRBM(Machine):
         """The hidden units."""
         return self.hidden
 
+    @explained
     def hidden_mean(self, x: Tensor, y: int | Tensor | None = None) -> Tensor:
         """E[h | x, y], or E[h | x] with the label averaged out: features."""
         if y is not None:
-            return self.hidden.mean(self.hidden_natural(x, self.check_labels(y)))
+            return self.hidden.mean(self.hidden_natural(x, self.check_labels(y, len(x))))
         fields = self.hidden.natural(self.hidden_bias, self._input(x)[:, None] + self.label_weight)
         weights = self.class_log_prob(x).exp()
         means = self.hidden.mean(fields)
@@ -201,7 +207,10 @@ class LabeledRBM(Energy):
         self.register_buffer("y", model.check_labels(y), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.model._pair_energy(x, rows_for(self.y, len(x), "labels") if self.y.dim() else self.y)
+        return self.model._pair_energy(x, self._labels(x))
+
+    def _labels(self, x: Tensor) -> Tensor:
+        return rows_for(self.y, len(x), "labels") if self.y.dim() else self.y
 
     def gibbs_noise(self, x: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, ...]:
         """For the hidden and the visible layer."""
@@ -210,7 +219,7 @@ class LabeledRBM(Energy):
     def gibbs_sweep(self, x: Tensor, noise: tuple[Tensor, ...], clamp: Tensor | None = None) -> Tensor:
         """h ~ p(h | x, y), then x ~ p(x | h) where not `clamp`."""
         with torch.no_grad():
-            return self.model._resample(x, self.y, noise[0], noise[1], clamp, None)[0]
+            return self.model._resample(x, self._labels(x), noise[0], noise[1], clamp, None)[0]
 
     def marginals(self) -> Sequence[Energy]:
         """The inputs, and under one label for all rows the hidden layer."""

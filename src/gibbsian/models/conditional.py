@@ -18,7 +18,7 @@ from gibbsian.capabilities import Contrast, Filters
 from gibbsian.derivatives.known import with_gradients
 from gibbsian.domains import Discrete
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, CapabilityError, DataError, DomainError, ShapeError
+from gibbsian.errors import ArgumentError, CapabilityError, DataError, DomainError, ShapeError, check_tensor
 from gibbsian.fast.logistic import softplus_gap
 from gibbsian.models.rbm.layers import TwoLayers, finite_layers
 from gibbsian.models.rbm.path import RBMPath, visible_base
@@ -125,10 +125,9 @@ class ConditionalMachine(Energy):
             self.visible_bias.copy_(self.visible.fit_bias(data.to(self.visible_bias)))
 
     def _check_floating(self, condition: Tensor, width: int, what: str) -> None:
-        if not isinstance(condition, Tensor):
-            raise ArgumentError(f"{what} is a {type(condition).__name__}, expected a tensor")
+        check_tensor(condition, what, "(rows, ...)")
         check_together(condition, self.visible_bias, what, "the visible bias", "machine")
-        if condition.shape[-1] != width:
+        if (not condition.numel() and width) or condition.shape[-1:] != (width,):
             raise ShapeError(f"{what} has shape {tuple(condition.shape)}, expected {width} numbers a row")
 
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from gibbsian.errors import ArgumentError, ShapeError, check_count
+from gibbsian.errors import ShapeError, check_count, check_number
 from gibbsian.models.annealing import small_weights
 from gibbsian.models.conditional import ConditionalMachine, Phase, Terms, difference
 from gibbsian.units import Unit
@@ -58,8 +58,7 @@ class GatedRBM(ConditionalMachine):
     ) -> None:
         for name, size in (("inputs", inputs), ("factors", factors)):
             check_count(self, name, size)
-        if not scale > 0:
-            raise ArgumentError(f"GatedRBM(scale={scale}): zero weights have a zero gradient; try 0.1")
+        check_number(self, "scale", scale, open_low=True)  # zero weights have a zero gradient
         super().__init__(visible, hidden)
         self.inputs, self.factors = inputs, factors
         sizes = [inputs, self.visible.size, self.hidden.size]

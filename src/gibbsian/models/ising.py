@@ -12,10 +12,11 @@ from gibbsian.capabilities import Pairwise, Path
 from gibbsian.derivatives.known import gradients_of, trainable
 from gibbsian.domains import Spin
 from gibbsian.energies.bases import independent_units
-from gibbsian.errors import ArgumentError, ShapeError
+from gibbsian.errors import ArgumentError, ShapeError, as_numbers
 from gibbsian.models.annealing import Machine, PairwisePath
 from gibbsian.models.boltzmann import BoltzmannMachine
 from gibbsian.models.pairwise import from_edges
+from gibbsian.placement import explained
 from gibbsian.random import require_generator, uniforms
 
 
@@ -64,7 +65,8 @@ class Ising(Machine):
         around = _around(shape, periodic)
         self.shape, self.periodic = shape, around
         dtype = torch.get_default_dtype()
-        coupling, field = torch.as_tensor(coupling, dtype=dtype), torch.as_tensor(field, dtype=dtype)
+        coupling = _finite(self, "coupling", coupling)
+        field = _finite(self, "field", field)
         axes = len(shape)
         if coupling.shape not in {(), (axes,), (axes, *shape)}:
             raise ShapeError(
@@ -89,6 +91,7 @@ class Ising(Machine):
             coupling = coupling.reshape(-1, *[1] * len(self.shape))
         return coupling * self.bonds
 
+    @explained
     def free_energy(self, x: Tensor, beta: Tensor | None = None) -> Tensor:
         """βE(x); β a number or one per row."""
         ahead = x * self.field
@@ -97,6 +100,7 @@ class Ising(Machine):
         energy = -ahead.flatten(1).sum(1)
         return energy if beta is None else beta * energy
 
+    @explained
     def local_field(self, x: Tensor) -> Tensor:
         """h + Σ over neighbors of J s, at every site."""
         total = self.field.expand_as(x)
@@ -183,12 +187,20 @@ class Ising(Machine):
         machine.set_parameters(weight=weight + weight.T, bias=self.field.detach().expand(self.shape).flatten())
         return machine
 
+    @explained
     def magnetization(self, x: Tensor) -> Tensor:
         """The mean spin of every row."""
         return x.flatten(1).mean(1)
 
     def extra_repr(self) -> str:
         return f"{self.shape}, periodic={self.periodic}"
+
+
+def _finite(ising: object, name: str, value: float | Tensor) -> Tensor:
+    numbers: Tensor = as_numbers(ising, name, value, torch.get_default_dtype())
+    if not bool(torch.isfinite(numbers).all()):
+        raise ArgumentError(f"Ising({name}={value}): couplings and fields must be finite")
+    return numbers
 
 
 def _around(shape: tuple[int, ...], periodic: bool | tuple[bool, ...]) -> tuple[bool, ...]:

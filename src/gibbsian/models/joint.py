@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from gibbsian.domains import Domain
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, ShapeError
+from gibbsian.errors import ArgumentError, ShapeError, as_numbers
+from gibbsian.placement import explained
 
 
 class JointEnergy(Energy):
@@ -36,6 +37,7 @@ class JointEnergy(Energy):
         super().__init__(domain)
         self.net = net
 
+    @explained
     def logits(self, x: Tensor) -> Tensor:
         """f(x), `(batch, classes)`."""
         out = self.net(x)
@@ -56,13 +58,14 @@ class JointEnergy(Energy):
     def forward(self, x: Tensor) -> Tensor:
         return -torch.logsumexp(self.logits(x), 1)
 
+    @explained
     def class_log_prob(self, x: Tensor) -> Tensor:
         """log p(y|x), `(batch, classes)`."""
         return torch.log_softmax(self.logits(x), 1)
 
     def given(self, index: int | Tensor) -> "ClassEnergy":
         """E(·, y) for one class, or for one class a row `(batch,)`."""
-        return ClassEnergy(self, torch.as_tensor(index))
+        return ClassEnergy(self, as_numbers(self, "index", index))
 
 
 class ClassEnergy(Energy):
@@ -72,7 +75,7 @@ class ClassEnergy(Energy):
 
     def __init__(self, joint: JointEnergy, label: Tensor) -> None:
         super().__init__(joint.domain)
-        if label.is_floating_point() or label.dtype == torch.bool or label.dim() > 1:
+        if label.is_floating_point() or label.dtype == torch.bool or label.dim() > 1 or not label.numel():
             raise ArgumentError(
                 f"a class is a whole number, or one a row; got {label.dtype} of shape {tuple(label.shape)}"
             )

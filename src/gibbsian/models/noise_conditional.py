@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from gibbsian.domains import Domain, Real
 from gibbsian.energy import Energy, ScoreField
-from gibbsian.errors import ArgumentError, DomainError, ShapeError
+from gibbsian.errors import ArgumentError, DomainError, ShapeError, as_numbers
+from gibbsian.placement import STUMBLES, explain_rows
 from gibbsian.recorded import Recorded
 
 
@@ -23,7 +24,7 @@ class _Levels(Recorded):
                 f"noise takes x out of {domain}, so noise-conditional models live on all of R^d; declare "
                 f"domains.Real({domain.shape if isinstance(domain, Domain) else '...'})"
             )
-        ladder = torch.as_tensor(sigmas)
+        ladder = as_numbers(self, "sigmas", sigmas)
         good = ladder.dim() == 1 and len(ladder) > 0 and bool((ladder > 0).all() & torch.isfinite(ladder).all())
         if not good or not bool((ladder.diff() < 0).all()):
             raise ArgumentError(
@@ -104,8 +105,12 @@ class ScoreAtLevel(ScoreField):
         self.family, self.sigma = family, sigma
 
     def score(self, x: Tensor, *, create_graph: bool = False) -> Tensor:
-        with torch.set_grad_enabled(create_graph):
-            return self.family(x, self.sigma)
+        try:
+            with torch.set_grad_enabled(create_graph):
+                return self.family(x, self.sigma)
+        except STUMBLES as error:
+            explain_rows(self, x, error)
+            raise
 
 
 class NoiseConditionalEnergy(_Levels, Energy):

@@ -12,10 +12,11 @@ from gibbsian.capabilities import Contrast, Filters, Path
 from gibbsian.derivatives.known import with_gradients
 from gibbsian.domains import Binary, Real
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, ShapeError, check_count
+from gibbsian.errors import ArgumentError, ShapeError, check_count, check_number
 from gibbsian.fast.logistic import softplus_gap
 from gibbsian.models.annealing import Machine, small_weights
 from gibbsian.models.rbm.layers import HiddenMarginal
+from gibbsian.placement import explained
 from gibbsian.random import normals, quick_uniforms, require_generator, uniforms
 from gibbsian.units.binary import below
 
@@ -70,8 +71,7 @@ class SpikeSlabRBM(Machine):
     ) -> None:
         for name, size in (("visible", visible), ("hidden", hidden)):
             check_count(self, name, size)
-        if not 0 < precision < math.inf:
-            raise ArgumentError(f"SpikeSlabRBM(precision={precision}): a precision must be positive and finite")
+        check_number(self, "precision", precision, open_low=True)
         super().__init__(Real(visible))
         weight = small_weights(visible, hidden, generator=generator)
         self.weight = nn.Parameter(weight)
@@ -126,6 +126,7 @@ class SpikeSlabRBM(Machine):
         own = (v * torch.addcmul(-law.linear, v, 0.5 * law.precision)).sum(1)
         return own - F.softplus(logits).sum(1) - 0.5 * (_LOG_2PI - self._log_slab(law)).sum(-1)
 
+    @explained
     def free_energy(self, v: Tensor, beta: Tensor | None = None) -> Tensor:
         """The free energy of the machine with joint energy βE; β a number or one per row."""
         law = self._law(beta)
@@ -152,6 +153,7 @@ class SpikeSlabRBM(Machine):
 
     # --- conditionals -------------------------------------------------------------------------------
 
+    @explained
     def hidden_mean(self, v: Tensor) -> Tensor:
         """p(hⱼ = 1 | v), the slabs integrated out."""
         return torch.sigmoid(self._logits(v @ self.weight, self._law()))
@@ -164,6 +166,7 @@ class SpikeSlabRBM(Machine):
         """E[v | h, s]; the variances are 1/λ."""
         return (self.visible_bias + (h * s) @ self.weight.T) / self.precision()
 
+    @explained
     def reconstruct(self, v: Tensor) -> Tensor:
         """E[v | E[h | v], E[s | v, h = 1]]: one mean-field pass up and down."""
         on = torch.ones_like(self.slab_mean)

@@ -12,6 +12,7 @@ from gibbsian.domains import Binary, Categorical
 from gibbsian.energy import Energy
 from gibbsian.errors import check_count
 from gibbsian.models.annealing import Machine, VisiblePath, small_weights
+from gibbsian.placement import explained
 from gibbsian.random import require_generator, uniforms
 
 _LARGEST = 10  # subspace units whose patterns are enumerated behind a gate
@@ -69,6 +70,7 @@ class SubspaceRBM(Machine):
             a, bias = _rows(beta, 3) * a, _rows(beta, 2) * bias
         return bias - self.subspace * math.log(2) + F.softplus(a).sum(2)
 
+    @explained
     def free_energy(self, x: Tensor, beta: Tensor | None = None) -> Tensor:
         """The free energy of the machine with joint energy βE; β a number or one per row."""
         own = x @ self.visible_bias
@@ -76,6 +78,7 @@ class SubspaceRBM(Machine):
         closed = self.gates * self.subspace * math.log(2)
         return -(own if beta is None else beta * own) - gates.sum(1) - closed
 
+    @explained
     def gate_mean(self, x: Tensor) -> Tensor:
         """p(hⱼ = 1 | x)."""
         return torch.sigmoid(self._gate_logits(self.subspace_input(x), None))

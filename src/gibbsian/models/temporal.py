@@ -160,8 +160,7 @@ class TemporalRBM(ConditionalMachine):
         solution, `(rows, *event)`. The best guess by squared error, as far as the chains mix; with few hidden
         units `given(past).exact_mean()` needs none."""
         require_generator(generator, self.weight.device)
-        if chains < 1 or sweeps < 1:
-            raise ArgumentError(f"predict(chains={chains}, sweeps={sweeps}): both must be at least 1")
+        chains, sweeps = check_count("predict", "chains", chains), check_count("predict", "sweeps", sweeps)
         with torch.no_grad():
             one = self.given(past)
             every, n = one.repeated(chains), len(one.condition)
@@ -191,8 +190,9 @@ class TemporalRBM(ConditionalMachine):
             generator: required.
         """
         require_generator(generator, self.weight.device)
-        if steps < 1 or (sweeps is not None and sweeps < 1):
-            raise ArgumentError(f"generate(steps={steps}, sweeps={sweeps}): both must be at least 1")
+        steps = check_count("generate", "steps", steps)
+        if sweeps is not None:
+            sweeps = check_count("generate", "sweeps", sweeps)
         u = self.check_condition(past)
         frames: list[Tensor] = []
         with torch.no_grad():

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gibbsian.capabilities import Jet
-from gibbsian.errors import ArgumentError
+from gibbsian.errors import ArgumentError, check_count
 from gibbsian.nets.layers import LayerOptions, Layers, sizes_of
 from gibbsian.recorded import Recorded
 
@@ -191,7 +191,8 @@ class WideResidualNet(ResidualNet):
         **options: Unpack[LayerOptions],
     ) -> None:
         sizes_of("factor", (factor,))
-        if not isinstance(depth, int) or depth < 10 or (depth - 4) % 6:
+        depth = check_count(self, "depth", depth, 10)
+        if (depth - 4) % 6:
             raise ArgumentError(f"WideResidualNet(depth={depth!r}): the depth is 6n + 4: 10, 16, 22, 28, ...")
         widths = (16 * factor, 32 * factor, 64 * factor)
         super().__init__(shape, widths, (depth - 4) // 6, outputs, pool=pool, **options)

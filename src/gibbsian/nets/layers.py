@@ -4,7 +4,7 @@ Activations are smooth, because the score is a derivative of the energy and scor
 nothing depends on the statistics of the batch, because an energy belongs to one x.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import TypedDict
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm
 
-from gibbsian.errors import ArgumentError
+from gibbsian.errors import ArgumentError, check_count
 from gibbsian.random import isolated, stream
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -99,7 +99,7 @@ class LayerNorm(nn.Module):
 
 def sizes_of(name: str, values: Sequence[int], least: int = 1) -> tuple[int, ...]:
     """Whole positive numbers as a tuple."""
-    sizes = tuple(values)
-    if len(sizes) < least or not all(isinstance(v, int) and v >= 1 for v in sizes):
+    sizes = tuple(values) if isinstance(values, Iterable) and not isinstance(values, str) else ()
+    if len(sizes) < least:
         raise ArgumentError(f"{name}={values!r}: give at least {least} whole numbers from 1 on")
-    return sizes
+    return tuple(check_count("a network", name, size) for size in sizes)

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from gibbsian.capabilities import Jet
+from gibbsian.errors import ShapeError, check_tensor
 from gibbsian.nets.layers import LayerOptions, Layers, sizes_of
+from gibbsian.placement import STUMBLES, check_placement
 from gibbsian.recorded import Recorded
 
 
@@ -61,10 +63,20 @@ class PairMLP(Recorded):
         self, inputs: int, outputs: int, hidden: tuple[int, ...] = (64, 64), **options: Unpack[LayerOptions]
     ) -> None:
         super().__init__()
+        inputs, outputs = sizes_of("inputs, outputs", (inputs, outputs), 2)
+        self.sizes = (inputs, outputs)
         self.net = MLP(inputs + outputs, hidden, **options)
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.net(torch.cat([x.flatten(1), y.flatten(1)], 1))
+        try:
+            return self.net(torch.cat([x.flatten(1), y.flatten(1)], 1))
+        except STUMBLES:
+            for name, part, size in (("x", x, self.sizes[0]), ("y", y, self.sizes[1])):
+                check_tensor(part, name)
+                if part.dim() < 2 or part[0].numel() != size:
+                    raise ShapeError(f"{name} has shape {tuple(part.shape)}, expected (batch, {size})") from None
+                check_placement(part, self, name)
+            raise
 
 
 class GraphNet(Recorded):

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gibbsian.errors import ArgumentError
+from gibbsian.errors import check_number
 from gibbsian.nets.layers import Layers, sizes_of
 from gibbsian.nets.mlp import MLP
 from gibbsian.recorded import Recorded
@@ -33,11 +33,8 @@ class AroundGaussian(Recorded):
 
     def __init__(self, center: float, spread: float) -> None:
         super().__init__()
-        if not (math.isfinite(center) and spread > 0 and math.isfinite(spread)):
-            raise ArgumentError(
-                f"center={center}, spread={spread}: mean and standard deviation of the data, such as float(data.mean()) "
-                "and float(data.std())"
-            )
+        check_number(self, "center", center, -math.inf)  # float(data.mean())
+        check_number(self, "spread", spread, open_low=True)  # float(data.std())
         self.center, self.spread = float(center), float(spread)
 
     def scaled(self, x: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -1,7 +1,6 @@
 """Adversarial training: the energy against a sampler that follows it, a network with an entropy."""
 
 import copy
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from gibbsian.derivatives.known import frozen
 from gibbsian.domains import Domain, Real
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, ShapeError, check_number
+from gibbsian.errors import ArgumentError, ShapeError, check_number, hold_counts
 from gibbsian.kernels.base import Kernel
 from gibbsian.kernels.hmc import HMC
 from gibbsian.objectives.base import Batch, Loss, Step, SteppedObjective, finish, observed_with
@@ -64,6 +63,10 @@ class FlowSampler(SamplerKind):
     transforms: int = 3
     hidden: tuple[int, ...] = (64, 64)
     bins: int = 8
+
+    def __post_init__(self) -> None:
+        hold_counts(self, "transforms")
+        hold_counts(self, "bins", least=2)
 
     def build(self, domain: Domain, x: Tensor, generator: torch.Generator) -> FlowNetwork:
         size: dict[str, Any] = {"transforms": self.transforms, "hidden": self.hidden, "bins": self.bins}
@@ -188,10 +191,8 @@ class ImplicitSampler(SamplerKind):
     steps: int = 10
 
     def __post_init__(self) -> None:
-        if self.latent < 1 or not (self.sigma > 0 and math.isfinite(self.sigma)) or self.steps < 1:
-            raise ArgumentError(
-                f"ImplicitSampler(latent={self.latent}, sigma={self.sigma}, steps={self.steps}): all must be positive"
-            )
+        hold_counts(self, "latent", "steps")
+        check_number(self, "sigma", self.sigma, open_low=True)
         if self.entropy not in ("score", "posterior"):
             raise ArgumentError(f"ImplicitSampler(entropy={self.entropy!r}): use 'score' or 'posterior'")
 

@@ -11,7 +11,7 @@ from gibbsian.capabilities import Normalized, Sampleable
 from gibbsian.domains import Binary, Box, Categorical, Discrete, Domain, Real, Spin
 from gibbsian.energies.gaussian import Gaussian, GaussianMixture
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, CapabilityError, DomainError
+from gibbsian.errors import CapabilityError, DomainError, check_number, hold_counts
 from gibbsian.objectives.flows import Flow, spread
 from gibbsian.random import isolated
 
@@ -110,8 +110,8 @@ class MixtureNoise(FittedNoise):
     floor: float = 1e-3
 
     def __post_init__(self) -> None:
-        if self.components < 1 or self.iterations < 1 or not self.floor > 0:
-            raise ArgumentError(f"{self}: components, iterations and floor must all be positive")
+        hold_counts(self, "components", "iterations")
+        check_number(self, "floor", self.floor, open_low=True)
 
     def fit(self, domain: Domain, x: Tensor, generator: torch.Generator) -> nn.Module:
         _need(self, domain, (Real,))
@@ -168,8 +168,10 @@ class FlowNoise(FittedNoise):
     train: bool = False
 
     def __post_init__(self) -> None:
-        if self.steps < 0 or self.batch < 1 or not self.lr > 0 or self.transforms < 1 or self.bins < 2:
-            raise ArgumentError(f"{self}: steps may be 0, everything else must be positive (two bins at least)")
+        hold_counts(self, "steps", least=0)
+        hold_counts(self, "batch", "transforms")
+        hold_counts(self, "bins", least=2)
+        check_number(self, "lr", self.lr, open_low=True)
 
     def fit(self, domain: Domain, x: Tensor, generator: torch.Generator) -> nn.Module:
         _need(self, domain, (Real,))

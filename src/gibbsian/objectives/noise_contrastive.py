@@ -13,7 +13,7 @@ from torch.nn.functional import softplus
 from gibbsian.capabilities import Sampleable
 from gibbsian.domains import Categorical, Discrete, Domain, Real
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, DomainError, check_choice, hold_counts
+from gibbsian.errors import ArgumentError, DomainError, check_choice, check_number, hold_counts
 from gibbsian.objectives.base import Batch, Loss, Objective, check_finite, finish, observed, observed_with
 from gibbsian.objectives.noise import NAMED, FittedNoise, FlowNoise, given_noise
 from gibbsian.placement import check_rows
@@ -198,8 +198,7 @@ class Flips(Proposal):
     rate: float = 0.3
 
     def __post_init__(self) -> None:
-        if not 0 < self.rate < 1:
-            raise ArgumentError(f"Flips(rate={self.rate}): a probability strictly between 0 and 1")
+        check_number(self, "rate", self.rate, 0.0, 1.0, open_low=True, open_high=True)
 
     def check(self, domain: Domain) -> None:
         if not isinstance(domain, Discrete):
@@ -355,13 +354,14 @@ class EnergyMargin(Objective):
     ratio: float = 1.0
 
     def __post_init__(self) -> None:
+        for name in ("margin_in", "margin_out"):
+            check_number(self, name, getattr(self, name), -math.inf)
+        check_number(self, "ratio", self.ratio, open_low=True)
         if not self.margin_in < self.margin_out:
             raise ArgumentError(
                 f"EnergyMargin(margin_in={self.margin_in}, margin_out={self.margin_out}): outsiders belong above "
                 "the data, so margin_in must be below margin_out"
             )
-        if not 0 < self.ratio < float("inf"):
-            raise ArgumentError(f"EnergyMargin(ratio={self.ratio}): outsiders per row of data, a positive number")
         if not isinstance(self.outliers, Tensor | FittedNoise | Sampleable):
             raise ArgumentError(
                 f"EnergyMargin(outliers={type(self.outliers).__name__}): give a tensor of rows, a noise such as "

@@ -10,7 +10,7 @@ from torch import Tensor
 from gibbsian.capabilities import HiddenModel, LayeredModel, require
 from gibbsian.derivatives.known import gradients_of, trainable, with_gradients
 from gibbsian.domains import Binary
-from gibbsian.errors import ArgumentError, CapabilityError, check_choice, check_number
+from gibbsian.errors import CapabilityError, check_choice, check_count, check_number
 from gibbsian.fast.compiled import compiled_copy
 from gibbsian.objectives.base import Batch, Loss, Objective, Step, WrappedObjective, finish, observed
 
@@ -38,8 +38,7 @@ class WeightDecay(Objective):
 
     def __post_init__(self) -> None:
         check_number(self, "rate", self.rate)
-        if self.norm not in (1, 2):
-            raise ArgumentError(f"WeightDecay(norm={self.norm!r}): norm must be 1 or 2")
+        object.__setattr__(self, "norm", check_count(self, "norm", self.norm, 1, 2))
 
     def weights(self, energy: Any) -> list[Tensor]:
         """The parameters that decay."""
@@ -85,9 +84,7 @@ class Sparsity(Objective):
     rate: float = 1.0
 
     def __post_init__(self) -> None:
-        check_number(self, "target", self.target, 0.0, 1.0, open_low=True)
-        if self.target >= 1:
-            raise ArgumentError(f"Sparsity(target={self.target}): the target must lie between 0 and 1")
+        check_number(self, "target", self.target, 0.0, 1.0, open_low=True, open_high=True)
         check_number(self, "rate", self.rate)
 
     def check(self, energy: Any, batch: Batch) -> None:

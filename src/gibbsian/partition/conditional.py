@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gibbsian.capabilities import Annealable, ClampedModel, ConditionedModel, Path, require
-from gibbsian.errors import ArgumentError, CapabilityError
+from gibbsian.errors import CapabilityError, check_count
 from gibbsian.partition.base import refuse_nan, require_energy
 from gibbsian.partition.exact import LogZEach, require_inputs
 from gibbsian.partition.runner import ladder_of, run_path
@@ -54,10 +54,9 @@ def clamped_ais(
     True
     """
     path_of = require(machine, ClampedModel, "clamped_ais", "use -energy(v), which is exact").hidden_path
-    generator = require_generator(generator, v.device)
     check_rows(require_energy(machine), v, "v")
-    if chains < 2:
-        raise ArgumentError(f"chains={chains}: at least two runs for every row are needed for an error bar")
+    generator = require_generator(generator, v.device)
+    chains = check_count("clamped_ais", "chains", chains, 2)  # two runs of a row, for an error bar
     path = path_of(v.repeat_interleave(chains, 0))
     mean, error = _log_means(path, (len(v), chains), 1, betas, "clamped AIS", generator, progress)
     return Clamped(path.log_z0() + mean, error)
@@ -83,8 +82,7 @@ def ais_each(
     """
     machine = require_inputs(machine)
     generator = require_generator(generator, machine.inputs().device)
-    if chains < 2:
-        raise ArgumentError(f"chains={chains}: at least two runs for every input are needed for an error bar")
+    chains = check_count("ais_each", "chains", chains, 2)
     n = len(machine.inputs())
     path = require(machine.repeated(chains), Annealable, "ais_each", "use partition.exact_each").path()
     if path is None:

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from gibbsian.capabilities import ConditionedModel, DocumentModel, Normalized, SummableModel, require
 from gibbsian.domains import Discrete
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, CapabilityError, DomainError
+from gibbsian.errors import CapabilityError, DomainError, check_count, check_number
 from gibbsian.partition.base import LogZ, exactly, refuse_nan, require_energy
 from gibbsian.placement import placement
 from gibbsian.progress import progress_bar
@@ -124,6 +124,8 @@ def exact_each(machine: ConditionedModel, *, rows: int = 1 << 14, limit: int = L
         return LogZEach(value, torch.zeros_like(value.detach()), "exact sum")
     like = machine.inputs()
     n = len(like)
+    check_count("exact_each", "rows", rows)
+    check_number("exact_each", "limit", limit, 1)
     summed, domain = _smallest(machine)  # type: ignore[arg-type]
     if domain.log_size > math.log(limit) + 1e-9:
         raise DomainError(
@@ -185,8 +187,8 @@ def _log_sum(block: Callable[[Tensor], Tensor], domain: Discrete, rows: int, dev
 
 
 def _check(energy: Energy, domain: Discrete, rows: int, limit: int) -> None:
-    if rows < 1:
-        raise ArgumentError(f"rows={rows}: at least one state must be evaluated at a time")
+    check_count("exact", "rows", rows)
+    check_number("exact", "limit", limit, 1)
     if domain.log_size <= math.log(limit) + 1e-9:
         return
     dtype, device = placement(energy)

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from gibbsian.capabilities import Pairwise
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError
+from gibbsian.errors import check_count, check_number
 from gibbsian.partition.base import LogZ, bounded, pairwise
 from gibbsian.random import stream
 
@@ -45,8 +45,8 @@ def mean_field(
     >>> mean_field(gb.models.BoltzmannMachine(4)).upper
     tensor(inf, dtype=torch.float64)
     """
-    if restarts < 1 or steps < 1:
-        raise ArgumentError(f"restarts={restarts}, steps={steps}: at least one of each is needed")
+    restarts, steps = check_count("mean_field", "restarts", restarts), check_count("mean_field", "steps", steps)
+    check_number("mean_field", "tolerance", tolerance)
     graph = pairwise(energy)
     generator = stream(0, "mean_field", graph.bias.device) if generator is None else generator
     m = torch.rand(restarts, graph.units, generator=generator, dtype=torch.float64, device=graph.bias.device)

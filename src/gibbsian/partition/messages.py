@@ -18,7 +18,7 @@ from torch.nn.functional import softplus
 
 from gibbsian.capabilities import Pairwise
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, EstimateWarning
+from gibbsian.errors import EstimateWarning, check_count, check_number
 from gibbsian.partition.base import LogZ, bounded, pairwise
 from gibbsian.partition.mean_field import mean_field
 
@@ -40,10 +40,9 @@ def propagate(
     graph: Pairwise, rho: Tensor, *, damping: float, steps: int, tolerance: float, messages: Tensor | None = None
 ) -> Beliefs:
     """Pass messages until none changes by more than `tolerance`, at most `steps` times."""
-    if not 0 <= damping < 1:
-        raise ArgumentError(f"damping={damping}: must lie in [0, 1), the share of the old message that is kept")
-    if steps < 1:
-        raise ArgumentError(f"steps={steps}: at least one is needed")
+    check_number("message passing", "damping", damping, 0.0, 1.0, open_high=True)
+    check_number("message passing", "tolerance", tolerance)
+    steps = check_count("message passing", "steps", steps)
     source, target, weight, opposite = graph.directed()
     both = rho.repeat(2)
     coupling = weight / both

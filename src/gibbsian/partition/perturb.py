@@ -12,7 +12,7 @@ from torch import Tensor
 from gibbsian.capabilities import Pairwise, PairwiseModel
 from gibbsian.domains import Binary, Categorical, Discrete, Spin
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, CapabilityError
+from gibbsian.errors import ArgumentError, CapabilityError, check_choice, check_count
 from gibbsian.kernels.gibbs import site_count
 from gibbsian.partition.base import LogZ, pairwise, refuse_nan, require_energy
 from gibbsian.placement import placement
@@ -65,8 +65,8 @@ def perturb_and_map(
     True
     """
     generator = require_generator(generator, placement(require_energy(energy))[1])
-    if samples < 2 or order not in {"low", "full"}:
-        raise ArgumentError(f"samples={samples}, order={order!r}: at least two samples, order 'low' or 'full'")
+    samples, rows = check_count("perturb_and_map", "samples", samples, 2), check_count("perturb_and_map", "rows", rows)
+    check_choice("perturb_and_map", "order", order, ("low", "full"))
     solver = _solver(energy, solver, order)
     if order == "full":
         maxima = _full(energy, samples, generator, rows)

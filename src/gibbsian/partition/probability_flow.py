@@ -23,7 +23,7 @@ from gibbsian.derivatives.score_jacobian import (
 )
 from gibbsian.energies.gaussian import Gaussian
 from gibbsian.energy import Energy, log_z_of
-from gibbsian.errors import ArgumentError, DataError, EstimateWarning
+from gibbsian.errors import ArgumentError, DataError, EstimateWarning, check_count, check_number, check_tensor
 from gibbsian.partition.likelihood import LogLikelihood, likelihood_of
 from gibbsian.placement import check_rows
 from gibbsian.random import require_generator
@@ -100,10 +100,14 @@ def flow_log_likelihood(
     check_rows(family, x)
     kind = _divergence(divergence, x[0].numel())
     drawn = require_generator(generator, x.device) if kind == "hutchinson" else None
-    if not all(number > 0 for number in (probes, steps, tolerance, batch_size)) or max_steps < 2 * steps:
+    check_number("flow_log_likelihood", "tolerance", tolerance, open_low=True)
+    probes, steps, batch_size = (
+        check_count("flow_log_likelihood", name, value)
+        for name, value in (("probes", probes), ("steps", steps), ("batch_size", batch_size))
+    )
+    if check_count("flow_log_likelihood", "max_steps", max_steps) < 2 * steps:
         raise ArgumentError(
-            f"probes={probes}, steps={steps}, max_steps={max_steps}, tolerance={tolerance}, batch_size={batch_size}: "
-            "positive numbers, and max_steps at least twice steps, so that two solutions can be compared"
+            f"steps={steps}, max_steps={max_steps}: max_steps must be at least twice steps, so that two solutions can be compared"
         )
     end = _gaussian(family, data, x) if prior is None else prior
     log_z = log_z_of(end, "the law at the largest noise level")
@@ -147,7 +151,8 @@ def _gaussian(family: Any, data: Tensor | None, x: Tensor) -> Gaussian:
     """N(mean, covariance + σ₁²I) of the data."""
     if data is None:
         raise ArgumentError("the law at the largest noise level is not known; give data= (training data) or prior=")
-    flat = data.flatten(1).double()
+    check_tensor(data, "data")
+    flat = data.flatten(min(1, data.dim() - 1)).double() if data.dim() else data[None].double()
     if len(flat) < 2 or data.shape[1:] != x.shape[1:]:
         raise DataError(
             f"data has shape {tuple(data.shape)}, expected at least two rows of events {tuple(x.shape[1:])}"

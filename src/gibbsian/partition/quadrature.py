@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gibbsian.domains import Bounded, Box, Discrete, Real
 from gibbsian.energy import Energy, FunctionEnergy, Unconstrained
-from gibbsian.errors import ArgumentError, DivergenceError, DomainError, EstimateWarning
+from gibbsian.errors import ArgumentError, DivergenceError, DomainError, EstimateWarning, check_count, check_number
 from gibbsian.partition.base import LogZ, refuse_nan, require_energy
 from gibbsian.placement import placement
 from gibbsian.quadrature import sinh, uniform_grid
@@ -64,8 +64,10 @@ def quadrature(
     """
     require_energy(energy)
     density = _LogDensity(energy, bounds)
-    if points is not None and points < 3:
-        raise ArgumentError(f"points={points}: an axis needs at least 3 nodes; leave points out to refine by itself")
+    if points is not None:
+        points = check_count("quadrature", "points", points, 3)
+    check_number("quadrature", "tolerance", tolerance)
+    check_number("quadrature", "limit", limit, 1)
     with torch.no_grad():
         center, scale, modes, width = _find_mass(density)
         low, high = _find_range(density, center, scale, modes)

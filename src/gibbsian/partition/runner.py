@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gibbsian.capabilities import Path
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, DivergenceError, EstimateWarning
+from gibbsian.errors import ArgumentError, DivergenceError, EstimateWarning, as_numbers, check_count
 from gibbsian.kernels import Kernel
 from gibbsian.partition.base import LogZ
 from gibbsian.partition.paths import path_of, single
@@ -39,11 +39,9 @@ def prepared(
 
 def ladder_of(betas: "int | Tensor") -> Tensor:
     """Inverse temperatures from 0 to 1 in float64."""
-    if isinstance(betas, int) and not isinstance(betas, bool):
-        if betas < 1:
-            raise ArgumentError(f"betas={betas}: at least one step from the base to the energy is needed")
-        return torch.linspace(0, 1, betas + 1, dtype=torch.float64)
-    ladder = torch.as_tensor(betas, dtype=torch.float64).cpu()
+    ladder = as_numbers("annealing", "betas", betas, torch.float64).cpu()
+    if not ladder.dim():
+        return torch.linspace(0, 1, check_count("annealing", "betas", betas) + 1, dtype=torch.float64)
     rising = ladder.dim() == 1 and len(ladder) > 1 and bool((ladder.diff() >= 0).all())
     if not rising or abs(float(ladder[0])) > 1e-6 or abs(float(ladder[-1]) - 1) > 1e-6:
         raise ArgumentError(

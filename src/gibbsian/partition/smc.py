@@ -8,7 +8,7 @@ from scipy.stats import t as student
 from torch import Tensor
 
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError
+from gibbsian.errors import check_count, check_number
 from gibbsian.kernels import Kernel
 from gibbsian.partition.base import LogZ, require_energy
 from gibbsian.partition.runner import from_weights, prepared, run_path
@@ -65,14 +65,10 @@ def smc(
     True
     """
     generator = require_generator(generator, placement(require_energy(energy))[1])
-    if chains < 2 or islands < 2:
-        raise ArgumentError(
-            f"chains={chains}, islands={islands}: at least two chains in each of two islands are needed"
-        )
-    if not 0 <= threshold <= 1 or (every is not None and every < 1):
-        raise ArgumentError(
-            f"threshold={threshold}, every={every}: a share of the chains in [0, 1], a whole number from 1 on"
-        )
+    chains, islands = check_count("smc", "chains", chains, 2), check_count("smc", "islands", islands, 2)
+    check_number("smc", "threshold", threshold, 0.0, 1.0)
+    if every is not None:
+        every = check_count("smc", "every", every)
     path, ladder = prepared(energy, data, base, betas, kernel, None, generator)
     x = path.sample(islands * chains, generator=generator)
     population = _Population(islands, chains, threshold, every, generator, x)

@@ -20,7 +20,7 @@ from torch.nn.functional import softplus
 
 from gibbsian.capabilities import Pairwise
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, EstimateWarning
+from gibbsian.errors import EstimateWarning, check_count, check_number
 from gibbsian.partition.base import LogZ, bounded, pairwise
 from gibbsian.partition.messages import Beliefs, propagate
 
@@ -61,8 +61,8 @@ def tree_reweighted(
     >>> bool(tree_reweighted(machine).value >= gb.partition.exact(machine).value - 1e-9)
     True
     """
-    if trees < 0:
-        raise ArgumentError(f"trees={trees}: the number of steps on the edge weights must be zero or more")
+    trees = check_count("tree_reweighted", "trees", trees, 0)
+    check_number("tree_reweighted", "gap", gap)
     graph = pairwise(energy)
     how = {"damping": damping, "steps": steps, "tolerance": tolerance}
     label = _components(graph)

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from gibbsian import domains
 from gibbsian.domains import Domain
-from gibbsian.errors import ArgumentError
+from gibbsian.errors import check_count
 from gibbsian.units.base import Natural, Unit
 
 
@@ -82,11 +82,4 @@ def as_unit(unit: "int | Unit", name: str) -> Unit:
     """A layer: an int means Bernoulli units."""
     if isinstance(unit, Unit):
         return unit
-    if isinstance(unit, bool) or not isinstance(unit, int):
-        raise ArgumentError(
-            f"{name} is a {type(unit).__name__}, expected a number of Bernoulli units or one of gibbsian.units, "
-            "such as units.Gaussian(10)"
-        )
-    if unit < 1:
-        raise ArgumentError(f"{name}={unit}: a layer needs at least one unit")
-    return Bernoulli(unit)
+    return Bernoulli(check_count("a layer, of gibbsian.units or a number of Bernoulli units", name, unit))

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from gibbsian import domains
 from gibbsian.domains import Domain
-from gibbsian.errors import ArgumentError, ShapeError
+from gibbsian.errors import ArgumentError, ShapeError, as_numbers
 from gibbsian.units.base import Natural, Unit
 
 _LOG_2PI = math.log(2 * math.pi)
@@ -33,7 +33,7 @@ class Gaussian(Unit):
 
     def __init__(self, n: int, sigma: float | Tensor = 1.0, *, learned: bool = True) -> None:
         super().__init__(n)
-        value = torch.as_tensor(sigma, dtype=torch.get_default_dtype())
+        value = as_numbers(self, "sigma", sigma, torch.get_default_dtype())
         if value.dim() and value.shape != (n,):
             raise ShapeError(f"sigma has shape {tuple(value.shape)}, expected a number or one per unit: ({n},)")
         if not bool((torch.isfinite(value) & (value > 0)).all()):

@@ -16,6 +16,7 @@ from gibbsian.errors import (
     CapabilityError,
     DivergenceWarning,
     DomainError,
+    ShapeError,
     check_count,
 )
 from gibbsian.kernels.annealed import AnnealedLangevin
@@ -24,7 +25,7 @@ from gibbsian.kernels.gibbs import Gibbs, SiteGibbs
 from gibbsian.kernels.hmc import HMC
 from gibbsian.kernels.langevin import Langevin
 from gibbsian.objectives.base import Objective
-from gibbsian.placement import placement
+from gibbsian.placement import check_placement, placement
 from gibbsian.random import require_generator
 from gibbsian.sampling.sample import sample
 from gibbsian.sampling.trace import Trace
@@ -106,13 +107,14 @@ def draw_with_trace(
     n, steps = check_count("draw", "n", n), check_count("draw", "steps", steps)
     require_generator(generator, placement(model)[1])
     if start is not None:  # n rows, gone through again where there are fewer
-        dtype, device = placement(model)
-        start = start.to(device, dtype)[torch.arange(n, device=device) % len(start)]
+        start = start[torch.arange(n, device=start.device) % len(start)]
     if kernel is None and isinstance(model, DrawableModel):
         with torch.no_grad():
             x = model.draw(n, steps=steps, start=start, clamp=clamp, label=label, generator=generator)
         if x is not None:
             return Drawn(x, None, f"its own way, {steps} steps")
+    if isinstance(label, Tensor) and label.dim() and len(label) != n:
+        raise ShapeError(f"{len(label)} labels were given for {n} draws; give one, or one a draw")
     if label is not None:
         model = require(model, JointModel, "a draw of a class", "leave the class out").given(label)
     if kernel is None and clamp is None and isinstance(model, Sampleable):
@@ -129,6 +131,9 @@ def _check(model: Any, start: Tensor | None, clamp: Tensor | None) -> None:
             f"{type(model).__name__} is neither an energy nor a score field; "
             + (advice or "wrap it with gibbsian.as_energy(function, domain)")
         )
+    if start is not None:
+        model.domain.check_shape(start, "start")
+        check_placement(start, model, "start")
     if clamp is not None and start is None:
         raise ArgumentError("clamp holds entries of start; give start= as well")
 

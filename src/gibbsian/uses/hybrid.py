@@ -53,14 +53,15 @@ def generate(
     torch.Size([4, 2])
     """
     check_tensor(labels, "labels", "(draws,)")
-    member = _joint(model).given(labels)
     if labels.dim() != 1 or len(labels) == 0:
         raise ArgumentError(f"labels have shape {tuple(labels.shape)}, expected (draws,): one class a draw")
+    member = _joint(model).given(labels)
     like = next(model.parameters(), torch.zeros(()))
     require_generator(generator, like.device)
     if pool is None:
         x = model.domain.sample(len(labels), generator=generator, dtype=like.dtype)
     else:
+        check_rows(model, pool, "pool")
         x = pool[_rows_of(model, pool, labels.to(pool.device), generator)]
     if check_count("generate", "steps", steps, 0) == 0 and pool is not None:
         return x
@@ -69,7 +70,6 @@ def generate(
 
 def _rows_of(model: Any, pool: Tensor, labels: Tensor, generator: torch.Generator) -> Tensor:
     """For every label a row of the pool, drawn with weights p(y|x), no row twice for one class."""
-    check_rows(model, pool, "pool")
     wanted = int(labels.bincount().max())
     if wanted > len(pool):
         raise DataError(f"one class is wanted {wanted} times, but the pool has {len(pool)} rows; give a larger one")

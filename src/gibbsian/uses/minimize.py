@@ -83,6 +83,8 @@ def minimize(
     if method == "beam":
         energy.domain.check_shape(x0, "x0")  # undecided units lie outside the domain
         check_placement(x0, energy, "x0")
+        if not bool(torch.isfinite(x0).all()):
+            raise DomainError("some entries of x0 are not finite; give undecided units any number, such as 0")
     else:
         check_start(energy, x0)
     held = clamp_mask(clamp, x0, energy.domain)

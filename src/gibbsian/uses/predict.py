@@ -8,8 +8,9 @@ from torch import Tensor
 from gibbsian.capabilities import Family, require
 from gibbsian.domains import Discrete
 from gibbsian.energy import Energy, ScoreField
-from gibbsian.errors import CapabilityError, check_count, check_number
+from gibbsian.errors import CapabilityError, DataError, check_count, check_number, check_tensor
 from gibbsian.kernels.base import Kernel
+from gibbsian.placement import check_placement
 from gibbsian.random import require_generator
 from gibbsian.sampling.sample import sample
 from gibbsian.uses.minimize import minimize, report_unrest
@@ -39,6 +40,15 @@ def _family(model: Any) -> Any:
             "energies.ConditionalEnergy, or gibbsian.minimize on a plain energy"
         )
     return model
+
+
+def _check_inputs(model: Any, x: Tensor) -> None:
+    """Refuse inputs that are no tensor at hand, in another precision than the model, or not finite."""
+    check_tensor(x, "x", "(rows, ...)")
+    if x.is_floating_point():
+        check_placement(x, model)
+        if not bool(torch.isfinite(x).all()):
+            raise DataError("some inputs are not finite; remove or replace such rows")
 
 
 def predict(
@@ -73,7 +83,9 @@ def predict(
     tensor([[2.],
             [6.]])
     """
-    member, domain = _family(model).given(x), model.domain
+    _check_inputs(_family(model), x)
+    member, domain = model.given(x), model.domain
+    steps, width = check_count("predict", "steps", steps), check_count("predict", "width", width)
     if method == "exact" or (method is None and isinstance(model, ExactMode)):
         return require(model, ExactMode, "method='exact'", "leave method out").mode(x)
     dtype = _precision(model, x)
@@ -135,10 +147,12 @@ def predict_interval(
     """
     check_number("predict_interval", "level", level, 0.0, 1.0, open_low=True, open_high=True)
     chains = check_count("predict_interval", "chains", chains)
-    member, n = _family(model).given(x), len(x)
+    _check_inputs(_family(model), x)
+    member, n = model.given(x), len(x)
     if start is None:
         y0 = model.domain.sample(chains * n, generator=generator, dtype=_precision(model, x))
     else:
+        model.domain.check_shape(start, "start")
         y0 = start.repeat(chains, *[1] * (start.dim() - 1))
     trace = sample(member, kernel, y0, steps=steps, burn_in=burn_in, generator=generator, progress=False)
     pooled = trace.samples.reshape(-1, n, *model.domain.shape)  # type: ignore[union-attr]

@@ -12,6 +12,7 @@ from gibbsian.errors import ArgumentError, check_count
 from gibbsian.models.dbm.infer import statistic
 from gibbsian.models.dbm.machine import DBM
 from gibbsian.models.joint import JointEnergy
+from gibbsian.placement import explained
 from gibbsian.random import stream
 from gibbsian.recorded import Recorded
 from gibbsian.units import Bernoulli
@@ -100,6 +101,7 @@ class DBMClassifier(JointEnergy):
         """What each unit of the first hidden layer looks for."""
         return Filters(self.net.weights[0], "Filters of the first layer")
 
+    @explained
     def class_log_prob(self, x: Tensor, drop: Drop | None = None) -> Tensor:
         """log p(y|v), `(batch, classes)`; `drop(values, inputs)` may blank out inputs and hidden units on the way."""
         return torch.log_softmax(self.net(x, drop), 1)

@@ -18,6 +18,7 @@ from gibbsian.models.dbm.infer import InferredMachine
 from gibbsian.models.dbm.marginal import LayerMarginal
 from gibbsian.models.dbm.path import DBMPath
 from gibbsian.models.dbm.phases import phases, positive_phase
+from gibbsian.placement import explained
 from gibbsian.random import quick_uniforms, require_generator, stream
 from gibbsian.units import Bernoulli, Count, Unit, as_unit, layer_noise
 
@@ -165,6 +166,7 @@ class DBM(InferredMachine):
         with torch.no_grad():
             self.biases[0].copy_(self.layers[0].fit_bias(data.to(self.biases[0])))
 
+    @explained
     def layer_means(self, x: Tensor, steps: int = 10) -> list[Tensor]:
         """E[φ] of every layer given the rows of x, after `steps` of mean field."""
         with torch.no_grad():

@@ -19,6 +19,7 @@ from gibbsian.models.dbn.phases import sleep_phase, wake_phase
 from gibbsian.models.joint import JointEnergy
 from gibbsian.models.rbm.machine import RBM
 from gibbsian.models.rbm.path import RBMPath
+from gibbsian.placement import explained
 from gibbsian.random import require_generator, stream
 from gibbsian.units import Gaussian, Joined, Softmax, Unit, as_unit
 
@@ -120,6 +121,7 @@ class DBN(Energy):
         with torch.no_grad():
             return self.layers[0].down_mean(h, total) if mean else self.layers[0].down(h, generator, total)
 
+    @explained
     def features(self, x: Tensor, depth: int | None = None) -> Tensor:
         """Means of hidden layer `depth` (1 is the lowest; the top layer where it is left out) given x.
 
@@ -295,6 +297,7 @@ class DBN(Energy):
         each = [torch.log_softmax(self._label_logits(self.up(x, generator=generator)[-1]), 1) for _ in range(passes)]
         return torch.logsumexp(torch.stack(each), 0) - math.log(passes)
 
+    @explained
     def classify(self, x: Tensor, **options: Any) -> Tensor:
         """The most probable label of every row, `(batch,)`; options of `class_log_prob`."""
         with torch.no_grad():

@@ -12,6 +12,7 @@ from gibbsian.domains import Domain
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError
 from gibbsian.models.annealing import Machine
+from gibbsian.placement import explained
 from gibbsian.units import Count, Natural, Unit, as_unit, layer_noise
 
 
@@ -45,6 +46,7 @@ class TwoLayers(Machine):
     def check_proper(self) -> None:
         """Raise where the law has no normalizer; with finite hidden units there always is one."""
 
+    @explained
     def free_energy(self, x: Tensor, beta: Tensor | None = None) -> Tensor:
         """The free energy of the machine with joint energy βE; β a number or one per row."""
         self.check_proper()
@@ -61,6 +63,7 @@ class TwoLayers(Machine):
         """The hidden units."""
         return self.hidden
 
+    @explained
     def hidden_mean(self, v: Tensor) -> Tensor:
         """E[h | v]; for Bernoulli units the activation probabilities."""
         return self.hidden.mean(self.hidden_natural(v))
@@ -69,6 +72,7 @@ class TwoLayers(Machine):
         """E[v | h]; for counts of a document of `total` words."""
         return self.visible.mean(self.visible_natural(h), total)
 
+    @explained
     def sample_hidden(self, v: Tensor, *, generator: torch.Generator) -> Tensor:
         """h ~ p(h | v)."""
         with torch.no_grad():
@@ -86,6 +90,7 @@ class TwoLayers(Machine):
             (noise,) = layer_noise([self.visible], words[:, None], 1, generator, self.visible)
             return self.visible.sample(natural, noise[0], words)
 
+    @explained
     def reconstruct(self, v: Tensor) -> Tensor:
         """E[v | E[h | v]]: one mean-field pass up and down."""
         return self.visible_mean(self.hidden_mean(v), total=self.visible.total_of(v))

@@ -19,6 +19,7 @@ from gibbsian.models.rbm.fused import fused_contrast
 from gibbsian.models.rbm.fused_path import BernoulliPath
 from gibbsian.models.rbm.layers import HiddenMarginal, TwoLayers, copied
 from gibbsian.models.rbm.path import RBMPath, visible_base
+from gibbsian.placement import explained
 from gibbsian.random import quick_uniforms, require_generator
 from gibbsian.units import Bernoulli, Count, Gaussian, Joined, Natural, Softmax, Spin, Unit
 
@@ -219,6 +220,7 @@ class RBM(TwoLayers):
         """The weight, and both biases."""
         return [self.weight], [self.visible_bias, self.hidden_bias]
 
+    @explained
     def layer_means(self, x: Tensor, steps: int = 1) -> list[Tensor]:
         """φ(v) and E[φ(h) | v] of the rows."""
         return [self.visible.statistic(x), self.hidden.statistic(self.hidden_mean(x))]
