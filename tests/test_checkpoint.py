@@ -9,6 +9,7 @@ import textwrap
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import gibbsian as gb
 from gibbsian import domains, energies, errors, kernels, models, objectives, units
 from gibbsian.training import Checkpoints, Guard, Logging, checkpoint
+from gibbsian.training.feed import make_feed, same_fingerprint
 from gibbsian.training.serialize import describe, rebuild
 from gibbsian.training.trust import trust
 
@@ -289,6 +291,59 @@ def test_the_total_may_be_raised_and_frozen_parameters_stay_frozen(tmp_path):
     assert gb.resume(tmp_path / "r", reals(), epochs=3).step == 21
     with pytest.warns(errors.TrainingWarning, match="60 rows"):
         gb.resume(tmp_path / "r", reals(30), steps=22)
+
+
+def test_other_data_with_as_many_rows_are_noticed_and_the_same_data_are_not(tmp_path):
+    labels = torch.arange(60) % 3
+    trained(tmp_path / "a", 2)
+    for data in (reals(), reals().numpy(), TensorDataset(reals()), reals() * (1 + 1e-7)):  # the same, up to rounding
+        gb.resume(tmp_path / "a", data, steps=3)
+    one = reals()
+    one[17] += 1.0
+    for data in (reals() + 0.1, reals().flip(0), one):
+        with pytest.warns(errors.TrainingWarning, match="other values"):
+            gb.resume(tmp_path / "a", data, steps=3)
+    saved = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float64, (60, 2))
+    saved[:] = reals().numpy()
+    gb.resume(tmp_path / "a", np.load(tmp_path / "x.npy", mmap_mode="r"), steps=3)
+    saved[:] = 0
+    with pytest.warns(errors.TrainingWarning, match="other values"):
+        gb.resume(tmp_path / "a", np.load(tmp_path / "x.npy", mmap_mode="r"), steps=3)
+
+    def prints(*parts: Tensor) -> list[float]:
+        feed = make_feed(parts, 9, seed=0, device=torch.device("cpu"), check=lambda batch: None)
+        return feed.fingerprint()
+
+    assert same_fingerprint(prints(reals(), labels), prints(reals(), labels))
+    assert not same_fingerprint(prints(reals(), labels), prints(reals(), labels.flip(0)))
+
+
+def test_two_trainings_in_one_folder_at_once_are_refused(tmp_path):
+    trained(tmp_path / "a", 3)
+    refused = []
+
+    def again(run: gb.training.Run) -> None:
+        with pytest.raises(errors.CheckpointError, match="another training is at work") as caught:
+            gb.resume(tmp_path / "a", reals(), steps=9)
+        refused.append(str(caught.value))
+        assert torch.isfinite(weights(gb.load(tmp_path / "a"))).all()  # reading is free
+
+    resumed = gb.resume(tmp_path / "a", reals(), steps=6, hooks=[again])
+    assert len(refused) == 3
+    straight = trained(tmp_path / "b", 6, hooks=[(6, lambda run: again_in(tmp_path / "b"))])
+    assert torch.equal(weights(resumed.energy), weights(straight.energy))
+    with pytest.raises(RuntimeError, match="broken"):
+        gb.resume(tmp_path / "a", reals(), steps=7, hooks=[broken])
+    assert gb.resume(tmp_path / "a", reals(), steps=7).step == 7  # the lock ended with the run
+
+
+def again_in(folder: Path) -> None:
+    with pytest.raises(errors.CheckpointError, match="another training is at work"):
+        gb.resume(folder, reals())
+
+
+def broken(run: gb.training.Run) -> None:
+    raise RuntimeError("broken")
 
 
 # --- damage ---------------------------------------------------------------------------------------

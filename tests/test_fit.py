@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 import gibbsian as gb
 from gibbsian import domains, energies, errors, kernels, models, objectives
 from gibbsian.objectives.base import Loss, Objective, labels, observed
-from gibbsian.training import Checkpoints, Engine, Logging, checkpoint
+from gibbsian.training import Checkpoints, Engine, Guard, Logging, checkpoint
 from gibbsian.training.feed import make_feed
 from gibbsian.training.optimize import CapturableSGD, Ema, rate_at
 
@@ -643,6 +643,74 @@ def test_validation_is_the_loss_on_held_out_data_and_leaves_training_alone():
     assert found[-1] == pytest.approx(expected, rel=1e-12)
     assert torch.equal(weights(plain.energy), weights(energy))
     assert energy.training
+
+
+def shaken(batch: Tensor, generator: torch.Generator) -> Tensor:
+    return batch + torch.randn(batch.shape, generator=generator, dtype=batch.dtype)
+
+
+@pytest.mark.parametrize("loader", [False, True])
+def test_validation_under_a_transform_draws_the_same_numbers_every_time(loader, tmp_path):
+    """With weights that stand still (next to no rate) every validation is the same number, after a resume too."""
+    held_out: Any = DataLoader(TensorDataset(cloud(30, seed=1)), 7, shuffle=True) if loader else cloud(30, seed=1)
+    how: dict[str, Any] = {"validation": held_out, "transform": shaken}
+    options: dict[str, Any] = {"batch_size": 8, "lr": 1e-30, "logging": Logging(validate_every=2), **how}
+    straight = gb.fit(gaussian(), Likelihood(), cloud(), steps=8, **options)
+    gb.fit(gaussian(), Likelihood(), cloud(), steps=4, run_dir=tmp_path / "r", **options)
+    resumed = gb.resume(tmp_path / "r", cloud(), steps=8, trust=__name__, **how)
+    found = [r["validation_loss"] for run in (straight, resumed) for r in run.history if "validation_loss" in r]
+    assert len(found) == 8
+    assert len(set(found)) == 1
+    without = gb.fit(gaussian(), Likelihood(), cloud(), steps=8, **{**options, "validation": None})
+    assert torch.equal(weights(straight.energy), weights(without.energy))
+
+
+def test_validation_judges_the_averaged_weights_where_there_are_any():
+    held_out, energy = cloud(30, seed=1), gaussian()
+    run = gb.fit(energy, Likelihood(), cloud() + 3, steps=20, batch_size=8, lr=0.1, ema=0.9, validation=held_out)
+    (found,) = [r["validation_loss"] for r in run.history if "validation_loss" in r]
+    averaged, last = (float((e(held_out).mean() + e.log_z()).detach()) for e in (run.ema, run.energy))
+    assert abs(averaged - last) > 1e-4 * abs(last)
+    assert found == pytest.approx(averaged, rel=1e-12)
+    seen: list[Any] = []
+    run = gb.fit(
+        gaussian(), Likelihood(), cloud(), steps=2, ema=0.9, validation=lambda e: seen.append((e, e.training)) or 0.0
+    )
+    assert seen == [(run.ema, False)]
+
+
+def test_the_first_of_equal_bests_is_kept(tmp_path):
+    scores = {2: 1.0, 4: 0.5, 6: 0.5, 8: 0.7, 10: 0.5}
+    steps: list[int] = []
+    gb.fit(gaussian(), Likelihood(), cloud(), steps=10, batch_size=8, run_dir=tmp_path / "r", hooks=[lambda r: steps.append(r.step)],
+           validation=lambda e: scores[len(steps) + 1], logging=Logging(validate_every=2), checkpoints=Checkpoints(keep_best=True, keep_last=1))  # fmt: skip
+    assert checkpoint.steps_saved(tmp_path / "r") == [4, 10]
+    assert checkpoint.read_latest(tmp_path / "r", keys=("best",))["best"] == (4, 0.5)
+    assert torch.equal(weights(gb.load(tmp_path / "r", "best")), weights(gb.load(tmp_path / "r", 4)))
+
+
+@pytest.mark.parametrize("keep_last", [1, 9])
+def test_a_best_that_was_rolled_back_is_best_no_more(keep_last, tmp_path):
+    """Best at 4, better at 12, and from 13 back to 10: the best is then 4, where that is still there, or the next that is found."""
+    steps: list[int] = []
+
+    def poison(run: gb.training.Run) -> None:
+        steps.append(run.step)
+        if run.step == 12 and steps.count(12) == 1:
+            with torch.no_grad():
+                next(run.energy.parameters()).fill_(math.nan)
+
+    def score(energy: Any) -> float:
+        step, again = steps[-1] + 1, 12 in steps
+        return {4: 0.5, 12: 0.7 if again else 0.1}.get(step, 1.0 if step < 16 else 0.8)
+
+    run = gb.fit(gaussian(), Likelihood(), cloud(), steps=16, batch_size=8, run_dir=tmp_path / "r", hooks=[poison], validation=score,
+                 logging=Logging(validate_every=2), guard=Guard(every=1, snapshot_every=10),
+                 checkpoints=Checkpoints(every=2, keep_best=True, keep_last=keep_last))  # fmt: skip
+    assert [(e["failed"], e["step"]) for e in run.events] == [(13, 10)]
+    best = (4, 0.5) if keep_last == 9 else (12, 0.7)
+    assert checkpoint.read_latest(tmp_path / "r", keys=("best",))["best"] == best
+    assert torch.isfinite(weights(gb.load(tmp_path / "r", "best"))).all()
 
 
 def test_the_best_checkpoint_is_kept(tmp_path):

@@ -110,6 +110,51 @@ def test_healthy_training_is_left_alone():
         assert run.events == []
 
 
+def squares(x: Tensor) -> Tensor:
+    return torch.cat([x, x.square()], 1)
+
+
+def zero_head(bias: float = 0.0) -> gb.Energy:
+    with gb.random.isolated(gen(1)):
+        net = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1), nn.Flatten(0))
+    nn.init.zeros_(net[2].weight)
+    nn.init.constant_(net[2].bias, bias)
+    return gb.as_energy(net, domains.Real(2))
+
+
+@pytest.mark.parametrize("name", ["no parameters yet", "next to none", "a head of zeros", "a constant", "one datum"])
+def test_flat_energies_and_constant_data_are_no_divergence(name):
+    """The gap and the spread of the energies are 0, or what rounding makes of 0: 0/0 is no explosion."""
+    box = domains.Box(2)
+    energy, data = {
+        "no parameters yet": (energies.ExponentialFamily(squares, box), torch.rand(90, 2, generator=gen())),
+        "next to none": (energies.ExponentialFamily(squares, box, torch.full((4,), 1e-25)), torch.ones(90, 2)),
+        "a head of zeros": (zero_head(), reals()),
+        "a constant": (zero_head(1234.567), reals()),
+        "one datum": (mlp(), torch.ones(90, 2)),
+    }[name]
+    for objective in (
+        objectives.PersistentContrastiveDivergence(kernels.Langevin(0.1), chains=23),
+        objectives.ContrastiveDivergence(kernels.MALA(0.1)),
+    ):
+        guard = Guard(every=1)
+        run = gb.fit(energy, objective, data, steps=6, batch_size=50, lr=1e-9, guard=guard, progress=False)
+        assert run.events == []
+
+
+def test_the_separation_of_energies_counts_their_standard_deviations():
+    """E = x: data at -3 ± 1 and samples at 3 ± 1 are six standard deviations apart; a flat energy sets nothing apart."""
+    data, samples = torch.randn(4000, generator=gen()) - 3, torch.randn(4000, generator=gen(1)) + 3
+    found = objectives.chains.energy_gap(lambda x: x, data, samples)[1]["separation"]
+    # the standard error of a difference of means is √(2/n), of a standard deviation 1/√(2n): 5 standard errors of 6
+    assert abs(float(found) - 6) < 5 * (math.sqrt(2 / 4000) + 6 / math.sqrt(8000))
+    tiny = objectives.chains.energy_gap(lambda x: 1e-30 * x, data, samples)[1]["separation"]
+    assert float(tiny) == pytest.approx(float(found), rel=1e-4)
+    for value in (0.0, 0.1, 1234.567, 1e8):
+        flat = objectives.chains.energy_gap(lambda x, v=value: torch.full_like(x, v), data, samples[:23])[1]
+        assert float(flat["separation"]) == 0.0
+
+
 # --- rolling back ---------------------------------------------------------------------------------
 
 

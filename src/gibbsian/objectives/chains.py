@@ -148,9 +148,15 @@ def energy_gap(
     value = low - high
     metrics = {"energy_data": low, "energy_samples": high, "gap": value}
     if watched and min(len(data), len(samples)) > 1:
-        spread = 0.5 * (at_data.detach().var() + at_samples.detach().var())
-        gap = value.detach().abs()
-        metrics["separation"] = torch.where(gap == 0, gap, gap / spread.sqrt())  # 0 for energies that are still flat
+        metrics["separation"] = _separation(at_data.detach(), at_samples.detach())
     if penalty:
         value = value + penalty * (at_data.square().mean() + at_samples.square().mean())
     return value, metrics
+
+
+def _separation(at_data: Tensor, at_samples: Tensor) -> Tensor:
+    """How many standard deviations the mean energies are apart; 0 for energies that are flat, up to their rounding."""
+    ends = torch.stack([at_data.double().mean(), at_samples.double().mean()])
+    spread = 0.5 * (at_data.double().var() + at_samples.double().var())
+    gap, rounding = (ends[0] - ends[1]).abs(), torch.finfo(at_data.dtype).eps * ends.abs().max()
+    return torch.where(gap <= rounding, torch.zeros_like(gap), gap / (spread.sqrt() + rounding))

@@ -24,7 +24,7 @@ from safetensors.torch import load as parse_tensors
 from safetensors.torch import save as serialize_tensors
 from torch import Tensor, nn
 
-from gibbsian.errors import CheckpointError, TrainingWarning
+from gibbsian.errors import CheckpointError, ProcessError, TrainingWarning
 from gibbsian.training.renames import current_parts
 from gibbsian.training.serialize import describe, load_module, rebuild
 from gibbsian.trees import like_tuple
@@ -119,7 +119,7 @@ def damage(path: Path) -> Iterator[None]:
     """Inside, whatever goes wrong is the damage of a file or folder, said in one sentence as `CheckpointError`."""
     try:
         yield
-    except CheckpointError:
+    except (CheckpointError, ProcessError):
         raise
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror}: {error.filename}") from error

@@ -13,6 +13,7 @@ from gibbsian.errors import ArgumentError, CapabilityError, CheckpointError, Tra
 from gibbsian.objectives.base import Objective
 from gibbsian.training import checkpoint, keep
 from gibbsian.training.captured import steps_of
+from gibbsian.training.distributed import join
 from gibbsian.training.guard import Guard
 from gibbsian.training.job import Job
 from gibbsian.training.log import check_tensorboard, read_log
@@ -117,7 +118,8 @@ def fit(
     job = Job(energy, objective, data, settings, epochs=epochs, device=device, run_dir=folder, transform=transform)
     stepper = steps_of(job)
     keep.create_folder(job, hooks)
-    return train(job, stepper, validation, hooks, progress)
+    with keep.locked(folder if job.world.first else None):
+        return train(job, stepper, validation, hooks, progress)
 
 
 def _check_parts(energy: Any, objective: Any, hooks: list[Hook]) -> None:
@@ -152,7 +154,7 @@ def resume(
 
     Args:
         run_dir: the folder that `fit` wrote.
-        data: the data that it was trained on.
+        data: the data that it was trained on; other values than those are noticed where data lie in memory or on disk.
         steps, epochs: the total, what was done before counted in; by default what `fit` was asked for.
         device, transform, validation, hooks, progress: as in `fit`; they are not kept in the folder.
         trust: as in `load`.
@@ -161,6 +163,14 @@ def resume(
     if steps is not None and epochs is not None:
         raise ArgumentError("say how long to train: steps=1000 or epochs=10, one of the two")
     folder = Path(run_dir)
+    keep.check_folder(folder)
+    with keep.locked(folder if join(device)[0].first else None):
+        job = _reopened(folder, data, steps, epochs, device, transform)
+        return train(job, steps_of(job), validation, list(hooks), progress)
+
+
+def _reopened(folder: Path, data: Any, steps: int | None, epochs: int | None, device: Any, transform: Any) -> Job:
+    """The job of a run folder where its newest whole checkpoint left it."""
     config = keep.read_config(folder)
     energy, objective, settings = config["energy"], config["objective"], config["settings"]
 
@@ -172,13 +182,12 @@ def resume(
     tree = checkpoint.read_latest(folder, use=into_energy)
     settings = settings if steps is None else dataclasses.replace(settings, steps=steps)
     job = Job(energy, objective, data, settings, epochs=epochs, device=device, run_dir=folder, transform=transform)
-    if config["rows"] != job.feed.rows:
-        text = f"the run was trained on {config['rows']} rows and goes on with {job.feed.rows}"
-        warnings.warn(f"{text}: the order of the examples changes", TrainingWarning, stacklevel=2)
+    if difference := keep.check_data(config, job.feed):
+        warnings.warn(difference, TrainingWarning, stacklevel=3)
     with checkpoint.damage(folder):
         keep.resume(job, tree)
     job.run.history.extend(read_log(folder, tree["lines"], tree.get("log")))
-    return train(job, steps_of(job), validation, list(hooks), progress)
+    return job
 
 
 def load(

@@ -13,17 +13,22 @@ import platform
 import shutil
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 
 import gibbsian
+from gibbsian.energy import Energy, ScoreField
 from gibbsian.errors import CheckpointError, DivergenceError, TrainingWarning
+from gibbsian.objectives.base import Objective
 from gibbsian.random import stream
 from gibbsian.training import checkpoint
+from gibbsian.training.feed import Feed, same_fingerprint
 from gibbsian.training.job import Job
+from gibbsian.training.run import Settings
 
 logger = logging.getLogger("gibbsian")
 
@@ -43,11 +48,24 @@ _PARTS: dict[str, Any] = {  # of a checkpoint, and what each is
 }
 
 
+_CONFIG: dict[str, Any] = {
+    "energy": Energy | ScoreField,
+    "objective": Objective,
+    "settings": Settings,
+    "rows": int | None,
+    "fingerprint": list | None,  # folders of before have none
+}
+
+
 def check_parts(tree: dict[str, Any], *, whole: bool = False) -> dict[str, Any]:
     """The parts of a checkpoint, if each is what it should be, and none is missing where it is `whole`."""
-    for name in _PARTS if whole else tree:
-        if not isinstance(tree[name], _PARTS.get(name, object)):
-            raise CheckpointError(f"the checkpoint holds a {type(tree[name]).__name__} for {name!r}; it is damaged")
+    return _checked(tree, _PARTS, _PARTS if whole else tree)
+
+
+def _checked(tree: dict[str, Any], kinds: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    for name in names:
+        if not isinstance(tree[name], kinds.get(name, object)):
+            raise CheckpointError(f"the run folder holds a {type(tree[name]).__name__} for {name!r}; it is damaged")
     return tree
 
 
@@ -142,8 +160,12 @@ def roll_back(job: Job, reason: str | None) -> None:
     job.generator = job.stream("chains", monitor.tries)
     job.loss_sum.zero_()
     job.summed, job.saved_at = 0, None
-    if job.best is not None and job.best[0] > run.step:
-        job.best = None
+    if (
+        job.best is not None and job.best[0] > run.step
+    ):  # what was best came to nothing: the best before it, if it is still there
+        best = snapshot["best"]
+        gone = best is not None and run.folder is not None and best[0] not in checkpoint.steps_saved(run.folder)
+        job.best = None if gone else best
     job.event("rollback", monitor.trail[-1], attempt=monitor.tries, failed=failed)
     if job.world.first:
         logger.warning("rolled back: %s", monitor.trail[-1])
@@ -211,8 +233,8 @@ def _create(job: Job, folder: Path, tree: dict[str, Any], hooks: list[Furnishing
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
-    objective, rows = job.original_objective, job.feed.rows
-    config = {"energy": job.run.energy, "objective": objective, "settings": job.settings, "rows": rows}
+    config = {"energy": job.run.energy, "objective": job.original_objective, "settings": job.settings}
+    config |= {"rows": job.feed.rows, "fingerprint": job.feed.fingerprint()}
     try:
         checkpoint.write_tree(temporary, "config", config, weightless={"energy"})
         (temporary / "environment.json").write_text(json.dumps(_environment(job.device), indent=1))
@@ -236,13 +258,52 @@ def _environment(device: torch.device) -> dict[str, Any]:
     }
 
 
-def read_config(folder: Path, keys: tuple[str, ...] | None = None) -> dict[str, Any]:
-    """The configuration of a run, or its parts under `keys`."""
+@contextmanager
+def locked(folder: Path | None) -> Iterator[None]:
+    """Inside, nobody else trains in this folder; the lock ends with the process, however that ends."""
+    if folder is None:
+        yield
+        return
+    from fcntl import LOCK_EX, LOCK_NB, flock  # here, since not every system has it
+
+    with (folder / ".lock").open("w") as file:
+        try:
+            flock(file, LOCK_EX | LOCK_NB)
+        except BlockingIOError as error:
+            raise CheckpointError(
+                f"another training is at work in {folder}; wait until it has ended, or end it, and then resume"
+            ) from error
+        except OSError:
+            logger.warning("%s is on a disk without locks: see to it that nobody else trains there", folder)
+        yield
+
+
+def check_data(config: dict[str, Any], feed: Feed) -> str | None:
+    """How the data differ from those that a run was trained on, in words."""
+    if config["rows"] != feed.rows:
+        return f"the run was trained on {config['rows']} rows and goes on with {feed.rows}: the order of the examples changes"
+    before, now = config["fingerprint"], feed.fingerprint()
+    if before is not None and now is not None and not same_fingerprint(before, now):
+        return "the data have as many rows as those that the run was trained on, and other values: give the same data"
+    return None
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse what is no run folder."""
     if not (folder / "config.json").exists():
         raise CheckpointError(
             f"{folder} is not a run folder: it has no config.json; give the run_dir of a gibbsian.fit"
         )
-    return checkpoint.read_tree(folder, "config", keys, note_age=True)
+
+
+def read_config(folder: Path, keys: tuple[str, ...] | None = None) -> dict[str, Any]:
+    """The configuration of a run, or its parts under `keys`."""
+    check_folder(folder)
+    config = checkpoint.read_tree(folder, "config", keys, note_age=True)
+    if keys is None:
+        config.setdefault("fingerprint", None)
+    with checkpoint.damage(folder / "config.json"):
+        return _checked(config, _CONFIG, keys or _CONFIG)
 
 
 def where(folder: Path | None) -> str:

@@ -137,8 +137,9 @@ class Plan:
 class Validation:
     """A given function of the energy, or the objective's loss on held-out data, logged; and which was best.
 
-    The energy is judged in evaluation mode, its average where there is one. The loss on held-out data uses a
-    stream of its own, the same every time, and copies of the chains: training is not disturbed.
+    The energy is judged in evaluation mode, its average where there is one. The loss on held-out data and a transform of
+    them use streams of their own, the same every time, and copies of the chains: training is not disturbed, and what
+    differs between two validations is the energy.
     """
 
     def __init__(self, job: Job, held_out: Any) -> None:
@@ -153,6 +154,7 @@ class Validation:
         """The mean of the objective's loss over the held-out rows."""
         job = self.job
         generator = stream(job.settings.seed, "validation", job.device)
+        self.feed.noise = stream(job.settings.seed, f"validation/transform/{job.world.rank}", job.device)
         total, rows = 0.0, 0
         for batch in self.feed.sweep():
             loss = job.run.objective(energy, batch, freeze(job.run.state, modules=False), generator)
@@ -162,7 +164,7 @@ class Validation:
     def __call__(self) -> None:
         """Judge, log, and keep the checkpoint of the best."""
         job, run = self.job, self.job.run
-        energy, was_training = run.ema or run.energy, run.energy.training
+        energy, was_training = run.energy if run.ema is None else run.ema, run.energy.training
         energy.eval()
         try:
             found = self.judge(energy)
