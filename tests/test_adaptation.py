@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -12,6 +13,7 @@ import gibbsian as gb
 from gibbsian import domains, energies, kernels, models
 from gibbsian.errors import AdaptationWarning, ArgumentError, CapabilityError, DivergenceError, DomainError
 from gibbsian.sampling import warm_up as adaptation
+from gibbsian.sampling.trace import summarize
 from gibbsian.testing import check_invariance
 
 KERNELS = {
@@ -44,6 +46,33 @@ def test_reaches_its_acceptance_and_recovers_scales(name, target):
     assert type(warmed.kernel) is type(kernel)
     if target is ill_conditioned and name != "random walk":
         assert ((warmed.kernel.mass * energy.covariance.diagonal() - 1).abs() < 0.25).all()
+
+
+@pytest.mark.parametrize("dim", [10, 50, 200])
+def test_tuned_trajectories_do_not_come_back_to_where_they_began(dim):
+    """The default on N(0, I): 1600 draws are worth at least a quarter, their squares a sixteenth. For lengths of one size the
+    effective number lies below 40 where ten steps of the tuned size are half a period (d = 10, squares) or a whole one (50).
+    With ε between ½ and 3/2 of it, refusals in a fifth of the steps leave correlations below 0.4 (squares: 0.7)."""
+    energy = energies.Gaussian(torch.zeros(dim), torch.eye(dim))
+    warmed = gb.warm_up(energy, kernels.HMC(0.1, leapfrog_steps=10), torch.zeros(16, dim), 150, generator=gen())
+    trace = gb.sample(energy, warmed.kernel, warmed.trace, steps=100, generator=gen(1))
+    x = trace.samples[..., :10]
+    assert float(summarize(x)["ess"].min()) > 400
+    assert float(summarize(x.square())["ess"].min()) > 100
+
+
+@pytest.mark.parametrize("periods", [0.5, 1.0, 2.0])
+def test_no_number_of_leapfrog_steps_resonates(periods):
+    """ε = 2 sin(π·periods/L): L leapfrog steps are exactly so many periods of N(0, 1)."""
+    energy = energies.Gaussian(torch.zeros(2), torch.eye(2))
+    kernel = kernels.HMC(2 * math.sin(math.pi * periods / 10), leapfrog_steps=10)
+    x = gb.sample(energy, kernel, torch.randn(16, 2, generator=gen()), steps=100, generator=gen(1)).samples
+    for f in (x, x.square()):
+        assert float(summarize(f)["ess"].min()) > 160  # of 1600; less than 40 without jitter
+    still = gb.sample(
+        energy, replace(kernel, jitter=0.0), torch.randn(16, 2, generator=gen()), steps=100, generator=gen(1)
+    )
+    assert float(summarize(still.samples.square())["ess"].min()) < 40
 
 
 def test_one_dimensional_walks_aim_higher_and_targets_can_be_given():
@@ -187,6 +216,29 @@ def test_running_covariance_is_that_of_all_draws():
     stuck = adaptation.Covariance(x[0], False)
     stuck.update(torch.zeros(5, 3, dtype=D))
     assert stuck.mass(None) is None
+
+
+def test_every_window_forgets_the_one_before(monkeypatch):
+    """The mass of a window is that of its own draws: chains that come from afar would else be in it for good."""
+    seen = []
+
+    class Watched(adaptation.Covariance):
+        def mass(self, clamp):
+            seen.append(self.count)
+            return super().mass(clamp)
+
+    monkeypatch.setattr(adaptation, "Covariance", Watched)
+    gb.warm_up(correlated(), kernels.MALA(0.5), torch.zeros(6, 2, dtype=D), 400, generator=gen())
+    assert seen == [6 * (b - a) for a, b in pairwise(adaptation.windows(400))]
+    assert len(seen) == 3
+
+
+def test_the_mass_of_a_warm_up_from_afar_is_that_of_the_target():
+    """Chains that begin 300 standard deviations away, with steps that need the first windows to arrive: variances within
+    40 %, five standard errors for 250 steps of 16 chains; draws of the arrival alone would multiply them by more than 100."""
+    energy = energies.Gaussian(torch.zeros(2, dtype=D), torch.eye(2, dtype=D))
+    warmed = gb.warm_up(energy, kernels.HMC(0.3), torch.full((16, 2), 300.0, dtype=D), 600, generator=gen(1))
+    assert ((warmed.kernel.mass - 1).abs() < 0.4).all()
 
 
 @pytest.mark.parametrize("steps", [20, 50, 149, 150, 151, 400, 1000, 5000])

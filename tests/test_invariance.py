@@ -8,6 +8,7 @@ import math
 from dataclasses import dataclass
 
 import pytest
+import scipy.stats
 import torch
 from torch import Tensor
 
@@ -397,6 +398,120 @@ def test_false_alarms_are_as_rare_as_stated():
         except AssertionError:
             failed += 1
     assert failed <= 38
+
+
+# --- what cannot be seen in draws is computed by hand ---------------------------------------------
+
+
+def first_inputs(kernel, energy, x):
+    inputs = kernel.draw(energy, x, 1, gen(3))
+    return type(inputs)(*(part[0] for part in inputs))
+
+
+def gaussian_log_q(to, origin, energy, eps):
+    """log N(to; origin + ½ε²s(origin), ε²) of MALA, but for a constant."""
+    return -((to - origin - eps**2 / 2 * energy.score(origin)).square().sum(1)) / (2 * eps**2)
+
+
+def ratio_by_hand(name, kernel, energy, x, new):
+    """log [p(x')q(x|x')/p(x)q(x'|x)], from densities alone."""
+    ratio = energy(x) - energy(new)
+    if name == "MALA":
+        eps = kernel.step_size
+        return ratio + gaussian_log_q(x, new, energy, eps) - gaussian_log_q(new, x, energy, eps)
+    if name == "independence":
+        return ratio - kernel.proposal(x) + kernel.proposal(new)
+    if name == "user's":
+        return ratio + log_contracting(x, new) - log_contracting(new, x)
+    return ratio
+
+
+RATIOS = {
+    "random walk": kernels.RandomWalk(1.2),
+    "MALA": kernels.MALA(0.9),
+    "independence": kernels.Independence(energies.Gaussian(torch.ones(2, dtype=F64), 4 * torch.eye(2, dtype=F64))),
+    "user's": kernels.Metropolis(contracting, log_contracting),
+    "user's, symmetric": kernels.Metropolis(uniform_walk, symmetric=True),
+}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", RATIOS)
+def test_moves_are_accepted_up_to_the_exact_ratio(name, target):
+    """A hair on either side of the ratio decides as it must, so that no factor of it, however near to 1, goes unnoticed."""
+    kernel, energy = RATIOS[name], TARGETS[target]()
+    x = energy.sample(200, generator=gen(1))
+    state = kernel.init(energy, x)
+    inputs = first_inputs(kernel, energy, x)
+    moved = {}
+    with torch.no_grad():
+        for side in (-torch.inf, -1.0, 1.0):
+            if math.isinf(side):
+                threshold = torch.full_like(state.energy, side)
+            else:
+                threshold = exact + 1e-9 * side * (1 + exact.abs())  # noqa: F821 - from the first round
+            new, info = kernel.step(energy, state, first_inputs(kernel, energy, x)._replace(threshold=threshold))
+            moved[side] = (new.x != x).any(1)
+            if math.isinf(side):
+                exact = ratio_by_hand(name, kernel, energy, x, new.x)
+                torch.testing.assert_close(info.log_ratio, exact, rtol=1e-9, atol=1e-9)
+                torch.testing.assert_close(info.acceptance, exact.clamp(max=0).exp(), rtol=1e-9, atol=1e-9)
+    assert bool(moved[-torch.inf].all())
+    assert bool(moved[-1.0].all())
+    assert not bool(moved[1.0].any())
+    assert inputs.threshold.shape == exact.shape
+
+
+@pytest.mark.parametrize("leapfrogs", [1, 5])
+def test_trajectories_are_accepted_up_to_the_exact_ratio(leapfrogs):
+    """H before less H after, with momenta of a dense mass, and a trajectory integrated here."""
+    energy, eps = two_modes(), 0.4
+    kernel = kernels.HMC(eps, leapfrogs, mass=DENSE, jitter=0.0)
+    x = energy.sample(100, generator=gen(1))
+    inputs = first_inputs(kernel, energy, x)
+    v = inputs.z @ torch.linalg.cholesky(DENSE).T
+    y, w, inverse = x, v + eps / 2 * energy.score(x), torch.linalg.inv(DENSE)
+    for i in range(leapfrogs):
+        y = y + eps * w @ inverse
+        w = w + (eps if i + 1 < leapfrogs else eps / 2) * energy.score(y)
+    kinetic = lambda p: 0.5 * (p @ inverse * p).sum(1)  # noqa: E731
+    exact = energy(x) + kinetic(v) - energy(y) - kinetic(w)
+    new, info = kernel.step(energy, kernel.init(energy, x), inputs._replace(threshold=exact - 1e-9))
+    torch.testing.assert_close(info.log_ratio, exact)
+    torch.testing.assert_close(new.x, y)
+    new, _ = kernel.step(energy, kernel.init(energy, x), inputs._replace(threshold=exact + 1e-9))
+    assert torch.equal(new.x, x)
+
+
+@pytest.mark.parametrize("jitter", [0.2, 0.5, 0.9])
+def test_jittered_steps_are_uniform_around_the_step_size(jitter):
+    """In [ε(1 - j), ε(1 + j)], by Kolmogorov's test at 1e-6, and the same for all chains of a step."""
+    x, n = torch.zeros(3, 2, dtype=F64), 20000
+    sizes = kernels.HMC(0.4, 3, jitter=jitter).draw(None, x, n, gen(2)).step_size
+    assert sizes.shape == (n,)
+    assert scipy.stats.kstest(sizes.numpy(), "uniform", (0.4 * (1 - jitter), 0.8 * jitter)).pvalue > 1e-6
+    per_chain = (
+        kernels.HMC(torch.tensor([[0.4, 0.2, 0.1]], dtype=F64), 3, jitter=jitter).draw(None, x, n, gen(2)).step_size
+    )
+    torch.testing.assert_close(per_chain, sizes[:, None] * torch.tensor([1.0, 0.5, 0.25], dtype=F64))
+    still = kernels.HMC(0.4, 3, jitter=0.0).draw(None, x, 5, gen(2)).step_size
+    assert torch.equal(still, torch.full((5,), 0.4, dtype=F64))
+
+
+@pytest.mark.parametrize("walls", [0.3, 2.0, 9.0])
+@pytest.mark.parametrize(
+    "kernel",
+    [kernels.Langevin, lambda eps: kernels.UnderdampedLangevin(eps, friction=0.5)],
+    ids=["overdamped", "underdamped"],
+)
+def test_unadjusted_walks_are_billiards_between_walls(kernel, walls):
+    """Without forces every reflected walk keeps the uniform law, however often a step meets the walls: nothing is left on them."""
+    box = domains.Box(2, low=-1.0, high=-1.0 + walls)
+    flat = gb.as_energy(lambda x: 0 * x.sum(1), box)
+    x = box.sample(20000, generator=gen(1), dtype=F64)
+    check_invariance(flat, kernel(3.0), draws=x, steps=3, generator=gen(2))
+    end = gb.sample(flat, kernel(3.0), x, steps=3, keep=False, generator=gen(3)).last
+    assert not bool(((end == -1.0) | (end == -1.0 + walls)).any())
 
 
 # --- integrators ----------------------------------------------------------------------------------

@@ -230,6 +230,72 @@ def test_a_gaussian_posterior_is_conjugate():
     check_energy(energies.Observed(prior, y[0], sigma, seen), rnd(4, 3), generator=gen())
 
 
+def test_means_and_deviations_are_those_of_the_draws():
+    """Of all chains and of the steps after the burn-in: the same chains run at once and kept."""
+    prior, y, chains = gaussian(), rnd(2, 3, seed=3), 3
+    kernel, how = kernels.HMC(0.4, 2), {"steps": 12, "generator": gen(5)}
+    found = gb.denoise(prior, y, 0.7, method="mean", kernel=kernel, burn_in=5, chains=chains, **how)
+    again = {**how, "generator": gen(5)}
+    draws = gb.sample(energies.Observed(prior, y, 0.7), kernel, y.repeat(chains, 1), burn_in=5, **again).samples
+    pooled = draws.reshape(-1, 2, 3)
+    assert len(pooled) == 7 * chains
+    torch.testing.assert_close(found.x, pooled.mean(0))
+    torch.testing.assert_close(found.sd, pooled.std(0, correction=0))
+    held = torch.tensor([True, False, False])
+    filled = gb.inpaint(
+        prior, y, held, method="mean", kernel=kernel, burn_in=5, chains=chains, steps=12, generator=gen(5)
+    )
+    draws = gb.sample(prior, kernel, y.repeat(chains, 1), 12, burn_in=5, clamp=held, generator=gen(5)).samples
+    torch.testing.assert_close(filled.x, draws.reshape(-1, 2, 3).mean(0))
+    torch.testing.assert_close(filled.sd, draws.reshape(-1, 2, 3).std(0, correction=0))
+
+
+MASKS = {
+    "none": None,
+    "one for all": torch.tensor([True, False, True]),
+    "one a row": torch.tensor([[True, False, True], [False, True, False]]),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_only_what_was_seen_counts(name):
+    """E(x) + Σ over seen entries of (x - y)²/2σ², written out; and entries that were not seen may be anything."""
+    prior, y, mask, sigma = gaussian(), rnd(2, 3, seed=3), MASKS[name], 0.7
+    seen = torch.ones(2, 3, dtype=torch.bool) if mask is None else mask.expand(2, 3)
+    posterior = energies.Observed(prior, y, sigma, mask)
+    x = rnd(4, 3, seed=4)  # rows go through the observations again
+    want, score = prior(x), prior.score(x)
+    for i, j in itertools.product(range(4), range(3)):
+        if seen[i % 2, j]:
+            gap = x[i, j] - y[i % 2, j]
+            want[i] += gap**2 / (2 * sigma**2)
+            score[i, j] -= gap / sigma**2
+    torch.testing.assert_close(posterior(x), want)
+    energy, slope = posterior.energy_and_score(x)
+    torch.testing.assert_close(energy, want)
+    torch.testing.assert_close(slope, score)
+    other = energies.Observed(prior, torch.where(seen, y, 1e3), sigma, mask)
+    torch.testing.assert_close(other(x), want)
+    single = energies.Observed(prior, y[0], sigma, None if mask is None else mask.reshape(-1, 3)[0])
+    torch.testing.assert_close(single(x[:1]), want[:1])
+
+
+@pytest.mark.parametrize("seen", [[True, False], [False, True], [[True, False], [False, True]]])
+def test_gibbs_steps_heed_the_mask(seen):
+    """Exact draws: those of the prior, kept by what was seen of each row alone."""
+    prior = energies.ProductOfExperts(2, alpha=2.0).double()
+    y, sigma, mask = torch.tensor([0.8, -0.5], dtype=F64), 0.4, torch.tensor(seen)
+    x = prior.sample(100000, generator=gen(1))
+    rows = mask.reshape(-1, 2)
+    log_keep = -(rows[torch.arange(len(x)) % len(rows)] * (x - y).square()).sum(1) / (2 * sigma**2)
+    keep = torch.rand(len(x), generator=gen(2), dtype=F64).log() < log_keep
+    parts = [x[k :: len(rows)][keep[k :: len(rows)]] for k in range(len(rows))]
+    n = min(map(len, parts))
+    draws = torch.stack([part[:n] for part in parts], 1).flatten(0, 1)
+    posterior = energies.Observed(prior, y.expand(len(rows), 2), sigma, mask)
+    check_invariance(posterior, kernels.Gibbs(), draws=draws, steps=3, generator=gen(3))
+
+
 def test_strength_multiplies_the_prior():
     prior, y = gaussian(), rnd(2, 3, seed=3)
     cov = torch.linalg.inv(0.25 * prior.precision + torch.eye(3, dtype=F64))

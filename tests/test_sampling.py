@@ -127,6 +127,24 @@ def test_streamed_effective_sample_size(rho):
     assert float(summary["r_hat"]) < 1.02
 
 
+@pytest.mark.parametrize("draws", [4, 10, 63, 64, 65, 200, 1000])
+def test_streamed_effective_sample_sizes_are_those_of_batch_means(draws):
+    """n·s²/(n_b·Var of batch means), batches of nearly one length whose means are weighted by it, computed from all draws."""
+    x = autoregressive(draws, 3, 0.6, seed=draws) + 1e3
+    stream = StreamingMoments(draws)
+    for part in x.split(7):
+        stream.update(part)
+    batches = max(2, min(64, draws) // 2 * 2)
+    which = np.arange(draws) * batches // draws
+    parts = [x[which == b] for b in range(batches)]
+    mean = x.mean()
+    spread = sum(len(p) * (p.mean(0) - mean).square().sum() for p in parts) / (3 * batches - 1)
+    summary = stream.summary()
+    torch.testing.assert_close(summary["ess"][0], x.numel() * x.var() / spread)
+    torch.testing.assert_close(summary["mcse"][0], (spread / x.numel()).sqrt())
+    torch.testing.assert_close(summary["sd"][0], x.std())
+
+
 def test_streamed_statistics_see_chains_that_disagree():
     x = torch.randn(1000, 4, 1, generator=gen(), dtype=F64) + 5 * torch.arange(4.0)[:, None].double()
     stream = StreamingMoments(1000)

@@ -103,6 +103,44 @@ def check_extended_law(inner, target):
     assert torch.equal(state.tries, torch.tensor([3.0, 2.0, 3.0], dtype=D))
 
 
+@pytest.mark.parametrize("inner", [kernels.RandomWalk(scale=1.0), kernels.MALA(step_size=1e-9), kernels.Langevin(1e-9)])
+def test_swaps_are_accepted_up_to_the_exact_ratio(inner):
+    """Replicas that stand still, and a hair on either side of (βᵢ - βⱼ)(E(xᵢ) - E(xⱼ)): below it the pair swaps, above it not.
+    Both parities of pairs, energies up and down the ladder."""
+    energy = near()
+    kernel = kernels.ParallelTempering(inner, BETAS)
+    x = torch.tensor(
+        [[-1.5, 0.2, 2.0, -3.0], [1.0, 4.0, -2.5, 0.6], [-4.0, 0.0, 1.0, 3.0], [2.5, -1.0, 0.5, -2.0]], dtype=D
+    )
+    chains, target = x.shape[1], kernel.target(energy)
+    for turn, pairs in ((0, [(0, 1), (2, 3)]), (1, [(1, 2)])):
+        state = kernel.init_replicas(target, x.reshape(-1, 1), torch.tensor([turn]))
+        inputs = run_one(kernel.draw(target, x[0][:, None], 1, gen()))
+        e = energy(x.reshape(-1, 1)).reshape(x.shape)
+        exact, tries = torch.full_like(x, -1.0), 0
+        for i, j in pairs:
+            exact[i] = exact[j] = (BETAS[i] - BETAS[j]) * (e[i] - e[j])
+        for side in (-1, 1):
+            threshold = exact * (1 + 1e-6 * side * exact.sign())
+            still = inputs.inner._replace(z=torch.zeros_like(inputs.inner.z))
+            end, _ = kernel.step(target, state, inputs._replace(inner=still, threshold=threshold.flatten()))
+            got = kernel.replicas(end)[..., 0]
+            for i, j in pairs:
+                swapped = side < 0
+                torch.testing.assert_close(got[i], x[j] if swapped else x[i], atol=1e-6, rtol=0)
+                torch.testing.assert_close(got[j], x[i] if swapped else x[j], atol=1e-6, rtol=0)
+                torch.testing.assert_close(kernel.swap_acceptance(end)[i], exact[i].clamp(max=0).exp().mean())
+                tries += chains
+        assert tries == 2 * chains * len(pairs)
+
+
+def run_one(inputs):
+    """The inputs of the only step of many."""
+    if isinstance(inputs, torch.Tensor):
+        return inputs[0]
+    return type(inputs)(*map(run_one, inputs))
+
+
 def swap_everything(self, energy, inner, turn, threshold, right=kernels.ParallelTempering._swap):
     return right(self, energy, inner, turn, torch.full_like(threshold, -40.0))
 

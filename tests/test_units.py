@@ -3,6 +3,7 @@
 import math
 
 import pytest
+import scipy.special
 import scipy.stats
 import torch
 
@@ -72,6 +73,22 @@ def test_rectified_units_are_truncated_gaussians(eta, precision):
     # the sampler inverts the distribution function: survival(draw) = 1 - u, in logarithms because of the tail
     log_survival = torch.special.log_ndtr(m / s - draws / s) - torch.special.log_ndtr(torch.tensor(m / s, dtype=F64))
     torch.testing.assert_close(log_survival, torch.log1p(-u), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+@pytest.mark.parametrize("z", [-4.5, -8.0, -30.0, -1e3, -1e4, -1e6])
+def test_rectified_units_draw_far_in_the_tail(z, dtype):
+    """Draws of about 1/|z|, which is lost beside z: quantiles and mean of the law, to the precision of the numbers."""
+    unit, eps = units.Rectified(1), torch.finfo(dtype).eps
+    natural = units.Natural(torch.tensor([z], dtype=dtype), torch.ones(1, dtype=dtype))
+    u = torch.cat([(torch.arange(4000) + 0.5) / 4000, 1 - 2.0 ** -torch.arange(9, 24)]).to(dtype)
+    x = unit.sample(natural, u[:, None]).squeeze(1).double()
+    erfcx = lambda t: scipy.special.erfcx(t / math.sqrt(2))  # noqa: E731
+    # log P(more than x) = log Q(a + x) - log Q(a), and Q(t) = ½ exp(-½t²) erfcx(t/√2)
+    log_left = -x * (0.5 * x - z) + torch.tensor(erfcx(x.numpy() - z) / erfcx(-z)).log()
+    torch.testing.assert_close(log_left, torch.log1p(-u.double()), rtol=50 * eps, atol=50 * eps)
+    # the midpoint rule for ∫ Q⁻¹, whose end at u = 1 is cut off by 1/8000 of a logarithm
+    assert float(x[:4000].mean()) == pytest.approx(float(unit.mean(natural)), rel=1e-3)
 
 
 def test_rectified_samples_stay_finite_in_single_precision():

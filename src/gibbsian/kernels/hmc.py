@@ -70,6 +70,10 @@ class HMC(Massive):
     stability limit (let `gibbsian.warm_up` find it, with the mass) and a length of about a quarter of a
     period; NUTS chooses the length itself. In a box trajectories are reflected at the walls, exactly.
 
+    Trajectories of one length that is a whole period of the target return to where they began, whatever the
+    acceptance: on a Gaussian of frequency ω the correlation of successive draws is cos(ωεL). So lengths vary: with
+    jitter j its mean is cos(ωεL)·sin(jωεL)/(jωεL), which for j = ½ vanishes at every whole period.
+
     Reference: Duane et al. 1987; Neal 2011. Best acceptance about 0.65-0.8.
 
     Args:
@@ -77,7 +81,7 @@ class HMC(Massive):
         leapfrog_steps: L.
         mass: M; a number, a diagonal of the event shape, or a dense matrix over flattened events.
         jitter: the step size of every transition is multiplied by a number uniform in [1 - jitter, 1 + jitter],
-            so that no trajectory length resonates with a period of the target.
+            so that no trajectory length resonates with a period of the target; 0 for steps of one size.
 
     >>> import gibbsian as gb
     >>> g = torch.Generator().manual_seed(0)
@@ -90,7 +94,7 @@ class HMC(Massive):
     step_size: float | Tensor
     leapfrog_steps: int = 10
     mass: float | Tensor | None = None
-    jitter: float = 0.0
+    jitter: float = 0.5
     metric: Metric = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -130,5 +134,6 @@ class MALA(HMC):
     """
 
     leapfrog_steps: int = field(default=1, init=False)
+    jitter: float = 0.0  # a single step cannot come back to where it began
     unroll: ClassVar[int] = 10
     goal: ClassVar[float | None] = 0.574

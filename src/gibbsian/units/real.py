@@ -167,16 +167,21 @@ def _truncated_mean(z: Tensor) -> Tensor:
 def _truncated_normal(z: Tensor, u: Tensor) -> Tensor:
     """x ~ N(z, 1) given x ≥ 0, by inversion of a uniform u in [0, 1).
 
-    With t = x - z the condition is Q(t) = (1 - u) Q(-z), Q the upper tail. Far in the tail, where Q underflows,
-    Newton's method on log Q, which is concave, decreases to the root from the first step on.
+    With Q the upper tail the condition is Q(x - z) = (1 - u) Q(-z). Far in the tail, where Q underflows and x is small
+    beside a = -z, it is solved for x itself:
+
+        ax + ½x² - log[erfcx((a + x)/√2)/erfcx(a/√2)] = -log(1 - u)
+
+    by Newton's method; the left is convex, so that it decreases to the root from the first step on.
     """
     keep = 1 - u  # in (0, 1]: never 0
     near = torch.clamp(z, min=-4.0)
     direct = -torch.special.ndtri(keep * torch.special.ndtr(near)) + near
-    start = torch.clamp(-z, min=4.0)
-    level = keep.log() + torch.special.log_ndtr(-start)
-    t = start
+    a, level = torch.clamp(-z, min=4.0), -torch.log1p(-u)
+    at_wall = torch.special.erfcx(a / math.sqrt(2))
+    x = torch.zeros_like(a)
     for _ in range(6):
-        hazard = math.sqrt(2 / math.pi) / torch.special.erfcx(t / math.sqrt(2))
-        t = t + (torch.special.log_ndtr(-t) - level) / hazard
-    return torch.where(z < -4, t - start, direct).clamp_(min=0)
+        tail = torch.special.erfcx((a + x) / math.sqrt(2))
+        gap = x * (a + 0.5 * x) - (tail / at_wall).log() - level
+        x = x - gap * tail * math.sqrt(math.pi / 2)  # over the hazard, √(2/π)/erfcx
+    return torch.where(z < -4, x, direct).clamp_(min=0)

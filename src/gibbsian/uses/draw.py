@@ -176,14 +176,14 @@ def suitable_kernel(model: Any, objective: Objective | None = None) -> Kernel:
 
     >>> import gibbsian as gb
     >>> suitable_kernel(gb.models.RBM(4, 3)), suitable_kernel(gb.energies.MLPEnergy(2))
-    (Gibbs(), HMC(step_size=0.1, leapfrog_steps=10, mass=None, jitter=0.2))
+    (Gibbs(), HMC(step_size=0.1, leapfrog_steps=10, mass=None, jitter=0.5))
     """
     candidates: list[Kernel] = [*_kernels(objective)[:1], Gibbs()]
     if isinstance(model, NoiseLevels):
         candidates = [AnnealedLangevin(steps_per_level=20, step_size=float(model.noise_levels()[-1]) ** 2 * 0.2)]
     if isinstance(model, ScoreField):
         candidates.append(Langevin(step_size=0.05))
-    candidates.append(SiteGibbs() if isinstance(model.domain, Discrete) else HMC(0.1, 10, jitter=0.2))
+    candidates.append(SiteGibbs() if isinstance(model.domain, Discrete) else HMC(0.1, 10))
     for kernel in candidates:
         try:
             kernel.check(model)
