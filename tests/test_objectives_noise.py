@@ -184,7 +184,35 @@ def test_efficiency_with_noise_equal_to_the_data(ratio):
 # --- noises ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["gaussian", objectives.MixtureNoise(3), objectives.FlowNoise(steps=60)])
+def test_the_background_of_a_mixture_reaches_all_data():
+    """One row of 200 stands apart in a column that hardly varies: as likely as the formula says, not e^(-10⁵)."""
+    x = torch.randn(200, 2, generator=gen(), dtype=F64)
+    x[:, 1] = 0.0
+    x[7, 1] = 1.0
+    far = torch.tensor([[0.0, 0.9]], dtype=F64)
+    narrow, broad = (
+        objectives.MixtureNoise(3, floor=1e-6, background=m).fit(domains.Real(2), x, gen(1)) for m in (0.0, 2.0)
+    )
+    assert float(narrow.log_prob(far)) < -1e4
+    reach = (x - x.mean(0)).abs().amax(0)
+    least = math.log(2 / 202) - float((reach * math.sqrt(2 * math.pi)).log().sum()) - 1
+    assert bool((broad.log_prob(torch.cat([x, far])) >= least - 1e-9).all())
+    assert float(broad.energy.weights[-1]) == pytest.approx(2 / 202)
+    usual = [noise.log_prob(x[:7]).mean() for noise in (narrow, broad)]
+    assert abs(float(usual[0] - usual[1])) < 0.5  # the rest is fitted as before
+    with pytest.raises(errors.ArgumentError, match="background"):
+        objectives.MixtureNoise(background=-1.0)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "gaussian",
+        objectives.MixtureNoise(3),
+        objectives.MixtureNoise(2, background=30.0),
+        objectives.FlowNoise(steps=60),
+    ],
+)
 def test_fitted_noise_is_a_law_and_draws_from_it(kind):
     x = mixture_of_three(False).sample(600, generator=gen())
     objective = NoiseContrastive(kind)

@@ -94,10 +94,17 @@ class GaussianNoise(FittedNoise):
 class MixtureNoise(FittedNoise):
     """A mixture of Gaussians fitted by expectation-maximization.
 
+        p(x) = Σ_k w_k N(x; μ_k, Σ_k) n/(n + m) + N(x; μ, diag r²) m/(n + m),   r_j = max_i |x_ij - μ_j|
+
+    The components become as narrow as the data let them, and rows a little aside as unlikely as e^(-10⁵) where a column
+    hardly varies. The background, one more component as broad as the data reach, is worth m of the n rows: nothing
+    between the extremes of the data is less likely than m/(n + m) Π_j 0.24/r_j.
+
     Args:
-        components: how many.
+        components: how many, besides the background.
         iterations: rounds of expectation-maximization.
         floor: least variance in any direction, as a share of the data's mean variance.
+        background: m, how many rows the background is worth; 0 for none.
 
     >>> g = torch.Generator().manual_seed(0)
     >>> noise = MixtureNoise(2).fit(Real(1), torch.tensor([[-1.0], [-1.1], [1.0], [1.1]]), g)
@@ -108,10 +115,12 @@ class MixtureNoise(FittedNoise):
     components: int = 8
     iterations: int = 50
     floor: float = 1e-3
+    background: float = 0.0
 
     def __post_init__(self) -> None:
         hold_counts(self, "components", "iterations")
         check_number(self, "floor", self.floor, open_low=True)
+        check_number(self, "background", self.background)
 
     def fit(self, domain: Domain, x: Tensor, generator: torch.Generator) -> nn.Module:
         _need(self, domain, (Real,))
@@ -123,14 +132,28 @@ class MixtureNoise(FittedNoise):
         least = self.floor * total.trace() / d * eye
         means = flat[_spread_rows(flat, k, generator)]
         share = torch.softmax(-0.5 * torch.cdist(flat, means).square() / (total.trace() / d), 1)
+        broad = self._broad(flat, total)
         for _ in range(self.iterations):
-            mass = share.sum(0) + 1e-6  # an emptied component keeps a place
-            means = share.T @ flat / mass[:, None]
+            mass = share[:, :k].sum(0) + 1e-6  # an emptied component keeps a place
+            means = share[:, :k].T @ flat / mass[:, None]
             centered = flat[:, None] - means
-            spread_of = torch.einsum("nk,nkd,nke->kde", share, centered, centered) / mass[:, None, None] + least
-            mixture = GaussianMixture(means, 0.5 * (spread_of + spread_of.mT), mass / mass.sum())
+            spread_of = torch.einsum("nk,nkd,nke->kde", share[:, :k], centered, centered) / mass[:, None, None] + least
+            parts = [means, 0.5 * (spread_of + spread_of.mT), mass / mass.sum()]
+            if self.background:
+                whole = n / (n + self.background)
+                parts = [torch.cat(both) for both in zip([*parts[:2], whole * parts[2]], broad, strict=True)]
+            mixture = GaussianMixture(*parts)
             share = mixture.responsibilities(flat)
         return EnergyNoise(mixture, domain.shape)
+
+    def _broad(self, flat: Tensor, total: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The background: mean, covariance and weight of one component. Where a column is constant nobody knows how far
+        another row may lie, and it gets the mean spread of all."""
+        mean, typical = flat.mean(0, keepdim=True), (total.trace() / len(total)).sqrt()
+        reach = (flat - mean).abs().amax(0)
+        reach = torch.where(reach > 1e-6 * typical, reach, typical)
+        weight = flat.new_tensor([self.background / (len(flat) + self.background)])
+        return mean, torch.diag(reach.square())[None], weight
 
 
 def _spread_rows(x: Tensor, k: int, generator: torch.Generator) -> Tensor:

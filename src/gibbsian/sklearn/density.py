@@ -29,10 +29,11 @@ class EnergyDensity(DensityMixin, EnergyEstimator):
     The network learns where the mixture is wrong, and f = 0 is the mixture itself; log Z is the importance estimate
     log E_{p₀} exp(-f), with its standard error in `log_z_stderr_`. For tables of up to some dozens of columns; for
     images train a `gibbsian` energy directly. Columns are standardized inside; `score_samples` is in the units of the
-    data. Columns of few values are no density: expect their likelihood to grow without meaning.
+    data. Columns of few values are no density: expect their likelihood to grow without meaning; a broad component of
+    the mixture, worth one row, keeps rows between the extremes of the data from becoming impossible there.
 
     Args:
-        n_components: of the mixture.
+        n_components: of the mixture, besides the broad one.
         hidden_layer_sizes: of the network; () for the mixture alone.
         n_iter, learning_rate, batch_size: passes over the data, rate of AdamW (falling to 0), rows an update.
         noise_ratio: draws of the mixture for every row.
@@ -75,7 +76,7 @@ class EnergyDensity(DensityMixin, EnergyEstimator):
         """Fit the mixture, then the network."""
         self._validate_params()
         x = self._standardize(tensor(validate_data(self, X, dtype=FLOATS, ensure_min_samples=2)))
-        kind = MixtureNoise(self.n_components, floor=self.floor)
+        kind = MixtureNoise(self.n_components, floor=self.floor, background=1.0)
         noise = kind.fit(domains.Real(x.shape[1]), x, stream(self._seed, "mixture"))
         self.base_: Any = noise.energy
         self.energy_, self.log_z_, self.log_z_stderr_ = self.base_, 0.0, 0.0
