@@ -113,8 +113,9 @@ class ContrastiveDivergence(SampledObjective):
         ∇CD_k = E_data[∇E] - E_q[∇E] - K    with `entropy`, the gradient of KL(p_data‖p) - KL(q‖p) itself
 
     K = ∇(E_q[E_stop] - H(q)) is the gradient through q alone: q is reparametrized through the last steps of
-    an unadjusted kernel and its entropy H estimated from nearest neighbors within the batch. Code in
-    circulation adds K; the divergence that is to be minimized has it with a minus.
+    an unadjusted kernel and its entropy H estimated from the k-th nearest neighbors within the batch of n rows. Code
+    in circulation adds K; the divergence that is to be minimized has it with a minus. The noise of K's estimate has
+    the variance (n/k)^(2/d)/n in d dimensions, so that in few of them it grows with the batch unless k does.
 
     Cheap and steady, but chains never leave the data's neighborhood, so modes that the data do not have stay
     unseen: `PersistentContrastiveDivergence` finds them.
@@ -124,10 +125,12 @@ class ContrastiveDivergence(SampledObjective):
     Args:
         kernel: one of `gibbsian.kernels`.
         steps: k.
-        entropy: add the term -K; needs a kernel that moves by the score alone (`Langevin`) and several rows.
+        entropy: add the term -K; needs a kernel that moves by the score alone (`Langevin`) and several rows: a last
+            batch of an epoch with fewer rows than neighbors goes by the usual rule.
         entropy_steps: how many of the last steps are differentiated through; all of them make K exact.
         neighbor: which neighbor's distance estimates the entropy; the gradient has a finite variance where
-            it times the dimension is above 2.
+            it times the dimension is above 2. By default n^(1 - d/3), at least 3: the variance falls as n^(-1/3),
+            and so does the distance over which the entropy is smoothed.
         penalty: times the mean squared energies of data and samples, added to keep them near zero.
 
     >>> import gibbsian as gb
@@ -141,13 +144,14 @@ class ContrastiveDivergence(SampledObjective):
     steps: int = 1
     entropy: bool = False
     entropy_steps: int = 1
-    neighbor: int = 3
+    neighbor: int | None = None
     penalty: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
         hold_counts(self, "entropy_steps")
-        hold_counts(self, "neighbor")
+        if self.neighbor is not None:
+            hold_counts(self, "neighbor")
         if self.entropy and self.kernel.needs_energy:
             raise CapabilityError(
                 f"ContrastiveDivergence(entropy=True) differentiates through the moves of the kernel, which "
@@ -163,9 +167,10 @@ class ContrastiveDivergence(SampledObjective):
         super().check(energy, batch)
         if not self.entropy:
             return
-        rows = len(observed(batch))
-        if rows <= self.neighbor:
-            raise ShapeError(f"the entropy term needs more than {self.neighbor} rows, got {rows}; use larger batches")
+        x = observed(batch)
+        if self.neighbor_of(x) is None:
+            least = 3 if self.neighbor is None else self.neighbor
+            raise ShapeError(f"the entropy term needs more than {least} rows, got {len(x)}; use larger batches")
         if self.entropy_steps > 1:
             need_third_order(self, energy)
         if isinstance(energy.domain, Discrete):
@@ -173,8 +178,9 @@ class ContrastiveDivergence(SampledObjective):
 
     def loss(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator, step: Step) -> Loss:
         x = observed_with(batch, generator)
-        if self.entropy:
-            return self._with_entropy(energy, x, state, generator, step)
+        neighbor = self.neighbor_of(x) if self.entropy else None
+        if neighbor is not None:
+            return self._with_entropy(energy, x, state, generator, step, neighbor)
         if plain_gibbs(self.kernel, energy) and not self.penalty:
             value, samples, gradients = energy.contrast(x, None, self.steps, generator, fused=step.fused)
             metrics = {"gap": value, **chain_metrics(x, samples, step.watched)}
@@ -183,7 +189,15 @@ class ContrastiveDivergence(SampledObjective):
         value, metrics = energy_gap(energy, x, samples, self.penalty, watched=step.watched)
         return finish(self, value, state, metrics | chain)
 
-    def _with_entropy(self, energy: Any, x: Tensor, state: Any, generator: torch.Generator, step: Step) -> Loss:
+    def neighbor_of(self, x: Tensor) -> int | None:
+        """Which neighbor's distance estimates the entropy of rows; None where they are too few to have it."""
+        n, d = len(x), x[0].numel()
+        k = max(3, round(n ** (1 - d / 3))) if self.neighbor is None else self.neighbor
+        return k if k < n else None
+
+    def _with_entropy(
+        self, energy: Any, x: Tensor, state: Any, generator: torch.Generator, step: Step, neighbor: int
+    ) -> Loss:
         first = self.steps - self.entropy_steps
         start = walk(energy, self.kernel, x, first, generator)[0] if first else x
         # E(samples) with its graph carries both E_q[∇E] and the gradient through q, so that the value is
@@ -194,7 +208,7 @@ class ContrastiveDivergence(SampledObjective):
         chain, _, _ = run_steps(field, self.kernel, chain, inputs)
         samples = self.kernel.position(chain)
         value, metrics = energy_gap(energy, x, samples, self.penalty, watched=step.watched)
-        entropy = nearest_neighbor_entropy(samples, self.neighbor)
+        entropy = nearest_neighbor_entropy(samples, neighbor)
         metrics |= {"entropy": entropy, **chain_metrics(x, samples, step.watched)}
         return finish(self, value + entropy, state, metrics)
 
