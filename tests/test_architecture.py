@@ -38,6 +38,7 @@ FLOORS = [
     ["objectives"],
     ["training"],
     ["uses"],
+    ["sequences"],
     ["data"],
     ["metrics"],
     ["plots", "testing", "sklearn"],

@@ -30,8 +30,8 @@ _MODULES = {
     name: name
     for name in (
         "capabilities", "data", "derivatives", "domains", "energies", "errors", "kernels", "maxent", "metrics", "models",
-        "nets", "objectives", "partition", "plots", "random", "sampling", "schedules", "sklearn", "testing", "training",
-        "units",
+        "nets", "objectives", "partition", "plots", "random", "sampling", "schedules", "sequences", "sklearn", "testing",
+        "training", "units",
     )
 } | {"hybrid": "uses.hybrid"}  # fmt: skip
 
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         random,
         sampling,
         schedules,
+        sequences,
         sklearn,
         testing,
         training,

@@ -1,0 +1,136 @@
+"""A family of aligned sequences, and how much each of them counts."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from gibbsian.errors import ArgumentError, ShapeError, check_count, check_number
+from gibbsian.progress import progress_bar
+from gibbsian.sequences.alphabet import Alphabet
+
+
+@dataclass(frozen=True)
+class Family:
+    """Aligned sequences of one length.
+
+    Attributes:
+        states: `(sequences, sites)`, the letter of every site as a number.
+        alphabet: what the numbers mean.
+        names: of the sequences.
+        weights: how much each counts: 1 over the number of sequences like it.
+        source: where they came from.
+
+    >>> family = Family(torch.tensor([[1, 2], [1, 2], [3, 4]]), Alphabet.of("rna"))
+    >>> family, family.x.shape, family.reweighted(0.8).weights
+    (Family(3 sequences of 2 sites, rna, effective number 3.0), torch.Size([3, 2, 5]), tensor([0.5000, 0.5000, 1.0000]))
+    """
+
+    states: Tensor
+    alphabet: Alphabet
+    names: tuple[str, ...] = ()
+    weights: Tensor = field(default_factory=lambda: torch.empty(0))
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        if self.states.dim() != 2 or not self.states.numel():
+            raise ShapeError(f"states have shape {tuple(self.states.shape)}, expected (sequences, sites)")
+        if not self.weights.numel():
+            object.__setattr__(self, "weights", torch.ones(len(self.states)))
+        if self.weights.shape != self.states.shape[:1]:
+            raise ShapeError(f"{len(self.states)} sequences came with weights of shape {tuple(self.weights.shape)}")
+
+    def __len__(self) -> int:
+        return len(self.states)
+
+    def __repr__(self) -> str:
+        sites = self.states.shape[1]
+        return f"Family({len(self)} sequences of {sites} sites, {self.alphabet.name}, effective number {self.effective:.1f})"
+
+    @cached_property
+    def x(self) -> Tensor:
+        """One-hot rows `(sequences, sites, letters)`."""
+        return F.one_hot(self.states.long(), len(self.alphabet)).to(torch.get_default_dtype())
+
+    @property
+    def effective(self) -> float:
+        """The effective number of sequences, Σ weights."""
+        return float(self.weights.sum())
+
+    @property
+    def gaps(self) -> Tensor:
+        """The share of gaps in every sequence."""
+        return (self.states == self.alphabet.index("-")).float().mean(1)
+
+    def text(self, row: int) -> str:
+        """A sequence as letters."""
+        return "".join(self.alphabet.letters[int(s)] for s in self.states[row])
+
+    def select(self, rows: Tensor) -> "Family":
+        """Some of the sequences, with the weights they have."""
+        index = rows.nonzero().squeeze(1) if rows.dtype == torch.bool else rows
+        if not len(index):
+            raise ArgumentError("no sequence is left; be less strict")
+        names = tuple(self.names[i] for i in index.tolist()) if self.names else ()
+        return Family(self.states[index], self.alphabet, names, self.weights[index], self.source)
+
+    def without_gaps(self, most: float = 0.3) -> "Family":
+        """The sequences with a share of gaps of at most this."""
+        return self.select(self.gaps <= most)
+
+    def reweighted(self, identity: float = 0.8, *, progress: bool | None = None) -> "Family":
+        """Weights by similarity: see `similarity_weights`."""
+        weights = similarity_weights(self.states, identity, progress=progress)
+        return Family(self.states, self.alphabet, self.names, weights, self.source)
+
+    def frequencies(self, pseudocount: float = 0.0) -> tuple[Tensor, Tensor]:
+        """fᵢ(a) `(sites, letters)` and fᵢⱼ(a, b) `(sites, letters, sites, letters)`, weighted, in double precision.
+
+        With a pseudocount α: (1-α)f + α/q, pairs (1-α)f + α/q², and fᵢᵢ = diag fᵢ, so that margins agree.
+        """
+        check_number(self, "pseudocount", pseudocount, 0, 1)
+        alpha, sites, q = pseudocount, self.states.shape[1], len(self.alphabet)
+        x = self.x.reshape(len(self), -1)
+        weight = (self.weights / self.weights.sum()).to(x)
+        pairs = torch.zeros(sites * q, sites * q, dtype=torch.float64)
+        for rows, w in zip(x.split(4096), weight.split(4096), strict=True):
+            pairs += ((rows * w[:, None]).T @ rows).double()
+        single = (1 - alpha) * pairs.diagonal().reshape(sites, q) + alpha / q
+        pairs = ((1 - alpha) * pairs + alpha / q**2).reshape(sites, q, sites, q)
+        for i in range(sites):
+            pairs[i, :, i] = torch.diag(single[i])
+        return single, pairs
+
+
+def similarity_weights(
+    states: Tensor, identity: float = 0.8, *, block: int = 1024, progress: bool | None = None
+) -> Tensor:
+    """How much each sequence counts: 1 over the number of sequences, itself included, that agree with it in at least
+    this share of the sites.
+
+        wₙ = 1/#{m: identity(n, m) ≥ θ},   Meff = Σ wₙ
+
+    Families are sampled unevenly, many close relatives of a few; the sum of weights is the effective number.
+
+    >>> similarity_weights(torch.tensor([[0, 1, 2], [0, 1, 2], [2, 1, 0]]), 0.6)
+    tensor([0.5000, 0.5000, 1.0000])
+    """
+    block = check_count("similarity_weights", "block", block)
+    check_number("similarity_weights", "identity", identity, 0, 1, open_low=True)
+    n, sites = states.shape
+    least = identity * sites - 1e-6 * sites
+    q = int(states.max()) + 1
+    x = F.one_hot(states.long(), q).flatten(1).float()  # products of one-hot rows count agreements
+    alike = torch.zeros(n, device=states.device)
+    with progress_bar(n, "similarities", progress) as tick:
+        for start in range(0, n, block):
+            rows = x[start : start + block]
+            for other in range(start, n, block):
+                near = rows @ x[other : other + block].T >= least
+                alike[start : start + block] += near.sum(1)
+                if other > start:
+                    alike[other : other + block] += near.sum(0)
+            tick(len(rows))
+    return 1 / alike

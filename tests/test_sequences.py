@@ -1,0 +1,218 @@
+"""Families of sequences: files, weights, and Potts machines learned from laws that are known."""
+
+import gzip
+import itertools
+
+import pytest
+import torch
+
+from gibbsian import models, sequences
+from gibbsian.errors import ArgumentError, DataError, TrainingWarning
+from gibbsian.sequences import Alphabet, Family
+
+F64 = torch.float64
+
+
+def gen(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def potts(sites=4, states=3, scale=0.5, seed=0):
+    j = scale * torch.randn(sites, states, sites, states, generator=gen(seed), dtype=F64)
+    j = (j + j.permute(2, 3, 0, 1)) / 2
+    j[torch.arange(sites), :, torch.arange(sites)] = 0
+    out = models.Potts(sites, states).double().requires_grad_(False)
+    out.set_parameters(field=scale * torch.randn(sites, states, generator=gen(seed + 1), dtype=F64), coupling=j)
+    return out
+
+
+def whole(model) -> Family:
+    """Every state, weighted by its probability: a family as large as one likes, without noise."""
+    states = model.domain.states(dtype=F64)
+    p = torch.softmax(-model(states), 0)
+    letters = Alphabet("-" + "ABCDEFGH"[: model.states - 1])
+    return Family(states.argmax(-1), letters, weights=1e6 * p)
+
+
+# --- files --------------------------------------------------------------------------------------------------
+
+
+def test_formats_give_the_same_family(tmp_path):
+    fasta = ">one two\nACGU-\nACGUA\n>b\nACGUAAC-UA\n"
+    files = {
+        "a.fasta": fasta.encode(),
+        "a.fasta.gz": gzip.compress(fasta.encode()),
+        "a.a3m": b">one two\nACGU-aaACGUA\n>b\nACgg.GUAAC-UA\n",
+        "a.sto": b"# STOCKHOLM 1.0\n#=GF ID x\none ACGU.\nb ACGUA\n\none ACGUA\nb AC.UA\n//\nrest of the file\n",
+        "dna.fasta": b">one two\r\nACGT-ACGTA\r\n>b\r\nACGTAACNTA\r\n",
+        "low.fasta": b">one two\nacgu-acgua\n>b\nacguaac-ua\n",
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+        family = sequences.read(tmp_path / name, "rna")
+        assert [family.text(i) for i in range(2)] == ["ACGU-ACGUA", "ACGUAAC-UA"], name
+        assert family.x.shape == (2, 10, 5)
+    assert family.names[0] == "one two"
+
+
+@pytest.mark.parametrize(("content", "match"), [
+    (b"", "begins with"),
+    (b"hello\n", "begins with"),
+    (b">a\n>b\n", "no sequences"),
+    (b">a\nACGU\n>b\nACG\n", "'b' has 3 sites, 'a' has 4"),
+    (b">a\nAC1U\n", "'1'"),
+    (b"\x1f\x8bdamaged", "gzip"),
+    (b"# STOCKHOLM 1.0\na b c\n", "a name and a piece"),
+])  # fmt: skip
+def test_bad_files_get_a_sentence(tmp_path, content, match):
+    (tmp_path / "bad.fasta").write_bytes(content)
+    with pytest.raises(DataError, match=match):
+        sequences.read(tmp_path / "bad.fasta", "rna")
+
+
+def test_missing_files_and_alphabets(tmp_path):
+    with pytest.raises(DataError, match="there is no file"):
+        sequences.read(tmp_path / "none.fasta")
+    with pytest.raises(ArgumentError, match="protein"):
+        sequences.read(tmp_path / "none.fasta", "protien")
+    with pytest.raises(ArgumentError, match="no letter"):
+        Alphabet.of("rna").index("T")
+    assert Alphabet.of("AB").letters == "-AB"
+
+
+# --- statistics ---------------------------------------------------------------------------------------------
+
+
+def test_weights_count_similar_sequences():
+    states = torch.randint(0, 3, (60, 8), generator=gen())
+    same = (states[:, None] == states[None]).double().mean(-1)
+    for identity in (0.5, 0.75, 1.0):
+        want = 1 / (same >= identity).sum(1)
+        for block in (7, 100):
+            assert torch.allclose(sequences.similarity_weights(states, identity, block=block).double(), want.double())
+
+
+def test_frequencies_have_matching_margins():
+    family = Family(torch.randint(0, 4, (50, 5), generator=gen()), Alphabet.of("ABC")).reweighted(0.6)
+    w = family.weights.double() / family.weights.double().sum()
+    x = family.x.double()
+    single, pairs = family.frequencies()
+    assert torch.allclose(single, torch.einsum("n,nia->ia", w, x), atol=1e-6)
+    assert torch.allclose(pairs[1, :, 3], torch.einsum("n,na,nb->ab", w, x[:, 1], x[:, 3]), atol=1e-6)
+    single, pairs = family.frequencies(0.3)
+    assert torch.allclose(pairs.sum(3), single[..., None].expand(5, 4, 5), atol=1e-6)
+    assert torch.allclose(pairs[2, :, 2], torch.diag(single[2]))
+
+
+# --- inference ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["pseudo-likelihood", "asymmetric"])
+def test_pseudo_likelihood_of_all_states_finds_the_machine(method):
+    truth = potts()
+    found = sequences.fit_potts(whole(truth), method, l2=0.0, steps=500, progress=False)
+    assert float((found.coupling - truth.zero_sum().coupling).abs().max()) < 0.01
+    assert float((found.field - truth.zero_sum().field).abs().max()) < 0.01
+
+
+def test_the_penalty_counts_every_pair_once():
+    """At the minimum the derivative of the pseudo-likelihood is -2λ times the parameter, for J in either triangle."""
+    family, l2 = whole(potts()), 0.05
+    found = sequences.fit_potts(family, l2=l2, steps=1000, progress=False).double()
+    x, w = family.x.double(), (family.weights / family.weights.sum()).double()
+    h, j = found.field.clone().requires_grad_(True), found.coupling.clone().requires_grad_(True)
+    g = h + torch.einsum("njb,jbia->nia", x, j)
+    value = -(w * (x * torch.log_softmax(g, -1)).sum((1, 2))).sum()
+    _, slope = torch.autograd.grad(value, [h, j])
+    both = slope + slope.permute(2, 3, 0, 1)  # in J_ij and J_ji, which are one parameter
+    both = both - both.mean(1, keepdim=True)
+    both = both - both.mean(3, keepdim=True)  # in the gauge of what was found
+    for i, k in itertools.combinations(range(4), 2):
+        assert torch.allclose(both[i, :, k], -2 * l2 * j[i, :, k], atol=2e-3)
+
+
+def test_mean_field_is_right_to_first_order():
+    errors = []
+    for scale in (0.04, 0.08):
+        truth = potts(scale=scale)
+        found = sequences.fit_potts(whole(truth), "mean-field", pseudocount=0.0)
+        errors.append(float((found.coupling - truth.zero_sum().coupling).abs().max()))
+    assert errors[0] < 0.1 * 0.04
+    assert 2.5 < errors[1] / errors[0] < 6  # second order: four times
+
+
+def test_boltzmann_learning_matches_correlations():
+    truth = potts(scale=0.8)
+    found = sequences.fit_potts(
+        whole(truth), "boltzmann", chains=4000, sweeps=3, lr=0.3, target=0.995, progress=False, generator=gen()
+    )
+    exact = []
+    for model in (truth, found.double()):  # connected correlations by enumeration, not by the chains that learned
+        single, pairs = whole(model).frequencies()
+        connected = (pairs - single[:, :, None, None] * single).permute(0, 2, 1, 3)
+        exact.append(connected[torch.triu_indices(4, 4, 1).unbind()].flatten())
+    assert float(torch.corrcoef(torch.stack(exact))[0, 1]) > 0.98
+    assert float((exact[0] - exact[1]).abs().max()) < 0.03
+    with pytest.warns(TrainingWarning, match="below 1"):
+        sequences.fit_potts(whole(truth), "boltzmann", chains=50, steps=10, target=1.0, progress=False)
+
+
+def test_too_few_iterations_are_said():
+    with pytest.warns(TrainingWarning, match="still falling"):
+        sequences.fit_potts(whole(potts(scale=1.5)), l2=0.0, steps=2, progress=False)
+    with pytest.raises(ArgumentError, match="method"):
+        sequences.fit_potts(whole(potts()), "plm")
+
+
+# --- contacts and mutations ---------------------------------------------------------------------------------
+
+
+def test_contacts_are_norms_without_the_gap_corrected_by_averages():
+    model = potts(7, 4)
+    j = model.zero_sum().coupling[:, 1:, :, 1:]
+    norm = torch.stack([torch.stack([j[i, :, k].norm() for k in range(7)]) for i in range(7)])
+    mean = norm.sum(1) / 6
+    want = norm - mean[:, None] * mean / (norm.sum() / 42)
+    found = sequences.contacts(model, minimum_separation=3)
+    assert found.pairs.shape == (10, 2)
+    for (i, k), value in zip(found.pairs.tolist(), found.values, strict=True):
+        assert k - i >= 3
+        assert float(value) == pytest.approx(float(want[i, k]), abs=1e-9)
+    assert bool((found.values.diff() <= 0).all())
+    plain = sequences.contacts(model, minimum_separation=3, corrected=False, gap=None)
+    assert float(plain.scores[0, 3]) == pytest.approx(float(model.zero_sum().coupling[0, :, 3].norm()))
+    touching = torch.full((7, 7), float("nan"))
+    i, k = found.pairs[1].tolist()
+    touching[i, k] = 1.0
+    i, k = found.pairs[3].tolist()
+    touching[i, k] = 0.0
+    assert sequences.precision(found, touching, 1) == 1.0  # pairs that nobody knows do not count
+    assert sequences.precision(found, touching) == 0.5
+    with pytest.raises(ArgumentError, match="leaves no pair"):
+        sequences.contacts(model, minimum_separation=7)
+
+
+def test_mutations_change_the_energy():
+    model = potts(5, 5)
+    wild = torch.tensor([1, 2, 3, 4, 0])
+    x = model.domain.one_hot(wild[None], dtype=F64)
+    table = sequences.mutation_table(model, wild)
+    for i, a in itertools.product(range(5), range(5)):
+        y = wild.clone()
+        y[i] = a
+        want = float(model(x) - model(model.domain.one_hot(y[None], dtype=F64)))
+        assert float(table[i, a]) == pytest.approx(want, abs=1e-9)
+    y = torch.tensor([1, 1, 3, 2, 0])
+    want = float(model(x) - model(model.domain.one_hot(y[None], dtype=F64)))
+    score = sequences.mutation_score(model, x[0], "C25A:U27C", first=24)
+    assert float(score) == pytest.approx(want, abs=1e-9)
+    for bad, match in [
+        ("C2", "such as 'A3C'"),
+        ("G2A", "has 'C' at position 2"),
+        ("A9C", "from 1 to 5"),
+        ("X2A", "'X'"),
+    ]:
+        with pytest.raises(ArgumentError, match=match):
+            sequences.mutation_score(model, wild, bad)
+    with pytest.raises(ArgumentError, match="alphabet="):
+        sequences.mutation_score(potts(3, 4), torch.tensor([0, 1, 2]), "A1C")
