@@ -7,8 +7,9 @@ import scipy.special
 import scipy.stats
 import torch
 
-from gibbsian import domains, units
-from gibbsian.errors import ArgumentError, ShapeError
+import gibbsian as gb
+from gibbsian import domains, kernels, objectives, units
+from gibbsian.errors import ArgumentError, DomainError, ShapeError
 from gibbsian.random import quick_uniforms
 
 F64 = torch.float64
@@ -266,3 +267,28 @@ def test_joined_units_of_two_kinds_of_noise_keep_their_laws():
     parts[1] = unit.layers[1].log_partition(unit.layers[1].natural(torch.tensor([1.0], dtype=F64)))
     torch.testing.assert_close(unit.log_partition(natural), torch.stack([p.reshape(()) for p in parts]).sum())
     torch.testing.assert_close(unit.statistic(v)[:, 2], 2 * v[:, 2])
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda rbm, x: gb.minimize(rbm, x),
+        lambda rbm, x: gb.minimize(rbm, x, method="beam"),
+        lambda rbm, x: gb.energies.Grid(torch.zeros(12, dtype=F64), rbm.domain),
+        lambda rbm, x: objectives.RankingContrastive(objectives.Flips(0.3), 4).init(rbm, x, gen()),
+        lambda rbm, x: objectives.NoiseContrastive("marginals").init(rbm, x, gen()),
+        lambda rbm, x: objectives.PseudoLikelihood().init(rbm, x, gen()),
+        lambda rbm, x: kernels.SiteGibbs().check(rbm),
+    ],
+    ids=["icm", "beam", "table", "flips", "marginals", "neighbors", "sites"],
+)
+def test_who_goes_unit_by_unit_refuses_units_of_several_kinds(use):
+    """States of joined units are finitely many, but there is no one value that they all flip to."""
+    rbm = gb.models.RBM(units.Joined(units.Softmax(1, classes=3), units.Spin(2)), 2).double()
+    x = rbm.domain.sample(5, generator=gen(), dtype=F64)
+    with pytest.raises(DomainError, match=r"JoinedStates") as caught:
+        use(rbm, x)
+    assert "'marginals'" not in str(caught.value)
+    best = gb.minimize(rbm, x, method="enumerate")
+    states = rbm.domain.states(dtype=F64)
+    torch.testing.assert_close(best.x, states[rbm(states).argmin()].expand(5, -1))

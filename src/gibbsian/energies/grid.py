@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from gibbsian.domains import Categorical, Discrete
+from gibbsian.domains import Binary, Categorical, Discrete, Spin
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, DomainError, ShapeError
 from gibbsian.random import check_draws
@@ -55,9 +55,9 @@ class Grid(Energy):
                 "the table of energies must be finite; give a forbidden state a large energy, such as 50"
             )
         domain = _units_of(table) if domain is None else domain
-        if not isinstance(domain, Discrete):
+        if not isinstance(domain, Binary | Spin | Categorical):
             raise DomainError(
-                f"a table of energies needs a discrete domain, not {domain}; use Binary, Spin or Categorical"
+                f"a table of energies needs discrete units of one kind, not {domain}; use Binary, Spin or Categorical"
             )
         if table.numel() != domain.size:
             raise ShapeError(f"the table has {table.numel()} energies but {domain} has {domain.size} states")

@@ -28,8 +28,8 @@ class FittedNoise(ABC):
 def _need(noise: FittedNoise, domain: Domain, kinds: tuple[type[Domain], ...]) -> None:
     if not isinstance(domain, kinds):
         names = " or ".join(k.__name__ for k in kinds)
-        discrete = isinstance(domain, Discrete)
-        advice = "'marginals' or 'uniform'" if discrete else "'uniform', or a noise of your own"
+        counted = isinstance(domain, Binary | Spin | Categorical)
+        advice = "'marginals' or 'uniform'" if counted else "'uniform', or a noise of your own"
         raise DomainError(f"{type(noise).__name__} lives on {names}, the energy on {domain}; use {advice}")
 
 

@@ -11,7 +11,7 @@ from torch.distributions import Distribution
 from torch.nn.functional import softplus
 
 from gibbsian.capabilities import Sampleable
-from gibbsian.domains import Categorical, Discrete, Domain, Real
+from gibbsian.domains import Binary, Categorical, Discrete, Domain, Real, Spin
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, DomainError, check_choice, check_number, hold_counts
 from gibbsian.objectives.base import Batch, Loss, Objective, check_finite, finish, observed, observed_with
@@ -201,8 +201,9 @@ class Flips(Proposal):
         check_number(self, "rate", self.rate, 0.0, 1.0, open_low=True, open_high=True)
 
     def check(self, domain: Domain) -> None:
-        if not isinstance(domain, Discrete):
-            raise DomainError(f"Flips changes discrete units, y lives on {domain}; use Around")
+        if not isinstance(domain, Binary | Spin | Categorical):
+            other = "noise='uniform'" if isinstance(domain, Discrete) else "Around"
+            raise DomainError(f"Flips changes discrete units of one kind, y lives on {domain}; use {other}")
 
     def draw(self, domain: Domain, y: Tensor, count: int, generator: torch.Generator) -> Tensor:
         if isinstance(domain, Categorical):

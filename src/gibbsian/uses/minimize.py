@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gibbsian.domains import Bounded, Box, Categorical, Discrete, Domain
+from gibbsian.domains import Binary, Bounded, Box, Categorical, Discrete, Domain, Spin
 from gibbsian.energy import Energy
 from gibbsian.errors import (
     ArgumentError,
@@ -196,6 +196,11 @@ def _sites(domain: Any, x: Tensor) -> tuple[Tensor, Tensor]:
     """x as `(rows, units, values)` with values 1 or K, and what a unit can be `(choices, values)`."""
     if isinstance(domain, Categorical):
         return x.reshape(len(x), -1, domain.classes), torch.eye(domain.classes, dtype=x.dtype, device=x.device)
+    if not isinstance(domain, Binary | Spin):
+        raise DomainError(
+            f"'icm' and 'beam' go through discrete units of one kind, this energy lives on {domain}; use "
+            "method='enumerate', or draw at a low temperature"
+        )
     return x.reshape(len(x), -1, 1), torch.tensor([[domain.low], [1.0]], dtype=x.dtype, device=x.device)
 
 
