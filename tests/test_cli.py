@@ -90,6 +90,19 @@ def test_list_names_every_class_with_a_line(capsys):
     (["train", "digits-rbm", "--data.name", "digist"], 2, "did you mean 'digits'"),
     (["list", "kernel"], 2, "did you mean 'kernels'"),
     (["list", "MALAA"], 2, "did you mean 'MALA'"),
+    (["train"], 2, "arguments are required: RECIPE; see gibbsian train --help"),
+    (["train", "digits-rbm", "extra"], 2, "extra is not understood"),
+    (["train", "digits-rbm", "--model.hidden"], 2, "--model.hidden needs a value"),
+    (["train", "digits-rbm", "--fit.device", "gpu"], 2, "fit.device: gpu cannot be used on this machine; say auto"),
+    (["train", "digits-rbm", "--fit.device", "cuda:99"], 2, "fit.device: cuda:99 cannot be used on this machine"),
+    (["train", "digits-rbm", "--fit.steps", "-5"], 2, "steps must be a whole number from 1 on"),
+    (["train", "."], 2, "is a folder; give a recipe"),
+    (["sample", "."], 1, "is no run but an empty folder"),
+    (["sample", "nowhere", "-n", "0"], 2, "-n: 0 is no whole number from 1 on"),
+    (["sample", "nowhere", "--steps", "0"], 2, "--steps: 0 is no whole number"),
+    (["evaluate", "nowhere", "--betas", "x"], 2, "--betas: x is no whole number"),
+    (["resume", "nowhere", "--epochs", "-1"], 2, "--epochs: -1 is no whole number"),
+    (["--verison"], 2, "--verison is not understood by `gibbsian`; see gibbsian --help"),
     (["sample", "nowhere"], 1, "no run folder nowhere"),
     (["resume", "nowhere"], 1, "no run folder nowhere"),
     (["report", "nowhere"], 1, "no run folder nowhere"),
@@ -115,6 +128,10 @@ def test_mistakes_get_one_clear_sentence(arguments, code, says, capsys, tmp_path
     (TINY.replace("- binarize", "- binarise"), "did you mean 'binarize'"),
     (TINY.replace("steps: 30, ", ""), "fit.steps or fit.epochs"),
     (TINY.replace("objective: {", "other: {"), "unknown key 'other'"),
+    (TINY[: TINY.index("fit:")] + "fit:\n", "fit.steps or fit.epochs"),
+    (TINY.replace("{RBM: {visible: 64, hidden: 6}}", "[RBM]"), "['RBM'] was given where a class with its arguments is"),
+    (TINY.replace("visible: 64", "visible: 65").replace("initialize: true", ""), "give the model the size of the rows"),
+    (TINY.replace("betas: 50", "betas: 0"), "betas must be a whole number from 1 on"),
     (TINY.replace("    - binarize\n", ""), "binarize"),  # gray values into Bernoulli units
 ])  # fmt: skip
 def test_mistakes_in_a_recipe_get_one_clear_sentence(text, says, capsys, tmp_path, monkeypatch):
@@ -249,26 +266,24 @@ def test_partial_rows_that_are_none_are_refused(text, says, table, tmp_path, cap
 def test_later_commands_find_the_training_file_from_anywhere(table, tmp_path, monkeypatch, capsys):
     import shutil
 
+    there, run = tmp_path / "there", str(tmp_path / "moved")
+    shutil.copytree(table, there, ignore=shutil.ignore_patterns("run"))
+    monkeypatch.chdir(there)
+    assert main(["train", "table.yaml", "--run", run, "--no-report", "-q"]) == 0
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "rows.csv").write_text("a,b,c\n1,2,3\n")  # another file of the same name is not taken for it
-    run, out = tmp_path / "copied", ["--out", str(tmp_path / "o.npy"), "-q"]
-    shutil.copytree(table / "run", run)
-    for command in (["report", str(run), "-q"], ["resume", str(run), "--steps", "4", "-q"], ["sample", str(run), *out]):
+    Path("rows.csv").write_text("a,b,c\n1,2,3\n")  # another file of the same name is not taken for it
+    for command in (["report", run, "-q"], ["resume", run, "--steps", "4", "-q"]):
         assert main(command) == 0, command
-    lost = tmp_path / "lost"
-    shutil.copytree(table / "run", lost)
-    text = (lost / "data.json").read_text()
-    assert str(table / "rows.csv") in text
-    (lost / "data.json").write_text(text.replace(str(table / "rows.csv"), str(tmp_path / "gone" / "rows.csv")))
-    (tmp_path / "rows.csv").unlink()
-    assert main(["sample", str(lost), *out]) == 0  # needs no data
+    Path("rows.csv").unlink()
+    (there / "rows.csv").rename(there / "renamed.csv")
+    assert main(["sample", run, "-n", "2", "-q"]) == 0  # needs no data
     capsys.readouterr()
-    assert main(["evaluate", str(lost), "-q"]) == 1
+    assert main(["evaluate", run, "-q"]) == 1
     printed = capsys.readouterr().err
-    assert f"was trained on {tmp_path / 'gone' / 'rows.csv'}, which is not there any more" in printed
-    recipe = (lost / "recipe.yaml").read_text()
-    (lost / "recipe.yaml").write_text(recipe.replace("name: rows.csv", f"name: {table / 'rows.csv'}"))  # as it advises
-    assert main(["evaluate", str(lost), "-q"]) == 0
+    assert f"{run} was trained on {there / 'rows.csv'}, which is not there any more" in printed
+    recipe = Path(run, "recipe.yaml")
+    recipe.write_text(recipe.read_text().replace("name: rows.csv", f"name: {there / 'renamed.csv'}"))  # as it advises
+    assert main(["evaluate", run, "-q"]) == 0
 
 
 @pytest.mark.parametrize(("other", "code", "says"), [
@@ -282,6 +297,14 @@ def test_other_sets_that_cannot_be_had_are_errors(other, code, says, table, caps
     printed = capsys.readouterr()
     assert says in printed.err
     assert not printed.out
+
+
+def test_a_likelihood_that_was_asked_for_and_cannot_be_had_is_an_error(run, tmp_path, capsys):
+    import shutil
+
+    shutil.copytree(run, tmp_path / "run")
+    assert main(["evaluate", str(tmp_path / "run"), "--likelihood", "quadrature", "-q"]) == 1
+    assert "--likelihood quadrature: quadrature: " in capsys.readouterr().err
 
 
 def test_other_sets_of_the_recipe_are_noted_where_they_are_missing(table, tmp_path, capsys):

@@ -131,6 +131,11 @@ def test_folders_of_images_give_classes(tmp_path):
         data.read(tmp_path)
 
 
+def _saved(path, rows):
+    (np.savez if path.suffix == ".npz" else np.save)(path, **({"x": rows} if path.suffix == ".npz" else {"arr": rows}))
+    return path
+
+
 def _write(path, text):
     path.write_text(text)
     return path
@@ -148,6 +153,10 @@ def _write(path, text):
     (lambda d: data.read(_write(d / "a.csv", "1,\n3,4")), DataError, "row 1 .* take those rows out of the file, or fill"),
     (lambda d: data.read(_write(d / "a.csv", "a,y\n1,0\n3,\n5,1")), DataError, "row 3 .* under 'y'"),
     (lambda d: data.read(_write(d / "a.csv", "a,y\n1,cat\n3,nan")), DataError, "row 3 .* under 'y'"),
+    (lambda d: data.read(_saved(d / "a.npz", [[0.0, 1.0], [np.nan, 1.0]])), DataError, r"a.npz, x: entry \[1, 0\] is nan"),
+    (lambda d: data.prepare(data.read(_saved(d / "a.npy", [[0.0, 1], [np.nan, 1]])), ["standardize"]), DataError, "1 of 4"),
+    (lambda d: data.prepare(data.read(_saved(d / "a.npy", [[0.0, 1], [np.nan, 1]])), ["whiten"]), DataError, "1 of 4"),
+    (lambda d: data.prepare(data.read(_saved(d / "a.npy", [[0.0, 1], [np.nan, 1]])), ["rescale"]), DataError, "1 of 4"),
     (lambda d: data.read(_write(d / "a.csv", "y\n1\n2")), DataError, "no column but the labels 'y'"),
     (lambda d: data.read(_write(d / "a.csv", "a,b\n")), DataError, "a header and no rows"),
     (lambda d: data.read(_write(d / "a.csv", "a,b\n1,x\n3,4")), DataError, "holds 'x', which is no number; take the column out"),

@@ -27,7 +27,7 @@ from gibbsian.app import catalog, factories
 from gibbsian.data import Prepared, load, prepare
 from gibbsian.domains import Domain
 from gibbsian.energy import Energy, ScoreField
-from gibbsian.errors import ArgumentError, DataError, GibbsianError, suggest
+from gibbsian.errors import ArgumentError, DataError, GibbsianError, check_count, suggest
 from gibbsian.kernels import Kernel
 from gibbsian.metrics.evaluate import LIKELIHOODS
 from gibbsian.objectives import Objective
@@ -66,7 +66,9 @@ class DataSpec:
         raw = load(self.name, n=self.n, seed=self.seed, label=self.label, offline=self.offline)
         prepared = prepare(raw, self.steps, seed=self.seed, fitted=fitted)
         if self.labels and prepared.data.train.y is None:
-            raise DataError(f"labels: true, but {self.name} has no labels; say label=COLUMN for a file that has some")
+            raise DataError(
+                f"labels: true, but {self.name} has no labels; say data.label: COLUMN for a file that has some"
+            )
         return prepared
 
 
@@ -117,6 +119,9 @@ class EvaluateSpec:
     ema: bool = True
 
     def __post_init__(self) -> None:
+        for name in ("chains", "betas", "rows"):
+            if getattr(self, name) is not None:
+                check_count("evaluate", name, getattr(self, name))
         if self.likelihood not in LIKELIHOODS:
             raise ArgumentError(f"evaluate.likelihood={self.likelihood!r}: expected one of {', '.join(LIKELIHOODS)}")
 
@@ -287,6 +292,8 @@ def recipe_source(given: str) -> tuple[str, str]:
             return path.stem, path.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
             raise ArgumentError(f"{path} is not a text file in UTF-8; a recipe is YAML") from error
+    if path.is_dir():
+        raise ArgumentError(f"{given} is a folder; give a recipe, or go on with a run by `gibbsian resume {given}`")
     if looks_like_a_file:
         raise ArgumentError(f"there is no file {given}; give a recipe from `gibbsian list recipes`, or a YAML file")
     return given, catalog.recipe_text(given)  # says what there is
@@ -322,11 +329,11 @@ def _without_other_length(recipe: dict[str, Any], fit: Any) -> dict[str, Any]:
 def _fit_by_flags(flags: Sequence[str]) -> dict[str, Any]:
     """What flags say of `fit`, one key or several at once."""
     found: dict[str, Any] = {}
+    for config in _configs(flags):
+        found |= config.get("fit", {})
     for flag, value in _with_values(flags):
         if flag.startswith("--fit."):
             found[flag.removeprefix("--fit.")] = value
-        elif flag == "--config" and Path(value).is_file():
-            found |= _loaded(Path(value).read_text(encoding="utf-8"), value).get("fit") or {}
         elif flag == "--fit":
             with suppress(yaml.YAMLError):  # which the parser will report
                 given = _load(value)
@@ -355,7 +362,9 @@ def parse_recipe(text: str, flags: Sequence[str] = (), *, name: str = "run") -> 
     except GibbsianError as error:
         raise ArgumentError(f"{name}: {error}") from error
     except (ParserError, ValueError, TypeError) as error:
-        raise ArgumentError(f"{name}: {explain(str(error), parser)}") from error
+        lacks_value = "expected one argument" in str(error) and flags and flags[-1].startswith("--")
+        reason = f"{flags[-1]} needs a value" if lacks_value else explain(str(error), parser)
+        raise ArgumentError(f"{name}: {reason}") from error
     if built.model is None or built.objective is None:
         raise ArgumentError(f"{name} names no model or no objective; every recipe needs both")
     as_built = ("about", "data", "model", "objective", "initialize", "sample", "evaluate", "pretrain")
@@ -378,7 +387,7 @@ def _loaded(text: str, name: str) -> dict[str, Any]:
     loaded = _from_yaml(text, name, _load)
     if not isinstance(loaded, dict):
         raise ArgumentError(f"{name} holds no recipe; begin with data:, model:, objective: and fit:")
-    return loaded
+    return {key: value for key, value in loaded.items() if key not in _SECTIONS or value is not None}  # `fit:` alone
 
 
 def _with_values(flags: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -497,7 +506,9 @@ def explain(text: str, parser: ArgumentParser) -> str:
 def _unknown_flag(text: str, parser: ArgumentParser) -> str | None:
     found = re.search(r"unrecognized arguments: --(\S+)", text)
     if found is None:
-        return None
+        odd = re.search(r"unrecognized arguments: (\S+)", text)
+        more = "a recipe is changed by flags such as --fit.lr 0.1, and one is trained at a time"
+        return f"{odd[1]} is not understood; {more}" if odd else None
     flags = _known_keys(parser)
     near = suggest(found[1], flags) or suggest(found[1].split(".")[0], flags)
     return f"there is no flag --{found[1]}; {near}See `gibbsian train --help`"
@@ -521,6 +532,9 @@ def _wrong_value(text: str, where: str) -> str | None:
     """A name that is no class, or a value of another type."""
     values = re.findall(r"(?:Given|Got) value: (.+)", text)
     wanted = re.findall(r"Expected an? (<class '[\w.]+'>|List|list|sequence|dict)", text)
+    if values and re.search(r"Not a valid subclass of \w+\. Got value: [^\w'\"{]", text):  # a list, or nothing at all
+        example = f"as in {where}{{Name: {{argument: value}}}}"
+        return f"{where}{values[0].strip()} was given where a class with its arguments is expected, {example}"
     unknown = re.search(r"Expected a dot import path string: (\S+)|Import path ([\w.]+) does not", text)
     if unknown and not wanted:
         name = unknown[1] or unknown[2]

@@ -29,7 +29,15 @@ from gibbsian.app.recipe import DataSpec, Recipe, parse_recipe
 from gibbsian.capabilities import Classifier, InitializableModel, require
 from gibbsian.data import Pipeline, Prepared, make_steps, path_of
 from gibbsian.energy import ScoreField
-from gibbsian.errors import ArgumentError, CheckpointError, DataError, GibbsianError, TrainingWarning
+from gibbsian.errors import (
+    ArgumentError,
+    CheckpointError,
+    DataError,
+    GibbsianError,
+    ShapeError,
+    TrainingWarning,
+    check_count,
+)
 from gibbsian.metrics.evaluate import costly
 from gibbsian.objectives.starts import check_starts, start_points
 from gibbsian.placement import placement
@@ -53,6 +61,8 @@ def write_whole(path: Path, content: bytes | str) -> None:
     try:
         new.write_bytes(content if isinstance(content, bytes) else content.encode())
         new.replace(path)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         new.unlink(missing_ok=True)
 
@@ -232,18 +242,32 @@ def _held_out(recipe: Recipe, prepared: Prepared) -> Any:
 
 def _total(recipe: Recipe, prepared: Prepared, steps: int | None, epochs: int | None) -> int:
     if epochs is None:
-        return steps or 1
-    rows, size = len(prepared.data.train), recipe.fit["batch_size"]
+        return check_count("fit", "steps", steps)
+    check_count("fit", "epochs", epochs)
+    rows, size = len(prepared.data.train), check_count("fit", "batch_size", recipe.fit["batch_size"])
     return epochs * math.ceil(rows / min(size, rows))
 
 
 def on_this_machine(options: dict[str, Any]) -> dict[str, Any]:
     """`device: auto` as the GPU where there is one; steps are compiled and half precision is used only there."""
-    if options["device"] != "auto":
+    if options["device"] not in {"auto", None}:
+        _check_device(options["device"])
+        return dict(options)
+    if options["device"] is None:
         return dict(options)
     if torch.cuda.is_available():
         return options | {"device": "cuda"}
     return options | {"device": None, "engine": Engine()}
+
+
+def _check_device(name: Any) -> None:
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:  # no such device, or torch is built without it
+        raise ArgumentError(
+            f"fit.device: {name} cannot be used on this machine; say auto, cpu, cuda or cuda:1, whichever `gibbsian doctor` "
+            "finds, for a run that has begun in its recipe.yaml"
+        ) from error
 
 
 def train(
@@ -253,6 +277,8 @@ def train(
     options = recipe.fit = on_this_machine(recipe.fit)
     if (options["steps"] is None) == (options["epochs"] is None):
         raise ArgumentError("say how long to train: fit.steps or fit.epochs, one of the two")
+    if folder.exists() and not folder.is_dir():
+        raise CheckpointError(f"{folder} is a file; say a new folder with --run")
     if folder.exists() and any(folder.iterdir()):
         raise CheckpointError(
             f"{folder} already holds files; go on with `gibbsian resume {folder}`, or say another --run"
@@ -274,17 +300,23 @@ def train(
         shared |= {"transform": transform, "progress": progress} | recipe.pretrain.options
         pretrain(model, recipe.pretrain.objective, data, **shared)
     total = _total(recipe, prepared, options["steps"], options["epochs"])
-    run = fit(
-        model,
-        recipe.objective,
-        data,
-        run_dir=folder,
-        transform=transform,
-        validation=_held_out(recipe, prepared),
-        hooks=[_Recorded(recipe, prepared, folder, total, arguments)],
-        progress=progress,
-        **options,
-    )
+    try:
+        run = fit(
+            model,
+            recipe.objective,
+            data,
+            run_dir=folder,
+            transform=transform,
+            validation=_held_out(recipe, prepared),
+            hooks=[_Recorded(recipe, prepared, folder, total, arguments)],
+            progress=progress,
+            **options,
+        )
+    except GibbsianError as error:
+        if not isinstance(error, ShapeError) and not isinstance(error.__cause__, ShapeError):
+            raise
+        advice = "give the model the size of the rows, or change the steps of the data"
+        raise type(error)(f"{error}; {advice}") from error
     _note_end(folder, run, begun)
     return run, prepared
 
@@ -296,7 +328,13 @@ def recipe_of(folder: Path) -> Recipe:
         raise CheckpointError(f"there is no run folder {folder}; `gibbsian train` makes one")
     if (folder / "comparison.json").exists():
         members = ", ".join(str(one.parent) for one in sorted(folder.glob("*/recipe.yaml"))) or "none yet"
-        raise CheckpointError(f"{folder} holds several runs side by side; name one of them: {members}")
+        raise CheckpointError(
+            f"{folder} holds several runs side by side; name one of them: {members}. `gibbsian resume {folder}` trains those "
+            "that are not done and writes the page of all"
+        )
+    if not path.exists() and not (folder / "config.json").exists():
+        kind = "an empty folder or one of something else" if folder.is_dir() else "a file"
+        raise CheckpointError(f"{folder} is no run but {kind}; give a folder that `gibbsian train` made")
     if not path.exists():
         raise CheckpointError(
             f"{folder} holds no recipe.yaml: it was not trained from the command line, so its data is not known here; use "
@@ -349,7 +387,7 @@ def resume_run(
     """Go on with a run folder."""
     recipe, prepared = open_run(folder)
     recipe.fit = on_this_machine(recipe.fit)
-    whole = (steps, epochs) if steps or epochs else (recipe.fit["steps"], recipe.fit["epochs"])
+    whole = (recipe.fit["steps"], recipe.fit["epochs"]) if steps is None and epochs is None else (steps, epochs)
     begun = time.perf_counter()
     run = resume(
         folder,

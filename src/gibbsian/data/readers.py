@@ -52,8 +52,11 @@ def read(path: str | Path, *, label: str | None = None, name: str | None = None)
         return _READERS[kind](path, stem, label)
     except DataError:
         raise
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is no text in UTF-8 ({error}); save it as such") from error
     except (ValueError, OSError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path} cannot be read as {kind[1:]} ({' '.join(str(error).split())})") from error
+        why = " ".join(str(error).split())
+        raise DataError(f"{path} cannot be read as {kind[1:]} ({why}); write it anew, as rows of numbers") from error
 
 
 def _kind(path: Path) -> str:
@@ -87,12 +90,19 @@ def read_idx(path: str | Path) -> np.ndarray:
     return array.reshape(sizes).astype(array.dtype.newbyteorder("="))
 
 
-def _tensor(array: Any) -> Tensor:
+def _tensor(array: Any, where: str) -> Tensor:
     """An array as a tensor: bytes and whole numbers as they are, other numbers in single precision."""
     array = np.asarray(array)
     if array.dtype.kind not in "biuf":
-        raise DataError(f"expected numbers, found {array.dtype}; leave such columns out, or turn them into numbers")
+        raise DataError(
+            f"{where}: expected numbers, found {array.dtype}; leave such columns out, or turn them into numbers"
+        )
     if array.dtype.kind == "f":
+        if not np.isfinite(array).all():
+            place, many = np.argwhere(~np.isfinite(array))[0].tolist(), int((~np.isfinite(array)).sum())
+            raise DataError(
+                f"{where}: entry {place} is {array[tuple(place)]} ({many} such entries); leave out such rows, or fill them in"
+            )
         array = array.astype(np.float32)
     return torch.from_numpy(np.ascontiguousarray(array))
 
@@ -140,7 +150,7 @@ def _from_arrays(arrays: dict[str, Any], stem: str, label: str | None, where: st
         raise DataError(f"{where} has no {label!r} for the labels; it holds {', '.join(arrays)}")
     codes, classes = _codes([arrays[y] for y in labeled.values()])
     numbered = dict(zip(labeled, codes, strict=True))
-    parts = {part: Rows(_tensor(arrays[x]), numbered.get(part)) for part, (x, _) in pairs.items()}
+    parts = {part: Rows(_tensor(arrays[x], f"{where}, {x}"), numbered.get(part)) for part, (x, _) in pairs.items()}
     return DataSet(stem, parts["train"], parts.get("validation"), parts.get("test"), classes)
 
 
@@ -283,6 +293,8 @@ def _is_number(cell: Any) -> bool:
 def _numbers(column: Any, name: str, where: str) -> np.ndarray:
     """A column as numbers, NaN where a cell is empty."""
     cells = np.asarray(column)
+    if cells.dtype.kind == "O":  # of parquet: None where there is none
+        cells = np.array([math.nan if cell is None else cell for cell in cells])
     if cells.dtype.kind in "US":
         cells = np.where(np.char.strip(cells) == "", "nan", cells)
     try:
@@ -325,7 +337,7 @@ def _table(
         raise DataError(f"{where} has no column but the labels {own!r}; give columns of numbers to learn from")
     x = np.stack([_numbers(column, name, where) for name, column in zip(names, columns, strict=True)], 1)
     _refuse_gaps(~np.isfinite(x), names, where, 1 + header)
-    return DataSet(stem, Rows(_tensor(x), y), classes=classes, columns=names)
+    return DataSet(stem, Rows(_tensor(x, where), y), classes=classes, columns=names)
 
 
 def _pixels(file: Path) -> np.ndarray:
@@ -337,7 +349,7 @@ def _pixels(file: Path) -> np.ndarray:
             gray = image.mode in {"1", "L", "I;16"}
             pixels = np.asarray(image.convert("L" if gray else "RGB"))
     except (UnidentifiedImageError, OSError) as error:
-        raise DataError(f"{file} cannot be read as an image ({error})") from error
+        raise DataError(f"{file} cannot be read as an image ({error}); remove it, or put a whole one there") from error
     return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
 
 
@@ -345,7 +357,7 @@ def _images(folder: Path, stem: str, label: str | None) -> DataSet:
     """Images of one size as bytes `(rows, channels, height, width)`; the folder each lies in is its class."""
     files = sorted(f for f in folder.rglob("*") if f.suffix.lower() in _IMAGES)
     if not files:
-        raise DataError(f"{folder} holds no images ({', '.join(sorted(_IMAGES))})")
+        raise DataError(f"{folder} holds no images ({', '.join(sorted(_IMAGES))}); give a folder of images, or a file")
     arrays: list[np.ndarray] = []
     for file in files:
         arrays.append(_pixels(file))

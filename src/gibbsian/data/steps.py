@@ -110,6 +110,15 @@ class Step:
         return data.replace(**parts)
 
 
+def _looked_at(train: Rows, step: str) -> Tensor:
+    """The rows from which means and scales are taken."""
+    x = train[:LOOK].tensor.double()
+    odd = int((~torch.isfinite(x)).sum())
+    if odd:
+        raise DataError(f"{step}: {odd} of {x.numel()} entries are not finite; leave out such rows, or fill them in")
+    return x
+
+
 @dataclass(frozen=True)
 class Columns(Step):
     """Only some columns, by number; `varying` drops those that never change, `correlation` those that repeat an
@@ -194,7 +203,7 @@ class Rescale(Step):
         elif train.x.dtype in (torch.uint8, np.uint8):
             low, high = torch.tensor(0.0), torch.tensor(255.0)
         else:
-            x = train[:LOOK].tensor.float()
+            x = _looked_at(train, "rescale").float()
             low, high = x.min(), x.max()
         if not bool(high > low) or len(self.new) != 2 or not self.new[1] > self.new[0]:
             raise ArgumentError(f"rescale: from [{float(low):g}, {float(high):g}] to {list(self.new)}; both must grow")
@@ -218,7 +227,7 @@ class Standardize(Step):
     """Mean 0 and deviation 1 of every column of the training part; columns that never change are refused."""
 
     def fit(self, train: Rows) -> Fitted:
-        x = train[:LOOK].tensor.double()
+        x = _looked_at(train, "standardize")
         sd, mean = torch.std_mean(x, 0)
         if not bool((sd > 0).all()):
             still = f"{int((sd <= 0).sum())} of {sd.numel()} columns never change"
@@ -245,7 +254,7 @@ class Whiten(Step):
     mixes = True
 
     def fit(self, train: Rows) -> Fitted:
-        x = train[:LOOK].tensor.double()
+        x = _looked_at(train, "whiten")
         if self.kind not in {"pca", "zca"} or x.dim() != 2:
             shape = tuple(x.shape[1:])
             raise ArgumentError(f"whiten: kind={self.kind!r} on rows of shape {shape}; 'pca' or 'zca' on vectors")

@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
+from typing import NoReturn
 
 import gibbsian
 from gibbsian.errors import ArgumentError, GibbsianError
@@ -47,12 +48,25 @@ exit codes: 0 done · 1 could not be done, the reason is on stderr · 2 wrong us
 """
 
 
-def _parser() -> argparse.ArgumentParser:
-    common = argparse.ArgumentParser(add_help=False)
+class _Parser(argparse.ArgumentParser):
+    """One that answers wrong use with one sentence."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ArgumentError(f"{message}; see {self.prog} --help")
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text} is no whole number from 1 on")
+    return int(text)
+
+
+def _parser() -> _Parser:
+    common = _Parser(add_help=False)
     common.add_argument("--json", action="store_true", help="print one JSON document for programs instead of tables")
     quiet = "no progress bars and no tables, only warnings and errors"
     common.add_argument("--quiet", "-q", action="store_true", help=quiet)
-    trusting = argparse.ArgumentParser(add_help=False, parents=[common])
+    trusting = _Parser(add_help=False, parents=[common])
     trusting.add_argument(
         "--trust",
         metavar="MODULE",
@@ -60,9 +74,9 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         help="a module of your own, by name or as a .py file, whose classes the recipe may name; may be repeated",
     )
-    of_a_run = argparse.ArgumentParser(add_help=False, parents=[trusting])
+    of_a_run = _Parser(add_help=False, parents=[trusting])
     of_a_run.add_argument("run", metavar="RUN", help="the run's folder")
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="gibbsian",
         description="Energy-based models: define an energy, train it by any principle, sample it, know its likelihood.",
         epilog=_EPILOG,
@@ -72,7 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"gibbsian {gibbsian.__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
 
-    def add(name: str, about: str, parent: argparse.ArgumentParser, more: str = "") -> argparse.ArgumentParser:
+    def add(name: str, about: str, parent: _Parser, more: str = "") -> _Parser:
         return commands.add_parser(
             name,
             help=about,
@@ -99,19 +113,19 @@ def _parser() -> argparse.ArgumentParser:
     train.add_argument("--keys", action="store_true", help="show every key of a recipe and end")
 
     resume = add("resume", "go on with a run from its newest checkpoint, as if it had not stopped", of_a_run)
-    resume.add_argument("--steps", type=int, metavar="N", help="train to N updates in all")
-    resume.add_argument("--epochs", type=int, metavar="N", help="train to N epochs in all")
+    resume.add_argument("--steps", type=_count, metavar="N", help="train to N updates in all")
+    resume.add_argument("--epochs", type=_count, metavar="N", help="train to N epochs in all")
     resume.add_argument("--no-report", action="store_true", help="train only: judge and report later")
 
     sample = add("sample", "draw samples from a trained model", of_a_run)
-    sample.add_argument("-n", type=int, default=64, metavar="N", help="how many (default: 64)")
+    sample.add_argument("-n", type=_count, default=64, metavar="N", help="how many (default: 64)")
     sample.add_argument("--class", dest="label", metavar="Y", help="of one class, by number or name")
     sample.add_argument(
         "--clamp",
         metavar="FILE",
         help="complete partial examples: an .npy or .csv file of rows in the data's units, NaN (or empty) where unknown",
     )
-    sample.add_argument("--steps", type=int, metavar="N", help="steps of each chain (default: the recipe's)")
+    sample.add_argument("--steps", type=_count, metavar="N", help="steps of each chain (default: the recipe's)")
     sample.add_argument("--seed", type=int, default=0, metavar="N", help="of the chains (default: 0)")
     where = "where to write: .npy, .npz, .csv or .png (default: RUN/samples.npz)"
     sample.add_argument("--out", metavar="FILE", help=where)
@@ -119,8 +133,10 @@ def _parser() -> argparse.ArgumentParser:
     evaluate = add("evaluate", "judge a trained model: likelihood with an interval, calibration, outsiders", of_a_run)
     how = "auto, exact, quadrature, ais or none (default: the recipe's)"
     evaluate.add_argument("--likelihood", metavar="HOW", help=how)
-    evaluate.add_argument("--chains", type=int, metavar="N", help="chains of AIS")
-    evaluate.add_argument("--betas", type=int, metavar="N", help="temperatures of AIS; left out, as many as it takes")
+    evaluate.add_argument("--chains", type=_count, metavar="N", help="chains of AIS")
+    evaluate.add_argument(
+        "--betas", type=_count, metavar="N", help="temperatures of AIS; left out, as many as it takes"
+    )
     other = "another data set that should look foreign; may be repeated"
     evaluate.add_argument("--outside", metavar="DATA", action="append", help=other)
 
@@ -186,7 +202,7 @@ def _read(parser: argparse.ArgumentParser, arguments: list[str]) -> tuple[argpar
     given = {"arguments": arguments, "folder": None, "run": None, "trust": []}
     options, rest = parser.parse_known_args(arguments, argparse.Namespace(**given))
     if rest and options.command != "train":
-        command = f"gibbsian {options.command}"
+        command = f"gibbsian {options.command}" if options.command else "gibbsian"
         raise ArgumentError(f"{rest[0]} is not understood by `{command}`; see {command} --help")
     return options, rest
 

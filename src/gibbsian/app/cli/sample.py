@@ -23,8 +23,6 @@ from gibbsian.random import stream
 def run_sample(options: argparse.Namespace, rest: list[str]) -> int:
     """Draw, bring back to the data's units, write."""
     out = Output(options)
-    if options.n < 1:
-        raise ArgumentError(f"-n {options.n}: draw at least one sample")
     folder = Path(options.run)
     target = Path(options.out) if options.out else folder / "samples.npz"
     if target.suffix not in _WRITERS:
@@ -60,8 +58,8 @@ def _label(given: str | None, pipeline: Pipeline) -> int | None:
     if given in names:
         return names.index(given)
     if not given.isdigit():
-        known = ", ".join(names) or "no names: there are none"
-        raise ArgumentError(f"--class {given}: expected a number, or one of {known}")
+        known = f"a number, or one of {', '.join(names)}" if names else "a number: the classes have no names here"
+        raise ArgumentError(f"--class {given}: expected {known}")
     return int(given)
 
 

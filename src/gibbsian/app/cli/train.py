@@ -13,7 +13,7 @@ from gibbsian.app.evaluation import evaluate_run, outside_sets
 from gibbsian.app.recipe import make_parser, parse_recipe, recipe_source, split_comparison
 from gibbsian.app.report.build import final_samples, write_report
 from gibbsian.app.report.comparison import write_comparison
-from gibbsian.errors import ArgumentError, GibbsianError
+from gibbsian.errors import ArgumentError, CapabilityError, GibbsianError
 from gibbsian.metrics.evaluation import summary
 
 
@@ -69,6 +69,8 @@ def run_evaluate(options: argparse.Namespace, rest: list[str]) -> int:
     found = evaluate_run(folder, recipe, prepared, energy, drawn, outside=outside, progress=out.progress)
     _show(out, found, f"{type(energy).__name__} of {folder}, {found['step']} updates")
     out.document({"run": str(folder), **found})
+    if options.likelihood and "likelihood" not in found and options.likelihood != "none":
+        raise CapabilityError(f"--likelihood {options.likelihood}: {found['why_no_likelihood']}")
     return 0
 
 
