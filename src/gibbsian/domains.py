@@ -328,7 +328,15 @@ class Categorical(Discrete):
 
     def one_hot(self, labels: Tensor, *, dtype: torch.dtype | None = None) -> Tensor:
         """Integer labels `(batch, *units)` as one-hot events."""
-        return torch.nn.functional.one_hot(labels.long(), self.classes).to(dtype or torch.get_default_dtype())
+        try:
+            return torch.nn.functional.one_hot(labels.long(), self.classes).to(dtype or torch.get_default_dtype())
+        except (AttributeError, RuntimeError):
+            check_tensor(labels, "labels", "(batch, *units)")
+            lowest, highest = int(labels.min()), int(labels.max())
+            if lowest < 0 or highest >= self.classes:
+                what = f"labels run from {lowest} to {highest}, expected 0 to {self.classes - 1}"
+                raise DomainError(f"{what} for {self}") from None
+            raise
 
     def check_clamp(self, clamp: Tensor) -> None:
         torn = clamp.any(-1) & ~clamp.all(-1)

@@ -26,7 +26,7 @@ from torch.nn.functional import softplus
 
 from gibbsian.capabilities import Estimate, Jet, Normalized, Sampleable, require
 from gibbsian.domains import Bounded, Box, Domain, Real
-from gibbsian.errors import ArgumentError, CapabilityError, DomainError, ShapeError
+from gibbsian.errors import ArgumentError, CapabilityError, DomainError, ShapeError, as_numbers
 from gibbsian.placement import STUMBLES, explain_rows
 from gibbsian.random import check_draws
 from gibbsian.recorded import Recorded
@@ -162,7 +162,7 @@ class Energy(Recorded, ABC):
 
     def tempered(self, beta: Tensor | float) -> "Energy":
         """The law at inverse temperature β, a number or one per row: βE(x), as `beta * energy` and `energy / T` are."""
-        return Tempered(self, torch.as_tensor(beta))
+        return Tempered(self, as_numbers("tempered", "beta", beta))
 
     def annealed(self, beta: Tensor | float) -> "Energy":
         """The law at inverse temperature β at which the model's own moves stay exact, β a number or one per row.

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from gibbsian.domains import Real
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, ShapeError, as_numbers, check_number
+from gibbsian.errors import ArgumentError, PrecisionError, ShapeError, as_numbers, check_number
 from gibbsian.placement import explained
 from gibbsian.random import check_draws, normals_like
 
@@ -45,6 +45,8 @@ class Gaussian(Energy):
 
     def __init__(self, mean: Tensor, covariance: Tensor, *, trainable: bool = False) -> None:
         mean, covariance = as_numbers(self, "mean", mean), as_numbers(self, "covariance", covariance)
+        if torch.float16 in {mean.dtype, covariance.dtype} or torch.bfloat16 in {mean.dtype, covariance.dtype}:
+            raise PrecisionError("a covariance has no factor in half precision; call .float() on mean and covariance")
         if not bool(torch.isfinite(mean).all()):
             raise ArgumentError(f"the mean of a Gaussian must be finite, got {mean}")
         if mean.dim() != 1 or len(mean) < 1:
@@ -149,6 +151,8 @@ class StudentT(Energy):
         self, df: float = 3.0, mean: Tensor | None = None, scale: Tensor | None = None, *, trainable: bool = False
     ) -> None:
         check_number(self, "df", df, open_low=True)  # its limit is energies.Gaussian
+        mean = None if mean is None else as_numbers(self, "mean", mean)
+        scale = None if scale is None else as_numbers(self, "scale", scale)
         if mean is None:
             mean = torch.zeros(2) if scale is None else torch.zeros(len(scale)).to(scale)
         if scale is None:

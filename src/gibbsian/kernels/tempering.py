@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from gibbsian.capabilities import Multiple
 from gibbsian.domains import Domain
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError
+from gibbsian.errors import ArgumentError, as_numbers
 from gibbsian.kernels.base import Info, Kernel, metropolis_test, where_chain
 from gibbsian.random import uniforms
 from gibbsian.trees import like_tuple
@@ -107,7 +107,7 @@ class ParallelTempering(Kernel):
             raise ArgumentError(
                 f"ParallelTempering runs another kernel, such as HMC, on its replicas, got {self.kernel!r}"
             )
-        betas = torch.as_tensor(self.betas, dtype=torch.float64)
+        betas = as_numbers(self, "betas", self.betas, torch.float64)
         ladder = betas.dim() == 1 and len(betas) > 1 and bool((betas.diff() < 0).all())
         if not ladder or float(betas[0]) != 1 or not float(betas[-1]) > 0:
             raise ArgumentError(

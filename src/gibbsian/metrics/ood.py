@@ -163,10 +163,9 @@ _NEEDS: dict[str, tuple[Any, str]] = {
 }
 
 
-def _check(model: Any, method: str, background: Energy | None, batch_size: int) -> None:
+def _check(model: Any, method: str, background: Energy | None) -> None:
     if method not in _NEEDS:
         raise ArgumentError(f"method={method!r}: expected one of {', '.join(map(repr, _NEEDS))}")
-    check_count("ood_scores", "batch_size", batch_size)
     needed, what = _NEEDS[method]
     if not isinstance(model, Energy | ScoreField) or not isinstance(model, needed):
         raise CapabilityError(f"method={method!r} needs {what}; got {type(model).__name__}")
@@ -205,8 +204,9 @@ def ood_scores(
     >>> ood_scores(narrow, x), ood_scores(narrow, x, "score_norm"), ood_scores(narrow, x, "ratio", background=wide)
     (tensor([ 0.0000, 12.5000]), tensor([0., 5.]), tensor([0.0000, 9.3750]))
     """
-    _check(model, method, background, batch_size)
+    _check(model, method, background)
     check_rows(model, x)
+    batch_size = check_count("ood_scores", "batch_size", batch_size)
     score: Callable[[Any, Tensor], Tensor] = {"score_norm": _score_norm, "confidence": _confidence}.get(method, _energy)
     rows = [score(model, part) for part in x.split(batch_size)]
     if background is not None:

@@ -24,7 +24,15 @@ from torch import Tensor, nn
 from gibbsian.derivatives.known import Gradients, trainable, with_gradients
 from gibbsian.domains import Domain
 from gibbsian.energy import Energy, ScoreField
-from gibbsian.errors import ArgumentError, CapabilityError, DataError, DivergenceError, DomainError, ShapeError
+from gibbsian.errors import (
+    ArgumentError,
+    CapabilityError,
+    DataError,
+    DivergenceError,
+    DomainError,
+    ShapeError,
+    check_tensor,
+)
 from gibbsian.kernels.base import Kernel
 from gibbsian.random import require_generator
 
@@ -93,6 +101,7 @@ def labels(batch: Batch, objective: str) -> Tensor:
             f"{objective} needs labels: give pairs (x, y), for example torch.utils.data.TensorDataset(x, y)"
         )
     x, y = batch
+    check_tensor(y, "labels", "(batch,)")
     if y.shape != x.shape[:1]:
         raise ShapeError(f"labels have shape {tuple(y.shape)}, expected ({len(x)},): one whole number a row")
     if y.is_floating_point() or y.dtype == torch.bool:

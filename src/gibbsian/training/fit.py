@@ -60,8 +60,8 @@ def fit(
         lr: the learning rate; a pair is that of the energy and that of what the objective learns itself (a flow, a
             generator, NCE's log Z).
         optimizer: None (Adam), a name such as "sgd", a dictionary of a name and options such as
-            `{"name": "sgd", "momentum": 0.9}`, where a 1-D tensor or a callable of the step is a schedule, or a
-            callable params -> Optimizer.
+            `{"name": "sgd", "momentum": 0.9}`, where a 1-D tensor or a callable of the step is a schedule, a class of
+            `torch.optim`, or a callable params -> Optimizer, which sets its own learning rate.
         schedule: "cosine", "linear", "warm-up", "warm-up cosine", "warm-up linear", or the rates themselves:
             a 1-D tensor, one a step, or a callable of the step.
         seed: everything random follows from it, by named streams.

@@ -62,8 +62,9 @@ class Guard:
     def __post_init__(self) -> None:
         for name in ("every", "snapshot_every", "snapshots", "tries", "patience"):
             hold_counts(self, name)
-        if not self.explosion > 1:
-            raise ArgumentError(f"Guard(explosion={self.explosion}): must be above 1, such as 1000")
+        check_number(self, "explosion", self.explosion, 1.0, open_low=True)
+        for name in ("min_lr_factor", "lr_factor", "steps_factor", "max_steps_factor"):
+            check_number(self, name, getattr(self, name), open_low=True)
         if not (0 < self.min_lr_factor <= self.lr_factor <= 1 <= self.steps_factor <= self.max_steps_factor):
             raise ArgumentError(
                 "Guard: needs 0 < min_lr_factor <= lr_factor <= 1 <= steps_factor <= max_steps_factor; got "

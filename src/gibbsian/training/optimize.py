@@ -62,12 +62,18 @@ def build_optimizer(
     0.9
     """
     parameters = list(parameters)
+    rates = lr if isinstance(lr, tuple) else (lr,)
+    if isinstance(choice, type) and issubclass(choice, torch.optim.Optimizer):  # it has still to be told the rates
+        kind: Any = choice
+        return _made_by(lambda p: kind(_groups(p, rates, split), lr=rates[0]), parameters), {}
     if callable(choice):
         return _made_by(choice, parameters), {}
+    if isinstance(choice, torch.optim.Optimizer):
+        raise ArgumentError(f"optimizer is a {type(choice).__name__} with parameters of its own; {_ALONE}")
     name, options, schedules = _named(choice)
     if name in _FUSED and _can_be_fused(parameters, options):
         options["fused"] = True
-    kind, rates = _NAMES[name], lr if isinstance(lr, tuple) else (lr,)
+    kind = _NAMES[name]
     if capturable and _can_be_captured(name, options, schedules):
         kind, own = (CapturableSGD, {"fused": False}) if name == "sgd" else (kind, {"capturable": True})
         options |= own
@@ -87,7 +93,7 @@ def _made_by(factory: Callable[[list[nn.Parameter]], Any], parameters: list[nn.P
     try:
         optimizer = factory(parameters)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ArgumentError(f"the optimizer cannot be made from the parameters alone: {error}; {_ALONE}") from error
+        raise ArgumentError(f"the optimizer cannot be made from these parameters: {error}; {_ALONE}") from error
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ArgumentError(f"the optimizer factory returned a {type(optimizer).__name__}, not a torch.optim.Optimizer")
     closure = inspect.signature(optimizer.step).parameters.get("closure")

@@ -4,6 +4,7 @@ Batches are encoded inside the step of the optimizer: the data set is held once,
 below, which is what the variational bound asks for.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +15,7 @@ import torch
 
 from gibbsian.domains import Domain
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, CapabilityError
+from gibbsian.errors import ArgumentError, CapabilityError, check_count
 from gibbsian.objectives.base import Batch, Loss, Objective, Step, WrappedObjective
 from gibbsian.objectives.redrawn import Binarized
 from gibbsian.random import stream
@@ -117,6 +118,7 @@ def pretrain(
             f"{type(model).__name__} is not trained layer by layer; use gibbsian.fit, or give a model with the methods "
             "of gibbsian.training.pretrain.Layered, such as models.DBN"
         )
+    seed = check_count("pretrain", "seed", seed, -math.inf)
     given = {"objective": list(objective) if isinstance(objective, Sequence) else objective, **options}
     stages = _by_stage(given, model.stages())
     if device is not None:
@@ -131,7 +133,8 @@ def pretrain(
         if isinstance(own, Binarized):  # gray values are drawn first, then encoded
             wrapped = Binarized(wrapped)
         check = partial(wrapped.check, None)  # of the data: the machine is still to be made
-        size, transform = chosen.get("batch_size", 128), chosen.get("transform")
+        size = check_count("pretrain", "batch_size", chosen.get("batch_size", 128))
+        transform = chosen.get("transform")
         feed = make_feed(data, size, seed=stage_seed, device=where, check=check, transform=transform)
         batch, generator = feed.first(), stream(stage_seed, "first", where)
         if isinstance(wrapped, Binarized):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from gibbsian.capabilities import Filters, LayerContrast
 from gibbsian.domains import Discrete
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, CapabilityError
+from gibbsian.errors import ArgumentError, CapabilityError, check_count, check_tensor
 from gibbsian.fast.compiled import compiled_copy
 from gibbsian.models.dbm.doubled import DoubledRBM
 from gibbsian.models.dbm.fused import fused_phases
@@ -18,7 +18,7 @@ from gibbsian.models.dbm.infer import InferredMachine
 from gibbsian.models.dbm.marginal import LayerMarginal
 from gibbsian.models.dbm.path import DBMPath
 from gibbsian.models.dbm.phases import phases, positive_phase
-from gibbsian.placement import explained
+from gibbsian.placement import check_placement, explained
 from gibbsian.random import quick_uniforms, require_generator, stream
 from gibbsian.units import Bernoulli, Count, Unit, as_unit, layer_noise
 
@@ -102,6 +102,10 @@ class DBM(InferredMachine):
 
         Returns E[v | h¹] of the last states at the others (for Bernoulli units gray values), v at the held ones.
         """
+        self.domain.check_shape(v, "v")
+        check_placement(v, self, "v")
+        check_tensor(clamp, "clamp")
+        steps = check_count("fill_in", "steps", steps, 0)
         require_generator(generator, v.device)
         if clamp.dtype != torch.bool or clamp.shape not in {v.shape, v.shape[1:]}:
             raise ArgumentError(
