@@ -9,7 +9,7 @@ import torch
 
 import gibbsian as gb
 from gibbsian import domains, kernels, models, units
-from gibbsian.errors import ArgumentError, CapabilityError, DomainError
+from gibbsian.errors import ArgumentError, CapabilityError, DomainError, ShapeError
 from gibbsian.kernels.base import ChainState, Info
 from gibbsian.kernels.discrete import FlipInputs, PickInputs
 from gibbsian.kernels.gibbs import SiteInputs, SiteState
@@ -374,6 +374,24 @@ def test_tempered_categorical_sites_leave_the_extended_law_alone(machine):
     d = joint(after) - joint(index)
     assert float((d.sum(0) / d.square().sum(0).sqrt().clamp(min=1)).abs().max()) < 6
     assert float((after != index).double().mean()) > 0.3
+
+
+def test_energies_with_something_for_each_row_go_round_again():
+    """Temperatures and labels of n rows serve 2n and 3n, row by row: candidates of a site are tried all at once."""
+    machine, spins = softmax_machine(), BoltzmannMachine(3).double()
+    labeled = models.ClassificationRBM(units.Softmax(2, 3), 2, 3).double()
+    betas, y = torch.tensor([1.0, 0.3], dtype=F64), torch.tensor([0, 1])
+    for energy in (machine.annealed(betas), machine.tempered(betas), spins.annealed(betas), labeled.given(y)):
+        x = energy.domain.sample(6, generator=gen(), dtype=F64)
+        parts = torch.cat([energy(part) for part in x.split(2)])
+        torch.testing.assert_close(energy(x), parts)
+        torch.testing.assert_close(energy.score(x), torch.cat([energy.score(part) for part in x.split(2)]))
+        with pytest.raises(ShapeError, match=r"2 (temperatures|labels) met 3 rows"):
+            energy(x[:3])
+    best = gb.minimize(labeled.given(y), x[:2], method="enumerate")
+    for i in (0, 1):
+        alone = gb.minimize(labeled.given(i), x[:1], method="enumerate")
+        torch.testing.assert_close(best.energy[i], alone.energy[0])
 
 
 def test_random_scans_visit_sites_evenly():

@@ -490,6 +490,11 @@ def test_jittered_steps_are_uniform_around_the_step_size(jitter):
     sizes = kernels.HMC(0.4, 3, jitter=jitter).draw(None, x, n, gen(2)).step_size
     assert sizes.shape == (n,)
     assert scipy.stats.kstest(sizes.numpy(), "uniform", (0.4 * (1 - jitter), 0.8 * jitter)).pvalue > 1e-6
+    share = (sizes / 0.4 - 1 + jitter) / (
+        2 * jitter
+    )  # the ends are reached but for a thousandth, missed with chance 2e-9
+    assert 0 <= float(share.min()) < 1e-3
+    assert 1 - 1e-3 < float(share.max()) <= 1 + 1e-12
     per_chain = (
         kernels.HMC(torch.tensor([[0.4, 0.2, 0.1]], dtype=F64), 3, jitter=jitter).draw(None, x, n, gen(2)).step_size
     )

@@ -86,6 +86,16 @@ def test_rows_that_are_called_at_rest_are_at_the_minimum(name, method, dtype):
 
 
 @pytest.mark.parametrize("method", ["lbfgs", "gradient"])
+def test_a_large_constant_hides_nothing_from_the_search(method):
+    """In single precision 10⁸ swallows whatever a step gains; the gradient is followed all the same."""
+    well = gaussian(seed=3).float()
+    high = gb.as_energy(lambda x: well(x) + 1e8, domains.Real(3))
+    found = gb.minimize(high, rnd(4, 3, seed=5).float(), method=method, tolerance=1e-4)
+    assert bool(found.converged.all())
+    torch.testing.assert_close(found.x, well.mean.expand(4, 3), atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("method", ["lbfgs", "gradient"])
 def test_rows_do_not_disturb_each_other(method):
     """Each row as if it were alone, up to rounding: it is at rest where its own gradient is small, however steep others are."""
     quartic = gb.as_energy(lambda x: (x.square() + x**4).sum(1), domains.Real(1))

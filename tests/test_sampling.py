@@ -3,6 +3,8 @@
 import gc
 import math
 import warnings
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -20,6 +22,7 @@ from gibbsian.errors import (
     PrecisionWarning,
     RandomnessError,
 )
+from gibbsian.kernels.base import WalkState
 from gibbsian.sampling.trace import StreamingMoments, summarize
 
 F64 = torch.float64
@@ -202,10 +205,12 @@ def test_resuming_goes_on_in_a_schedule():
         gb.sample(gaussian(), kernel, rest, 1, generator=g)
 
 
-def test_a_resumed_run_keeps_its_clamp():
+@pytest.mark.parametrize("per_chain", [False, True])
+@pytest.mark.parametrize("name", ["MALA", "HMC, dense", "independence", "guided", "underdamped", "tempering"])
+def test_a_resumed_run_keeps_its_clamp(name, per_chain):
     clamp = torch.tensor([True, False])
-    first = run(steps=5, clamp=clamp)
-    rest = gb.sample(gaussian(), KERNELS["MALA"], first, 5, generator=gen())
+    first = run(name, steps=5, clamp=clamp.expand(6, 2) if per_chain else clamp)
+    rest = gb.sample(gaussian(), KERNELS[name], first, 5, generator=gen())
     assert torch.equal(rest.samples[..., 0], X0[:, 0].expand(5, 6))
     assert not torch.equal(rest.last[:, 1], first.last[:, 1])
 
@@ -278,6 +283,38 @@ def test_another_step_size_and_lost_chains_do_not_prevent_a_resume():
             first = gb.sample(steep, kernel, x0, 10, generator=gen())
         with pytest.warns(DivergenceWarning):
             gb.sample(steep, kernel, first, 10, generator=gen())
+
+
+class Counted(NamedTuple):
+    x: torch.Tensor
+    energy: torch.Tensor
+    count: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Counting(kernels.RandomWalk):
+    """A kernel of one's own, whose state has a count and knows no clamps."""
+
+    def init(self, energy, x, clamp=None):
+        return Counted(x, energy(x), torch.zeros(len(x)))
+
+    def energies(self, state):
+        return state.energy
+
+    def step(self, energy, state, inputs):
+        new, info = super().step(energy, WalkState(state.x, state.energy), inputs)
+        return Counted(new.x, new.energy, state.count + 1), info
+
+
+def test_own_kernels_are_resumed_and_checked_by_the_energies_they_tell():
+    whole = gb.sample(gaussian(), Counting(0.5), X0, 10, generator=gen(1))
+    g = gen(1)
+    first = gb.sample(gaussian(), Counting(0.5), X0, 4, generator=g)
+    rest = gb.sample(gaussian(), Counting(0.5), first, 6, generator=g)
+    assert torch.equal(rest.last, whole.last)
+    assert rest.state.count.tolist() == [10.0] * 6
+    with pytest.raises(ArgumentError, match="not the one"):
+        gb.sample(wider(), Counting(0.5), first, 6, generator=g)
 
 
 # --- rounding -------------------------------------------------------------------------------------

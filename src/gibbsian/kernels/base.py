@@ -153,7 +153,7 @@ class Kernel(ABC):
     A new kernel writes `init`, `draw` and `step`, and says in class variables what it is. Parameters, positions and
     what follows from them are tensors in the state, a named tuple; hyper-parameters reach `step` through the inputs,
     never as numbers of `self`, so that changing them compiles nothing anew. All else has a default: `position`,
-    `energies` and `relocate` where the state is not a `ChainState` or `WalkState`; `target`, `total_steps`, `check`
+    `energies`, `known` and `relocate` where the state is not a `ChainState` or `WalkState`; `target`, `total_steps`, `check`
     for kernels that change the energy or refuse some; the last four methods for `gibbsian.warm_up`.
 
     >>> @dataclass(frozen=True)
@@ -222,12 +222,12 @@ class Kernel(ABC):
         """Whether a state of the other kernel, of whatever step size, can be gone on from."""
         return type(self) is type(other)
 
-    def outdated(self, energy: Any, state: Any) -> bool:
+    def outdated(self, energy: Any, state: Any, clamp: Tensor | None = None) -> bool:
         """Whether a state carries what is not true of this kernel and this energy at its positions."""
         carried = self.known(state)
         if not carried:
             return False
-        fresh = self.known(self.relocate(energy, state, self.position(state)))
+        fresh = self.known(self.init(energy, self.position(state), clamp))
         return not all(_agree(a, b) for a, b in zip(carried, fresh, strict=True))
 
     def exchanged(self, state: Any, rows: Tensor, factor: Tensor) -> Any | None:

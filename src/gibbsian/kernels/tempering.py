@@ -150,9 +150,10 @@ class ParallelTempering(Kernel):
             and self.kernel.resumes(other.kernel)
         )
 
-    def outdated(self, energy: "Replicas", state: TemperingState) -> bool:
-        energy.fit(self.kernel.position(state.inner))
-        return self.kernel.outdated(energy.model, state.inner)
+    def outdated(self, energy: Replicas, state: TemperingState, clamp: Tensor | None = None) -> bool:
+        x = self.kernel.position(state.inner)
+        energy.fit(x)
+        return self.kernel.outdated(energy.model, state.inner, self._clamp_of_rows(clamp, x))
 
     # --- what a person asks -----------------------------------------------------------------------
 
@@ -179,10 +180,11 @@ class ParallelTempering(Kernel):
     def _rows(self, x: Tensor) -> Tensor:
         return x.repeat(len(self.betas), *[1] * (x.dim() - 1))
 
+    def _clamp_of_rows(self, clamp: Tensor | None, x: Tensor) -> Tensor | None:
+        return clamp if clamp is None or clamp.dim() < x.dim() else self._rows(clamp)
+
     def init(self, energy: Replicas, x: Tensor, clamp: Tensor | None = None) -> TemperingState:
-        if clamp is not None and clamp.dim() == x.dim():
-            clamp = self._rows(clamp)
-        return self.init_replicas(energy, self._rows(x), clamp=clamp)
+        return self.init_replicas(energy, self._rows(x), clamp=self._clamp_of_rows(clamp, x))
 
     def init_replicas(
         self, energy: Replicas, x: Tensor, turn: Tensor | None = None, clamp: Tensor | None = None

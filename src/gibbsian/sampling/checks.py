@@ -96,7 +96,7 @@ def check_resumable(trace: Trace, kernel: Kernel, energy: Any, target: Any) -> N
     lost = ~torch.isfinite(trace.last)  # chains that are no longer numbers stay so
     if not bool((energy.domain.contains(trace.last) | lost).all()):
         raise DomainError(f"the trace has positions outside {energy.domain}, where this energy lives; choose others")
-    if kernel.outdated(target, trace.state):
+    if kernel.outdated(target, trace.state, trace.clamp):
         raise ArgumentError(
             f"the energy (or the proposal of {type(kernel).__name__}) is not the one that the trace was run with: it is another, or "
             f"its parameters have changed, so what the state carries is out of date; {anew}"
