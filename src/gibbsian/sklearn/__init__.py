@@ -1,7 +1,7 @@
 """Estimators for scikit-learn: transformers, densities, classifiers and outlier detectors, all energies inside.
 
 They go into pipelines and grid searches, take data frames and give them back (`set_output`), and pass
-scikit-learn's `check_estimator`. Every fitted one hands out its model, for the rest of gibbsian.
+scikit-learn's `check_estimator`, but for the two checks that a random score fails (`BernoulliRBM` without `exact_score`). Every fitted one hands out its model, for the rest of gibbsian.
 """
 
 from gibbsian.sklearn.bernoulli_rbm import BernoulliRBM

@@ -44,7 +44,7 @@ five minutes:
   gibbsian list                        everything there is, with one line each
 
 every argument of every class is a flag: gibbsian train digits-rbm --model.hidden 200 --objective.objective.steps 10
-exit codes: 0 done · 1 could not be done, the reason is on stderr · 2 wrong use · 130 interrupted, a checkpoint is kept
+exit codes: 0 done · 1 could not be done, the reason is on stderr · 2 wrong use · 130 Ctrl-C, 143 SIGTERM: a checkpoint is kept
 """
 
 
