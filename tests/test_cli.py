@@ -86,7 +86,7 @@ def test_list_names_every_class_with_a_line(capsys):
     (["train", "digits-rbm", "--objective", "Centerd"], 2, "did you mean 'Centered'"),
     (["train", "digits-rbm", "--fit.epochs", "many"], 2, "'many' was given where int"),
     (["train", "digits-rbm", "--fti.epochs", "3"], 2, "no flag --fti.epochs"),
-    (["train", "digits-rbm", "--model.hidden", "-3"], 2, "at least one unit"),
+    (["train", "digits-rbm", "--model.hidden", "-3"], 2, "hidden must be a whole number from 1 on, that of Bernoulli units"),
     (["train", "digits-rbm", "--data.name", "digist"], 2, "did you mean 'digits'"),
     (["list", "kernel"], 2, "did you mean 'kernels'"),
     (["list", "MALAA"], 2, "did you mean 'MALA'"),

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from gibbsian import domains
 from gibbsian.domains import Domain
-from gibbsian.errors import check_count
+from gibbsian.errors import ArgumentError, check_count
 from gibbsian.units.base import Natural, Unit
 
 
@@ -82,4 +82,7 @@ def as_unit(unit: "int | Unit", name: str) -> Unit:
     """A layer: an int means Bernoulli units."""
     if isinstance(unit, Unit):
         return unit
-    return Bernoulli(check_count("a layer, of gibbsian.units or a number of Bernoulli units", name, unit))
+    try:
+        return Bernoulli(check_count("layer", name, unit))
+    except ArgumentError as error:
+        raise ArgumentError(f"{error}, that of Bernoulli units, or one of gibbsian.units") from error
