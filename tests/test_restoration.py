@@ -6,6 +6,8 @@ import warnings
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import gibbsian as gb
 from gibbsian import domains, energies, kernels, models
@@ -83,6 +85,22 @@ def test_rows_that_are_called_at_rest_are_at_the_minimum(name, method, dtype):
     found = gb.minimize(energy, torch.full((1, 1), start, dtype=dtype), method=method)
     assert bool(found.converged.all())
     assert abs(float(found.x) - minimum) < near
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(
+    scale=st.floats(-6, 6), place=st.floats(-3, 3), away=st.floats(-2, 4), condition=st.floats(0, 3),
+    power=st.sampled_from([2, 4]), dtype=st.sampled_from([torch.float32, F64]), seed=st.integers(0, 99),
+)  # fmt: skip
+def test_rest_does_not_depend_on_units(scale, place, away, condition, power, dtype, seed):
+    """Wells of any depth, place and shape, all but the seed in powers of ten: a row at rest lies at the minimum but for a few
+    times the √tolerance of its size that a further step would move it."""
+    root, _ = torch.linalg.qr(rnd(3, 3, seed=seed))
+    axes = (root * torch.logspace(0, condition / 2, 3, dtype=F64)).to(dtype)
+    energy = gb.as_energy(lambda x: 10**scale * ((x - 10**place) @ axes).pow(power).sum(1), domains.Real(3))
+    found = gb.minimize(energy, (10**place + 10**away * rnd(3, 3, seed=seed + 1)).to(dtype))
+    off = (found.x.double() - 10**place).abs().amax(1) / max(1, 10**place)
+    assert bool((off[found.converged] < 0.02).all())
 
 
 @pytest.mark.parametrize("method", ["lbfgs", "gradient"])
