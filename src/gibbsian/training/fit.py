@@ -182,10 +182,11 @@ def _reopened(folder: Path, data: Any, steps: int | None, epochs: int | None, de
     tree = checkpoint.read_latest(folder, use=into_energy)
     settings = settings if steps is None else dataclasses.replace(settings, steps=steps)
     job = Job(energy, objective, data, settings, epochs=epochs, device=device, run_dir=folder, transform=transform)
-    if difference := keep.check_data(config, job.feed):
-        warnings.warn(difference, TrainingWarning, stacklevel=3)
     with checkpoint.damage(folder):
+        difference = keep.check_data(config, job.feed)
         keep.resume(job, tree)
+    if difference is not None:
+        warnings.warn(difference, TrainingWarning, stacklevel=3)
     job.run.history.extend(read_log(folder, tree["lines"], tree.get("log")))
     return job
 
@@ -214,12 +215,11 @@ def load(
     energy = keep.read_config(folder, ("energy",))["energy"]
     step = which if isinstance(which, int) else None
     if which == "best":
-        best = checkpoint.read_latest(folder, keys=("best",), use=keep.check_parts)["best"]
-        if best is None:
+        step = checkpoint.read_latest(folder, keys=("best",), use=keep.best_step)
+        if step is None:
             raise CheckpointError(
                 f"{folder} has no best checkpoint; train with checkpoints=Checkpoints(keep_best=True)"
             )
-        step = best[0]
     elif which != "last" and step is None:
         raise ArgumentError(f"which={which!r}: expected 'last', 'best' or a step")
 

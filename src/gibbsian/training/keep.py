@@ -62,6 +62,12 @@ def check_parts(tree: dict[str, Any], *, whole: bool = False) -> dict[str, Any]:
     return _checked(tree, _PARTS, _PARTS if whole else tree)
 
 
+def best_step(tree: dict[str, Any]) -> int | None:
+    """The step of the checkpoint that was found best, where one was."""
+    best = check_parts(tree)["best"]
+    return None if best is None else int(best[0])
+
+
 def _checked(tree: dict[str, Any], kinds: dict[str, Any], names: Iterable[str]) -> dict[str, Any]:
     for name in names:
         if not isinstance(tree[name], kinds.get(name, object)):
@@ -125,7 +131,8 @@ def resume(job: Job, tree: dict[str, Any]) -> None:
     if job.monitor is not None and tree["monitor"] is not None:
         job.monitor.load(tree["monitor"])
         job.run.objective = job.monitor.guard.soften(job.original_objective, job.monitor.tries)
-    job.best = tree["best"]
+    best = tree["best"]
+    job.best = None if best is None else (int(best[0]), float(best[1]))
     restore(job, {**tree, "own": ranks[job.world.rank]})
     job.saved_at = job.run.step
 
