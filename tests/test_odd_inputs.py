@@ -474,6 +474,7 @@ MADE = {
     models.RBM: {"visible": 3, "hidden": 2},
     models.BoltzmannMachine: {"n": 3, "hidden": 2},
     models.Hopfield: {"n": 3},
+    models.Potts: {"sites": 3, "states": 3},
     models.Ising: {"shape": 3, "coupling": 1.0, "field": 0.1},
     models.ClassificationRBM: {"visible": 3, "classes": 3, "hidden": 2},
     models.SubspaceRBM: {"visible": 3, "gates": 2, "subspace": 2},
