@@ -368,3 +368,13 @@ def test_augmentation_touches_training_batches_only():
 def test_bad_steps_are_refused(bad, says):
     with pytest.raises((ArgumentError, DataError), match=says):
         bad()
+
+
+def test_columns_keep_their_names_and_cues_are_rows_of_all_columns():
+    x = torch.arange(12.0).reshape(4, 3)
+    done = data.prepare(data.DataSet("a", data.Rows(x), columns=("p", "q", "r")), [{"columns": {"keep": [2, 0]}}])
+    assert done.data.columns == ("r", "p")
+    assert (done.columns, done.shape) == (("p", "q", "r"), (3,))  # those of raw rows
+    rows, held = done.clamped(x[:1], torch.tensor([[True, False, False]]))
+    assert rows.tolist() == [[2.0, 0.0]]
+    assert held.tolist() == [[False, True]]

@@ -147,6 +147,10 @@ class Columns(Step):
     def apply(self, x: Tensor, fitted: Fitted, generator: torch.Generator) -> Tensor:
         return x[:, fitted["kept"].to(x.device)]
 
+    def apply_to_set(self, data: DataSet, fitted: Fitted, generator: torch.Generator) -> DataSet:
+        names = tuple(data.columns[i] for i in fitted["kept"].tolist()) if data.columns else ()
+        return super().apply_to_set(data, fitted, generator).replace(columns=names)
+
 
 def _uncorrelated(x: Tensor, columns: list[int], most: float) -> list[int]:
     """Those columns that correlate with no earlier one by more than `most`."""
