@@ -2,7 +2,9 @@
 
 import math
 
+import numpy as np
 import pytest
+import scipy.optimize
 import torch
 
 import gibbsian as gb
@@ -235,6 +237,33 @@ def test_the_acceptance_ratio_knows_how_many_weights_each_side_has(up, down):
     errors = torch.tensor(off)
     assert abs(float(errors.mean())) < 5 * float(errors.std()) / math.sqrt(12)
     assert float(errors.std()) < 0.2
+
+
+def test_both_sides_of_one_path_meet_at_bennetts_root_and_of_two_in_the_middle():
+    """The maximum of the likelihood of log Z given who climbed and who descended, by scipy; the sides and their distance."""
+    rbm, data = scramble(models.RBM(8, 6), seed=5, scale=1.0), coin_flips(8)
+    low = partition.ais(rbm, data, chains=60, betas=10, generator=gen())
+    high = partition.reverse_ais(rbm, exact_draws(rbm, 25, 1), forward=low, generator=gen(1))
+    up, down = low.diagnostics["log_weights"].numpy(), -high.diagnostics["log_weights"].numpy()
+
+    def minus_log_likelihood(z):  # of a weight w the odds that it comes from a climb are 60/25 e^(z - w) (Crooks)
+        odds = np.log(60 / 25) + z
+        return np.logaddexp(0, up - odds).sum() + np.logaddexp(0, odds - down).sum()
+
+    best = scipy.optimize.minimize_scalar(
+        minus_log_likelihood, bracket=(up.min(), down.max()), options={"xtol": 1e-12}
+    ).x
+    both = partition.bounds(low, high)
+    assert abs(float(both.value) - best) < 1e-6
+    apart = partition.reverse_ais(rbm, exact_draws(rbm, 25, 1), data, betas=10, generator=gen(1))
+    middle = partition.bounds(low, apart)
+    assert float(middle.value) == pytest.approx((float(low.value) + float(apart.value)) / 2, abs=1e-12)
+    assert abs(float(middle.value) - float(both.value)) > 1e-3
+    for estimate, side in ((both, high), (middle, apart)):
+        own = math.hypot(float(low.stderr), float(side.stderr))
+        assert float(estimate.stderr) == pytest.approx(max(abs(float(side.value - low.value)), own) / 2)
+        assert (float(estimate.lower), float(estimate.upper)) == (float(low.lower), float(side.upper))
+        assert estimate.diagnostics["gap"] == pytest.approx(float(side.value - low.value))
 
 
 def test_a_reverse_run_from_the_wrong_law_is_noticed():
