@@ -134,6 +134,7 @@ def mnist(weights: str, device: str):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=100)
+    parser.add_argument("--first", type=int, default=0, help="seed of the first run")
     parser.add_argument("--only", default="")
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument("--mnist")
@@ -143,9 +144,16 @@ def main() -> None:
     if options.mnist:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         rbm, x, low = mnist(options.mnist, device)
-        rows = [run((rbm, x, seed, device)) for seed in range(options.runs)]
-        found = judged("MNIST RBM 784 x 500", rows, float(low.value))
-        results.append(found | {"stderr of the truth": float(low.stderr)})
+        rows: list[tuple] = []
+        for seed in range(options.first, options.first + options.runs):
+            rows.append(run((rbm, x, seed, device)))
+            if len(rows) % 10 == 0 or len(rows) == options.runs:
+                found = judged("MNIST RBM 784 x 500", rows, float(low.value)) | {
+                    "stderr of the truth": float(low.stderr)
+                }
+                results = [found | {"rows": rows}]
+                if options.save:
+                    Path(options.save).write_text(json.dumps(results, indent=1))
     else:
         with ProcessPoolExecutor(options.workers, mp_context=torch.multiprocessing.get_context("spawn")) as pool:
             for name, make in MACHINES.items():

@@ -4,8 +4,8 @@
 
 A mutant is one changed token in a function: a comparison turned or made strict, a sign or an operation exchanged, a number
 moved, `and` for `or`, a condition negated, `min` for `max`, an in-place update left out. What stands in messages, defaults
-of displays and docstrings is left alone. Each runs, in a process forked from one that has loaded torch, the test files
-that speak most of what the module offers, until the first failure. A mutant that outlasts the time limit counts as noticed
+of displays and docstrings is left alone. Each runs, in a process of its own, the test files that speak most of what the
+module offers, until the first failure. A mutant that outlasts the time limit counts as noticed
 only where the tests without it do not.
 """
 
@@ -14,16 +14,16 @@ import ast
 import copy
 import importlib.abc
 import importlib.util
-import io
 import json
 import os
 import random
 import re
 import signal
+import subprocess
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parents[1]
@@ -154,26 +154,33 @@ class Planted(importlib.abc.MetaPathFinder, importlib.abc.SourceLoader):
 
 
 def outcome(name: str, path: str, source: str, tests: list[str], limit: float) -> tuple[str, float]:
-    """Fork, plant, test: "noticed", "unnoticed" or "too long"."""
+    """Plant and test in a process of its own: "noticed", "unnoticed" or "too long"."""
     begun = time.monotonic()
-    child = os.fork()
-    if child == 0:
-        os.setsid()
-        import pytest
+    with tempfile.NamedTemporaryFile("w", suffix=".py") as planted:
+        planted.write(source)
+        planted.flush()
+        command = [sys.executable, __file__, "--child", name, path, planted.name, *tests]
+        child = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=HERE, start_new_session=True
+        )
+        try:
+            code = child.wait(limit)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+            return "too long", limit
+    return ("unnoticed" if code == 0 else "noticed"), time.monotonic() - begun
 
-        sys.path.insert(0, str(SRC))
-        sys.meta_path.insert(0, Planted(name, path, source))
-        with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere), redirect_stderr(io.StringIO()):
-            code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--rootdir", str(HERE), *tests])
-        os._exit(0 if code == 0 else 1)
-    while time.monotonic() - begun < limit:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            return ("unnoticed" if status == 0 else "noticed"), time.monotonic() - begun
-        time.sleep(0.05)
-    os.killpg(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    return "too long", limit
+
+def child(name: str, path: str, planted: str, *tests: str) -> None:
+    """Run tests with another source for one module."""
+    import pytest
+    import torch
+
+    torch.set_num_threads(1)
+    sys.path.insert(0, str(SRC))
+    sys.meta_path.insert(0, Planted(name, path, Path(planted).read_text()))
+    sys.exit(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *tests]))
 
 
 def main() -> None:
@@ -189,14 +196,6 @@ def main() -> None:
     options = parser.parse_args()
     os.chdir(HERE)
     os.environ["OMP_NUM_THREADS"] = "1"
-    import hypothesis  # noqa: F401
-    import numpy  # noqa: F401
-    import pytest  # noqa: F401
-    import scipy.stats  # noqa: F401
-    import sklearn.base  # noqa: F401
-    import torch
-
-    torch.set_num_threads(1)
     pool = []
     for room in options.rooms.split(","):
         for path in sorted((SRC / "gibbsian" / room).rglob("*.py")):
@@ -234,4 +233,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["--child"]:
+        child(*sys.argv[2:])
+    else:
+        main()
