@@ -122,16 +122,14 @@ def _short(node: ast.AST) -> str:
 
 
 def tests_of(path: Path, most: int) -> list[str]:
-    """The test files that name most often what a module offers."""
+    """The test files that name most often what a module offers; one of its own name comes first."""
     tree = ast.parse(path.read_text())
     names = {n.name for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef) and not n.name.startswith("_")}
-    methods = {
-        m.name for n in tree.body if isinstance(n, ast.ClassDef) for m in n.body if isinstance(m, ast.FunctionDef)
-    }
-    pattern = re.compile(r"\b(" + "|".join(sorted(names | {path.stem} | {m for m in methods if m[0] != "_"})) + r")\b")
+    pattern = re.compile(r"\b(" + "|".join(sorted(names | {path.stem})) + r")\b")
     score = {
         file: len(pattern.findall(file.read_text())) for file in TESTS.glob("test_*.py") if "cuda" not in file.name
     }
+    score = {file: count + 1000 * (path.stem in file.stem) for file, count in score.items()}
     ranked = sorted((file for file in score if score[file]), key=lambda file: -score[file])
     return [str(file.relative_to(HERE)) for file in ranked[:most]]
 
@@ -192,6 +190,9 @@ def main() -> None:
     parser.add_argument("--limit", type=float, default=60.0, help="seconds for a mutant")
     parser.add_argument("--total", type=float, default=3600.0, help="seconds for all of it")
     parser.add_argument("--files", type=int, default=3, help="test files for a mutant")
+    parser.add_argument(
+        "--again", metavar="FILE", help="try what an earlier run did not notice, such as with more files"
+    )
     parser.add_argument("--save")
     options = parser.parse_args()
     os.chdir(HERE)
@@ -201,6 +202,10 @@ def main() -> None:
         for path in sorted((SRC / "gibbsian" / room).rglob("*.py")):
             pool += [(path, *mutant) for mutant in mutants(path)]
     chosen = random.Random(options.seed).sample(pool, min(options.count, len(pool)))
+    if options.again:
+        missed = [row for row in json.loads(Path(options.again).read_text())["rows"] if row["outcome"] != "noticed"]
+        keys = {(row["file"], row["line"], row["what"]) for row in missed}
+        chosen = [m for m in pool if (str(m[0].relative_to(SRC)), m[1], m[2]) in keys]
     deadline = time.monotonic() + options.total
     print(f"{len(pool)} mutants, {len(chosen)} of them tried", flush=True)
 
