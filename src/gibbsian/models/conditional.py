@@ -127,7 +127,7 @@ class ConditionalMachine(Energy):
     def _check_floating(self, condition: Tensor, width: int, what: str) -> None:
         check_tensor(condition, what, "(rows, ...)")
         check_together(condition, self.visible_bias, what, "the visible bias", "machine")
-        if (not condition.numel() and width) or condition.shape[-1:] != (width,):
+        if condition.shape[-1:] != (width,):
             raise ShapeError(f"{what} has shape {tuple(condition.shape)}, expected {width} numbers a row")
 
 
@@ -142,8 +142,11 @@ class ConditionedMachine(TwoLayers):
 
     def __init__(self, machine: ConditionalMachine, condition: Tensor) -> None:
         super().__init__(machine.domain)
+        condition = machine.check_condition(condition)
+        if not len(condition):
+            raise ShapeError(f"the inputs have shape {tuple(condition.shape)}; give at least one")
         self.machine = machine
-        self.register_buffer("condition", machine.check_condition(condition), persistent=False)
+        self.register_buffer("condition", condition, persistent=False)
 
     @property
     def visible(self) -> Unit:  # type: ignore[override]
