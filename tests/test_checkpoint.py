@@ -389,7 +389,7 @@ DAMAGE = {
         (c / "state.json").read_text().replace('"format": 1', '"format": 99')
     ),
     "a digit changed": lambda c: (c / "state.json").write_text(
-        (c / "state.json").read_text().replace('"step": ', '"step": 1')
+        (c / "state.json").read_text().replace('"lines": ', '"lines": 1')
     ),
     "weights of another kind": lambda c: edit(c / "state.json", '"$tensor": "energy.mean"', '"$float": "1.0"'),
     "a folder that is a file": lambda c: [_remove(c), c.write_text("nothing")],

@@ -10,6 +10,7 @@ import torch
 import gibbsian as gb
 from gibbsian.app.cli import main
 from gibbsian.app.recipe import parse_recipe, split_comparison
+from gibbsian.app.runs import recipe_of
 from gibbsian.errors import ArgumentError, CheckpointError
 from gibbsian.training import checkpoint
 from gibbsian.training.serialize import describe, rebuild
@@ -303,6 +304,15 @@ def test_yaml_that_is_small_and_stands_for_much_is_refused(text):
         split_comparison(text + "\ncompare: 3")
     with pytest.raises(ArgumentError):
         parse_recipe(PLAIN, ["--config", text])
+
+
+@pytest.mark.parametrize(
+    "content", [b"\xff\xfe", f"{BOMB}\ninitialise: true".encode(), b"\ninitialise: [", b"fit: 3\ninitialise: 1"]
+)
+def test_the_recipe_of_a_folder_is_read_as_carefully(content, tmp_path):
+    (tmp_path / "recipe.yaml").write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"recipe\.yaml is damaged"):
+        recipe_of(tmp_path)
 
 
 def test_aliases_may_be_used():

@@ -383,10 +383,16 @@ def _from_yaml(text: str, name: str, read: Callable[[str], Any]) -> Any:
         raise ArgumentError(f"{name} is not valid YAML: {problem}") from error
 
 
-def _loaded(text: str, name: str) -> dict[str, Any]:
-    loaded = _from_yaml(text, name, _load)
+def read_recipe(text: str, name: str, read: Callable[[str], Any] = read_yaml) -> dict[str, Any]:
+    """The mapping that a recipe is, as its YAML says it, in one sentence where it is none."""
+    loaded = _from_yaml(text, name, read)
     if not isinstance(loaded, dict):
         raise ArgumentError(f"{name} holds no recipe; begin with data:, model:, objective: and fit:")
+    return loaded
+
+
+def _loaded(text: str, name: str) -> dict[str, Any]:
+    loaded = read_recipe(text, name, _load)
     return {key: value for key, value in loaded.items() if key not in _SECTIONS or value is not None}  # `fit:` alone
 
 

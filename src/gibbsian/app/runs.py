@@ -25,7 +25,7 @@ from safetensors.torch import load_file
 from safetensors.torch import save as serialize_tensors
 from torch import Tensor
 
-from gibbsian.app.recipe import DataSpec, Recipe, parse_recipe
+from gibbsian.app.recipe import DataSpec, Recipe, parse_recipe, read_recipe
 from gibbsian.capabilities import Classifier, InitializableModel, require
 from gibbsian.data import Pipeline, Prepared, make_steps, path_of
 from gibbsian.energy import ScoreField
@@ -340,9 +340,10 @@ def recipe_of(folder: Path) -> Recipe:
             f"{folder} holds no recipe.yaml: it was not trained from the command line, so its data is not known here; use "
             "gibbsian.load and gibbsian.resume in Python"
         )
-    text = path.read_text(encoding="utf-8")
-    if "\ninitialise:" in text:  # of an older version; every recipe in a folder names all its keys
-        text = yaml.safe_dump(current_recipe(yaml.safe_load(text)), sort_keys=False, allow_unicode=True)
+    with checkpoint.damage(path):
+        text = path.read_text(encoding="utf-8")
+        if "\ninitialise:" in text:  # of an older version; every recipe in a folder names all its keys
+            text = yaml.safe_dump(current_recipe(read_recipe(text, path.name)), sort_keys=False, allow_unicode=True)
     return parse_recipe(text, name=noted(folder).get("name", folder.name))
 
 
