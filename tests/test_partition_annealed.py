@@ -16,6 +16,7 @@ from gibbsian.errors import (
     DivergenceError,
     DomainError,
     EstimateWarning,
+    GibbsianError,
     RandomnessError,
 )
 from gibbsian.models.rbm.fused_path import BernoulliPath
@@ -648,3 +649,25 @@ def test_runner_goes_down_as_it_goes_up():
     x, down = run_path(path, x, ladder.flip(0), gen(2), silent)
     w = torch.exp(up + down)
     assert abs(float(w.mean()) - 1) < 4 * float(w.std()) / math.sqrt(len(w))
+
+
+@pytest.mark.parametrize("odd", [10.0, "10", None, float("nan"), True])
+def test_odd_counts_and_rows_are_refused_with_a_sentence(odd):
+    rbm, data = MODELS["RBM"](), coin_flips(6)
+    with pytest.raises(GibbsianError):
+        partition.ais(rbm, data, chains=odd, betas=5, generator=gen())
+    if odd is not None:
+        with pytest.raises(GibbsianError):
+            partition.ais(rbm, data, chunk=odd, betas=5, generator=gen())
+    for name in ("max_betas", "tolerance"):
+        if name == "max_betas" or odd != 10.0:
+            with pytest.raises(GibbsianError):
+                partition.ais(rbm, data, generator=gen(), **{name: odd})
+    with pytest.raises(GibbsianError):
+        partition.raise_bound(rbm, data[:2], data, betas=5, chains=odd, generator=gen())
+    with pytest.raises(GibbsianError):
+        partition.reverse_ais(rbm, data.float(), data, betas=5, generator=gen())
+    with pytest.raises(GibbsianError):
+        partition.raise_bound(rbm, data[:2].float(), data, betas=5, generator=gen())
+    with pytest.raises(GibbsianError):
+        gb.log_likelihood(rbm, data, "three")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gibbsian.capabilities import Path
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, EstimateWarning
+from gibbsian.errors import ArgumentError, EstimateWarning, check_count, check_number
 from gibbsian.kernels import Kernel
 from gibbsian.partition.base import LogZ, require_energy
 from gibbsian.partition.paths import single
@@ -94,15 +94,15 @@ def ais(
     """
     require_energy(energy)
     generator = require_generator(generator, placement(energy)[1])
-    if chains < 2 or (chunk is not None and chunk < 1):
-        raise ArgumentError(
-            f"chains={chains}, chunk={chunk}: at least two chains are needed for an error bar, one at a time"
-        )
+    chains = check_count("ais", "chains", chains, 2)  # for an error bar
+    chunk = chains if chunk is None else check_count("ais", "chunk", chunk)
+    max_betas = check_count("ais", "max_betas", max_betas)
+    check_number("ais", "tolerance", tolerance)
     if resume is not None and resume.method != "AIS":
         raise ArgumentError(f"only an estimate of ais can be resumed, this one is {resume.method!r}")
     grows = betas is None and resume is None
     path, ladder = prepared(energy, data, base, min(_FIRST, max_betas) if grows else betas, kernel, resume, generator)
-    runs = _Runs(energy, path, chains, chunk or chains, generator, progress)
+    runs = _Runs(energy, path, chains, chunk, generator, progress)
     if grows:
         return _grown(runs, data, ladder, tolerance, max_betas)
     forward = runs.climb(ladder, [] if resume is None else [resume.diagnostics["log_weights"]])

@@ -10,7 +10,7 @@ from torch import Tensor
 from gibbsian.capabilities import BoundedModel, ClampedModel, ConditionedModel, DocumentModel, require
 from gibbsian.domains import Bounded, Counts, Discrete, Real
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, CapabilityError, DomainError, ShapeError
+from gibbsian.errors import ArgumentError, CapabilityError, DomainError, ShapeError, as_numbers
 from gibbsian.partition.annealed import ais
 from gibbsian.partition.base import LogZ, exactly, refuse_nan, require_energy
 from gibbsian.partition.bounds import from_both_sides
@@ -152,7 +152,7 @@ def log_z_for(
         log_z.check(energy)
         return log_z
     if log_z is not None:
-        value = torch.as_tensor(log_z, dtype=torch.float64)
+        value = as_numbers("log_likelihood", "log_z", log_z, torch.float64)
         if value.numel() != 1 or not bool(torch.isfinite(value).all()):
             raise ArgumentError(f"log_z must be a LogZ or one finite number, got {log_z}")
         return exactly(value.reshape(()), "given")

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError
+from gibbsian.errors import ArgumentError, check_count
 from gibbsian.kernels import Kernel
 from gibbsian.partition.base import LogZ, require_energy
 from gibbsian.partition.likelihood import LogLikelihood, likelihood_of
 from gibbsian.partition.paths import single
 from gibbsian.partition.runner import from_weights, prepared, run_path
-from gibbsian.placement import placement
+from gibbsian.placement import check_rows, placement
 from gibbsian.progress import progress_bar
 from gibbsian.random import require_generator
 
@@ -62,7 +62,7 @@ def reverse_ais(
     True
     """
     generator = require_generator(generator, placement(require_energy(energy))[1])
-    energy.domain.check(samples, "samples")
+    check_rows(energy, samples, "samples")
     if len(samples) < 2:
         raise ArgumentError("at least two samples are needed for an error bar")
     path, ladder = prepared(energy, data, base, betas, kernel, forward, generator)
@@ -113,9 +113,8 @@ def raise_bound(
     torch.Size([5])
     """
     generator = require_generator(generator, placement(require_energy(energy))[1])
-    energy.domain.check(x, "x")
-    if chains < 1:
-        raise ArgumentError(f"chains={chains}: at least one backward run from every test point is needed")
+    check_rows(energy, x)
+    chains = check_count("raise_bound", "chains", chains)
     path, ladder = prepared(energy, data, base, betas, kernel, forward, generator)
     start = path.complete(x.repeat_interleave(chains, 0), generator)
     with torch.no_grad():
