@@ -159,4 +159,4 @@ def _separation(at_data: Tensor, at_samples: Tensor) -> Tensor:
     ends = torch.stack([at_data.double().mean(), at_samples.double().mean()])
     spread = 0.5 * (at_data.double().var() + at_samples.double().var())
     gap, rounding = (ends[0] - ends[1]).abs(), torch.finfo(at_data.dtype).eps * ends.abs().max()
-    return torch.where(gap <= rounding, torch.zeros_like(gap), gap / (spread.sqrt() + rounding))
+    return torch.where(gap <= rounding, torch.zeros_like(gap), gap / (spread.sqrt() + rounding)).to(at_data.dtype)
