@@ -671,3 +671,13 @@ def test_odd_counts_and_rows_are_refused_with_a_sentence(odd):
         partition.raise_bound(rbm, data[:2].float(), data, betas=5, generator=gen())
     with pytest.raises(GibbsianError):
         gb.log_likelihood(rbm, data, "three")
+
+
+def test_warnings_about_weights_point_to_the_line_that_asked():
+    narrow = energies.Gaussian(torch.zeros(3, dtype=F64), 1e-4 * torch.eye(3, dtype=F64))
+    wide = energies.Gaussian(torch.zeros(3, dtype=F64), torch.eye(3, dtype=F64))
+    with pytest.warns(EstimateWarning, match="of AIS matter") as caught:
+        partition.ais(narrow, base=wide, chains=20, betas=10, generator=gen())
+    with pytest.warns(EstimateWarning, match="of reverse AIS matter") as more:
+        partition.reverse_ais(wide, wide.sample(20, generator=gen()), base=narrow, betas=10, generator=gen())
+    assert {w.filename for w in [*caught, *more]} == {__file__}

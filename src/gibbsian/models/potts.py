@@ -192,14 +192,20 @@ class Potts(Machine):
         """A copy in which the average over states with these weights is 0, for every site and pair."""
         out = copy.deepcopy(self)
         with torch.no_grad():
-            w, j = weight.to(self.field), self.symmetric()
-            first = torch.einsum("iajb,b->iaj", j, w)  # Jᵢⱼ(a, ·)
-            both = torch.einsum("iaj,a->ij", first, w)
-            field = self.field - (self.field @ w)[:, None] + (first - both[:, None]).sum(2)
-            coupling = j - first[..., None] - first.permute(2, 0, 1)[:, None] + both[:, None, :, None]
+            field, coupling = gauged(self.field, self.symmetric(), weight)
             out.field.copy_(field)
-            out.coupling.copy_(self.between * (coupling + coupling.permute(2, 3, 0, 1)) / 2)
+            out.coupling.copy_(self._symmetric(coupling))
         return out
 
     def extra_repr(self) -> str:
         return f"{self.sites}, states={self.states}"
+
+
+def gauged(h: Tensor, j: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """The same conditionals gᵢ(a) = hᵢ(a) + Σⱼ Jᵢⱼ(a, xⱼ), up to a constant, from fields and couplings whose averages over
+    states with these weights are 0; J need not be symmetric."""
+    w = weight.to(h)
+    first, second = torch.einsum("iajb,b->iaj", j, w), torch.einsum("iajb,a->ijb", j, w)  # Jᵢⱼ(a, ·) and Jᵢⱼ(·, b)
+    both = torch.einsum("iaj,a->ij", first, w)
+    h = h - (h @ w)[:, None] + (first - both[:, None]).sum(2)
+    return h, j - first[..., None] - second[:, None] + both[:, None, :, None]

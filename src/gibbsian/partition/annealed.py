@@ -16,8 +16,9 @@ from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, EstimateWarning, check_count, check_number
 from gibbsian.kernels import Kernel
 from gibbsian.partition.base import LogZ, require_energy
+from gibbsian.partition.bounds import contradicts, difference
 from gibbsian.partition.paths import single
-from gibbsian.partition.runner import from_weights, ladder_of, prepared, run_path
+from gibbsian.partition.runner import ladder_of, of_run, prepared, run_path
 from gibbsian.partition.smc import systematic
 from gibbsian.placement import placement
 from gibbsian.progress import progress_bar
@@ -138,14 +139,16 @@ class _Runs(NamedTuple):
                 for n in self._sizes()
             ]
         x, log_w = (torch.cat(each) for each in zip(*parts, strict=True))
-        return self._estimate(torch.cat([*earlier, self.path.log_z0().double() + log_w]), "AIS", ladder, x, warn)
+        log_w = torch.cat([*earlier, self.path.log_z0().double() + log_w])
+        return of_run(self.energy, self.path, ladder, x, log_w, "AIS", warn=warn, stacklevel=5)
 
     def descend(self, ladder: Tensor, x: Tensor) -> LogZ:
         """Weights from positions at the energy down to the base."""
         with self._bar(len(ladder) - 1, f"reverse AIS, {len(ladder) - 1} temperatures") as tick:
             parts = [run_path(self.path, part, ladder.flip(0), self.generator, tick) for part in x.split(self._sizes())]
         x, log_w = (torch.cat(each) for each in zip(*parts, strict=True))
-        return self._estimate(log_w - self.path.log_z0().double(), "reverse AIS", ladder, x, False)
+        log_w = log_w - self.path.log_z0().double()
+        return of_run(self.energy, self.path, ladder, x, log_w, "reverse AIS", warn=False)
 
     def wander(self, x: Tensor, steps: int) -> Tensor:
         """Move chains at the energy itself."""
@@ -164,11 +167,6 @@ class _Runs(NamedTuple):
     def _bar(self, steps: int, what: str) -> AbstractContextManager[Callable[..., None]]:
         return progress_bar(len(self._sizes()) * steps, what, self.progress)
 
-    def _estimate(self, log_w: Tensor, method: str, ladder: Tensor, x: Tensor, warn: bool) -> LogZ:
-        log_z0 = self.path.log_z0().double()
-        known = {"log_z0": log_z0, "betas": ladder, "states": x, "path": self.path, "energy": self.energy}
-        return from_weights(log_w, method, known, 1.0 if method == "AIS" else -1.0, warn=warn).of(self.energy)
-
 
 def _grown(runs: _Runs, data: Tensor | None, ladder: Tensor, tolerance: float, max_betas: int) -> LogZ:
     """Climb and descend ladders of doubled length until both ways agree and the climb no longer gains."""
@@ -185,8 +183,8 @@ def _grown(runs: _Runs, data: Tensor | None, ladder: Tensor, tolerance: float, m
         x = runs.wander(x, len(ladder) // 2)
         reverse = runs.descend(ladder, x)
         tried.append((len(ladder) - 1, float(forward.value), float(reverse.value)))
-        gain, noise = _difference(forward, before)
-        gap, error = _difference(reverse, forward)
+        gain, noise = (math.inf, 0.0) if before is None else difference(forward, before)
+        gap, error = difference(reverse, forward)
         agree = abs(gap) < tolerance + 2 * error and error < 5 * tolerance
         calm = agree and abs(gain) < tolerance + 2 * noise
         if calm or 2 * (len(ladder) - 1) > max_betas:
@@ -216,21 +214,10 @@ def _some(runs: _Runs, data: Tensor) -> Tensor:
     return path.complete(data.to(device, dtype)[rows.to(device)], g)
 
 
-def _difference(a: LogZ, b: LogZ | None) -> tuple[float, float]:
-    """a - b and the standard error of that; infinite where there is no b."""
-    if b is None:
-        return math.inf, 0.0
-    return float(a.value - b.value), math.hypot(float(a.stderr), float(b.stderr))
-
-
 def _between(forward: LogZ, reverse: LogZ) -> LogZ:
-    """A climb whose interval reaches to the upper end of a descent.
-
-    A descent that ends clearly below the climb did not begin at the model: its chains had not left the data. It says
-    nothing of log Z.
-    """
-    gap, error = _difference(reverse, forward)
-    upper = torch.maximum(forward.upper, reverse.upper) if gap > -3 * error else forward.upper
+    """A climb whose interval reaches to the upper end of a descent, unless that contradicts it."""
+    gap, _ = difference(reverse, forward)
+    upper = forward.upper if contradicts(reverse, forward) else torch.maximum(forward.upper, reverse.upper)
     return replace(forward, upper=upper, diagnostics={**forward.diagnostics, "reverse": reverse, "gap": gap})
 
 

@@ -27,8 +27,7 @@ def bounds(forward: LogZ, reverse: LogZ) -> LogZ:
             f"bounds takes an estimate of ais or smc and one of reverse_ais, got {forward.method!r} and "
             f"{reverse.method!r}"
         )
-    gap = float(reverse.value - forward.value)
-    error = math.hypot(float(forward.stderr), float(reverse.stderr))
+    gap, error = difference(reverse, forward)
     if gap < -4 * error:
         warnings.warn(
             f"the reverse estimate lies {-gap:.2g} nats below the forward one, {-gap / error:.0f} standard errors: "
@@ -57,10 +56,21 @@ def _acceptance_ratio(forward: Tensor, reverse: Tensor) -> Tensor:
     return (low + high) / 2
 
 
+def difference(a: LogZ, b: LogZ) -> tuple[float, float]:
+    """a - b and the standard error of that."""
+    return float(a.value - b.value), math.hypot(float(a.stderr), float(b.stderr))
+
+
+def contradicts(reverse: LogZ, forward: LogZ) -> bool:
+    """Whether a descent ends so far below the climb that it did not begin at the model, and says nothing of log Z."""
+    gap, error = difference(reverse, forward)
+    return gap <= -3 * error
+
+
 def from_both_sides(estimate: LogZ) -> LogZ:
     """The best of an estimate of `ais` that came with a descent: both combined; any other as it is."""
     reverse = estimate.diagnostics.get("reverse")
-    if reverse is None or estimate.diagnostics["gap"] < -3 * math.hypot(float(estimate.stderr), float(reverse.stderr)):
+    if reverse is None or contradicts(reverse, estimate):
         return estimate
     both = bounds(estimate, reverse)
     return replace(both, lower=estimate.lower, upper=estimate.upper)

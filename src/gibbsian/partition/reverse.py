@@ -11,7 +11,7 @@ from gibbsian.kernels import Kernel
 from gibbsian.partition.base import LogZ, require_energy
 from gibbsian.partition.likelihood import LogLikelihood, likelihood_of
 from gibbsian.partition.paths import single
-from gibbsian.partition.runner import from_weights, prepared, run_path
+from gibbsian.partition.runner import of_run, prepared, run_path
 from gibbsian.placement import check_rows, placement
 from gibbsian.progress import progress_bar
 from gibbsian.random import require_generator
@@ -68,9 +68,7 @@ def reverse_ais(
     path, ladder = prepared(energy, data, base, betas, kernel, forward, generator)
     with progress_bar(len(ladder) - 1, "reverse AIS", progress) as tick:
         x, log_w = run_path(path, path.complete(samples, generator), ladder.flip(0), generator, tick)
-    log_z0 = path.log_z0().double()
-    diagnostics = {"log_z0": log_z0, "betas": ladder, "states": x, "path": path, "energy": energy}
-    return from_weights(log_w - log_z0, "reverse AIS", diagnostics, sign=-1.0).of(energy)
+    return of_run(energy, path, ladder, x, log_w - path.log_z0().double(), "reverse AIS")
 
 
 def raise_bound(

@@ -102,7 +102,13 @@ def run_path(
 
 
 def from_weights(
-    log_w: Tensor, method: str, diagnostics: dict[str, Any], sign: float = 1.0, *, warn: bool = True
+    log_w: Tensor,
+    method: str,
+    diagnostics: dict[str, Any],
+    sign: float = 1.0,
+    *,
+    warn: bool = True,
+    stacklevel: int = 3,
 ) -> LogZ:
     """sign · log mean exp(log_w) with its standard error, and a warning where few weights matter: more are missing then
     than the error bar knows of."""
@@ -121,11 +127,28 @@ def from_weights(
             "bar says; use more temperatures (betas=) or a base closer to the model, or ais without betas=, which goes on "
             "until climb and descent agree",
             EstimateWarning,
-            stacklevel=3,
+            stacklevel=stacklevel,
         )
     value = sign * value
     diagnostics = {"ess": ess, "log_weights": log_w, "jackknife": jackknife, **diagnostics}
     return LogZ(value, stderr, value - 3 * stderr, value + 3 * stderr, method, diagnostics)
+
+
+def of_run(
+    energy: Energy,
+    path: Path,
+    ladder: Tensor,
+    x: Tensor,
+    log_w: Tensor,
+    method: str,
+    *,
+    warn: bool = True,
+    stacklevel: int = 4,
+) -> LogZ:
+    """The estimate of runs along a path that ended at x: up from the base ("AIS"), or down to it ("reverse AIS")."""
+    known = {"log_z0": path.log_z0().double(), "betas": ladder, "states": x, "path": path, "energy": energy}
+    sign = 1.0 if method == "AIS" else -1.0
+    return from_weights(log_w, method, known, sign, warn=warn, stacklevel=stacklevel).of(energy)
 
 
 def weight_statistics(log_w: Tensor) -> tuple[Tensor, Tensor, float, Tensor]:

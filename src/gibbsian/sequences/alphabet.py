@@ -54,11 +54,10 @@ class Alphabet:
 
     def table(self) -> np.ndarray:
         """The state of every byte: 255 for what is no letter at all, the gap for letters outside the alphabet."""
+        gap = max(self.letters.find("-"), 0)
         table = np.full(256, 255, dtype=np.uint8)
-        for byte in range(ord("A"), ord("Z") + 1):
-            table[byte] = self.letters.find("-") if "-" in self.letters else 0
-        for code in (ord("."), ord("*")):
-            table[code] = self.letters.find("-") if "-" in self.letters else 0
+        table[ord("A") : ord("Z") + 1] = gap
+        table[[ord("."), ord("*")]] = gap
         for state, letter in enumerate(self.letters):
             table[ord(letter)] = state
         if self.name == "rna":

@@ -85,23 +85,30 @@ class Family:
         weights = similarity_weights(self.states, identity, progress=progress)
         return Family(self.states, self.alphabet, self.names, weights, self.source)
 
-    def frequencies(self, pseudocount: float = 0.0) -> tuple[Tensor, Tensor]:
-        """fᵢ(a) `(sites, letters)` and fᵢⱼ(a, b) `(sites, letters, sites, letters)`, weighted, in double precision.
-
-        With a pseudocount α: (1-α)f + α/q, pairs (1-α)f + α/q², and fᵢᵢ = diag fᵢ, so that margins agree.
-        """
+    def profile(self, pseudocount: float = 0.0) -> Tensor:
+        """fᵢ(a), `(sites, letters)`, weighted, in double precision; with a pseudocount α: (1-α)f + α/q."""
         check_number(self, "pseudocount", pseudocount, 0, 1)
-        alpha, sites, q = pseudocount, self.states.shape[1], len(self.alphabet)
-        x = self.x.reshape(len(self), -1)
-        weight = (self.weights / self.weights.sum()).to(x)
+        f = torch.einsum("n,nia->ia", self._shares(), self.x).double()
+        return (1 - pseudocount) * f + pseudocount / len(self.alphabet)
+
+    def frequencies(self, pseudocount: float = 0.0) -> tuple[Tensor, Tensor]:
+        """The profile fᵢ(a), and fᵢⱼ(a, b) `(sites, letters, sites, letters)`, weighted, in double precision.
+
+        With a pseudocount α: pairs (1-α)f + α/q², and fᵢᵢ = diag fᵢ, so that margins agree.
+        """
+        single, x = self.profile(pseudocount), self.x.flatten(1)
+        sites, q = single.shape
         pairs = torch.zeros(sites * q, sites * q, dtype=torch.float64)
-        for rows, w in zip(x.split(4096), weight.split(4096), strict=True):
+        for rows, w in zip(x.split(4096), self._shares().split(4096), strict=True):
             pairs += ((rows * w[:, None]).T @ rows).double()
-        single = (1 - alpha) * pairs.diagonal().reshape(sites, q) + alpha / q
-        pairs = ((1 - alpha) * pairs + alpha / q**2).reshape(sites, q, sites, q)
+        pairs = ((1 - pseudocount) * pairs + pseudocount / q**2).reshape(sites, q, sites, q)
         for i in range(sites):
             pairs[i, :, i] = torch.diag(single[i])
         return single, pairs
+
+    def _shares(self) -> Tensor:
+        """The weights, adding up to 1."""
+        return (self.weights / self.weights.sum()).to(self.x)
 
 
 def similarity_weights(

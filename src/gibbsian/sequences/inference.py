@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gibbsian.errors import ArgumentError, CapabilityError, TrainingWarning, check_choice, check_count, check_number
 from gibbsian.models import Potts
+from gibbsian.models.potts import gauged
 from gibbsian.progress import progress_bar
 from gibbsian.random import require_generator, stream
 from gibbsian.sequences.family import Family
@@ -81,7 +82,7 @@ def fit_potts(
 def _machine(family: Family, device: str | torch.device = "cpu") -> Potts:
     """A machine without couplings whose fields are the profile of the family."""
     potts = Potts(family.states.shape[1], len(family.alphabet)).to(device).requires_grad_(False)
-    single, _ = family.frequencies(1 / (1 + family.effective))
+    single = family.profile(1 / (1 + family.effective))
     potts.coupling.zero_()
     potts.field.copy_(single.log() - single.log().mean(-1, keepdim=True))
     return potts
@@ -152,20 +153,12 @@ def _pseudo_likelihood(
             f"pseudo-likelihood was still falling after {steps} iterations; raise steps=", TrainingWarning, stacklevel=3
         )
     values = torch.from_numpy(found.x).to(x)
-    h, j = _centered(
-        values[:n].reshape(potts.field.shape), values[n:].reshape(potts.coupling.shape).permute(2, 3, 0, 1)
-    )
+    own = values[n:].reshape(potts.coupling.shape).permute(2, 3, 0, 1)  # asymmetric ones have a gauge for every site
+    uniform = torch.full((potts.states,), 1 / potts.states)
+    h, j = gauged(values[:n].reshape(potts.field.shape), own, uniform)
     potts.field.copy_(h)
     potts.coupling.copy_((j + j.permute(2, 3, 0, 1)) / 2)
     return potts
-
-
-def _centered(h: Tensor, j: Tensor) -> tuple[Tensor, Tensor]:
-    """The zero-sum gauge of conditionals gᵢ(a) = hᵢ(a) + Σⱼ Jᵢⱼ(a, xⱼ), where every site has couplings of its own."""
-    first, second = j.mean(3), j.mean(1)  # Jᵢⱼ(a, ·) and Jᵢⱼ(·, b)
-    both = first.mean(1)
-    h = h - h.mean(-1, keepdim=True) + (first - both[:, None]).sum(2)
-    return h, j - first[..., None] - second[:, None] + both[:, None, :, None]
 
 
 class _Boltzmann:
