@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 BENCH := .bench-venv
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint types tests bench-samplers bench-rbm bench-objectives bench-anomalies clean
+.PHONY: demo test lint types tests bench-samplers bench-rbm bench-objectives bench-anomalies bench-readme clean
 
 demo: $(STAMP)
 	$(BIN)/gibbsian train digits-rbm
@@ -53,6 +53,10 @@ bench-objectives: $(BENCH)/.installed
 
 bench-anomalies: $(BENCH)/.installed
 	cd benchmarks && ../$(BENCH)/bin/python anomalies.py --save results/anomalies.json
+
+# The page is written from the saved results; a section a benchmark, in benchmarks/sections.
+bench-readme: $(STAMP)
+	$(BIN)/python benchmarks/write_readme.py
 
 clean:
 	rm -rf $(VENV) $(BENCH) out runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,6 +1,6 @@
 """How efficient noise-contrastive estimation is: n·Var of its estimates against theory.
 
-    python benchmarks/nce_efficiency.py [--studies 4000] [--n 1000]
+    python benchmarks/nce_efficiency.py [--studies 4000] [--n 1000] [--save benchmarks/results/nce_efficiency.json]
 
 Data and noise are both N(0, 1), ν noise draws per datum; estimated are the precision and log Z of
 E(x) = ½λx², at the minimum of `objectives.NoiseContrastive` (Newton's method, gradients by autograd). Theory:
@@ -13,6 +13,7 @@ import argparse
 import math
 
 import torch
+from timing import save
 from torch import Tensor
 
 import gibbsian as gb
@@ -71,7 +72,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--studies", type=int, default=4000)
     parser.add_argument("--n", type=int, default=1000)
+    parser.add_argument("--save", help="write the results as JSON")
     options = parser.parse_args()
+    found_rows = []
     print(f"{options.studies} studies of n = {options.n}; a variance from them has a relative error of "
           f"{100 * math.sqrt(2 / options.studies):.1f} %")  # fmt: skip
     print(f"{'ν':>4s}{'n·Var(λ)':>12s}{'theory':>9s}{'ratio':>8s}{'n·Var(c)':>12s}{'theory':>9s}{'ratio':>8s}")
@@ -83,6 +86,9 @@ def main() -> None:
         theory = torch.tensor([2.0, 0.5]) * (1 + 1 / ratio)
         row = [v for pair in zip(spread.tolist(), theory.tolist(), strict=True) for v in (*pair, pair[0] / pair[1])]
         print(f"{ratio:4d}{row[0]:12.3f}{row[1]:9.3f}{row[2]:8.3f}{row[3]:12.3f}{row[4]:9.3f}{row[5]:8.3f}", flush=True)
+        found_rows.append({"ratio": ratio, "precision": row[2], "log_z": row[5]})
+    error = math.sqrt(2 / options.studies)
+    save({"studies": options.studies, "n": options.n, "relative_error": error, "rows": found_rows}, options.save)
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def interleave(
     return {"title": title, "base": base, "rounds": rounds, "rows": rows}
 
 
-def save(results: list[dict], path: str | None) -> None:
+def save(results: list[dict] | dict, path: str | None) -> None:
     """Write results as JSON where a path was given."""
     if path:
         Path(path).write_text(json.dumps(results, indent=1) + "\n")
