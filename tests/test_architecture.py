@@ -23,7 +23,7 @@ PLAN = Path(__file__).parent.parent / "docs" / "architecture.md"
 FLOORS = [
     ["errors", "progress", "trees"],
     ["random", "schedules", "recorded", "capabilities"],
-    ["domains", "quadrature", "placement"],
+    ["domains", "quadrature", "placement", "graphs"],
     ["energy"],
     ["units"],
     ["derivatives"],

@@ -8,7 +8,7 @@ import torch
 import gibbsian as gb
 from gibbsian import domains, models, partition, units
 from gibbsian.errors import ArgumentError, CapabilityError, DivergenceError, EstimateWarning
-from gibbsian.partition.base import pairwise
+from gibbsian.partition.base import pairwise, tables
 from gibbsian.partition.messages import propagate
 from gibbsian.partition.perturb import attractive_flips, max_flow
 from gibbsian.partition.tree_reweighted import all_trees, best_tree, dual_bound
@@ -222,8 +222,8 @@ def test_bethe_of_beliefs_near_zero_and_one_is_finite():
 
 def test_damping_brings_messages_to_rest():
     """Undamped messages of an antiferromagnet swing for ever; with a share of the old ones kept they settle."""
-    graph = pairwise(models.Ising((4, 4), -0.8, 0.1).double())
-    rho, start = torch.ones_like(graph.weight), graph.weight.repeat(2)
+    graph = tables(models.Ising((4, 4), -0.8, 0.1).double())
+    rho, start = torch.ones_like(graph.weight[:, 0, 0]), graph.weight[:, 0].repeat(2, 1)
     runs = [propagate(graph, rho, damping=d, steps=500, tolerance=1e-9, messages=start) for d in (0.0, 0.5, 0.8)]
     assert [run.converged for run in runs] == [False, True, True]
     assert torch.allclose(runs[1].messages, runs[2].messages, atol=1e-6)
@@ -238,17 +238,17 @@ def test_bethe_reports_when_it_does_not_converge():
 
 def test_the_dual_bounds_log_z_at_any_messages():
     machine = random_machine(6, 5, spin=True, scale=1.0, density=0.7)
-    graph = pairwise(machine)
+    graph = tables(machine)
     shares = all_trees(graph)
     labels = 1 / torch.full((6,), 6.0, dtype=F64)
     for seed in range(20):
-        cavities = 3 * torch.randn(2 * len(graph.weight), generator=gen(seed), dtype=F64)
+        cavities = 3 * torch.randn(2 * len(graph.weight), 1, generator=gen(seed), dtype=F64)
         assert float(dual_bound(graph, shares, labels, cavities)) >= brute(machine)
 
 
 def test_tree_reweighted_equals_its_free_energy_at_the_fixed_point():
     machine = random_machine(6, 7, scale=1.0)
-    graph = pairwise(machine)
+    graph = tables(machine)
     out = partition.tree_reweighted(machine, trees=0, steps=3000)
     rho = out.diagnostics["edge_weights"]
     assert torch.allclose(rho, torch.full_like(rho, 2 / 6))  # complete graph
@@ -262,7 +262,7 @@ def test_shares_of_trees_are_those_of_a_count_over_all_spanning_trees():
     w = torch.zeros(4, 4, dtype=F64)
     for i, j in ((0, 1), (1, 2), (2, 3), (0, 3), (0, 2)):
         w[i, j] = w[j, i] = 1.0
-    graph = pairwise(machine_of(w, torch.zeros(4, dtype=F64)))
+    graph = tables(machine_of(w, torch.zeros(4, dtype=F64)))
     shares = all_trees(graph)
     rho = shares[:5] + shares[5:]
     by_edge = dict(zip(map(tuple, graph.edges.T.tolist()), rho.tolist(), strict=True))

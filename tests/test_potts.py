@@ -9,6 +9,7 @@ import torch
 import gibbsian as gb
 from gibbsian import domains, kernels, models, objectives, partition
 from gibbsian.errors import ArgumentError, ShapeError
+from gibbsian.partition.tree_reweighted import all_trees, dual_bound
 from gibbsian.testing import check_invariance
 
 F64 = torch.float64
@@ -223,3 +224,77 @@ def test_what_is_no_potts_machine_is_refused():
         models.Potts(0, 3)
     with pytest.raises(ArgumentError):
         models.Potts(3, 1)
+
+
+# --- bounds and Bethe -------------------------------------------------------------------------------------
+
+
+def potts_tree(seed: int):
+    """Six sites of three states, every one joined to one before it."""
+    j = torch.zeros(6, 3, 6, 3, dtype=F64)
+    for i in range(1, 6):
+        parent = int(torch.randint(i, (), generator=gen(100 * seed + i)))
+        j[parent, :, i] = 1.5 * torch.randn(3, 3, generator=gen(200 * seed + i), dtype=F64)
+    out = models.Potts(6, 3).double()
+    field = torch.randn(6, 3, generator=gen(seed), dtype=F64)
+    out.set_parameters(field=field, coupling=j + j.permute(2, 3, 0, 1))
+    return out
+
+
+def test_tables_of_a_potts_machine_have_its_law():
+    model = potts(3, 3).requires_grad_(False)
+    states = model.domain.states(dtype=F64)
+    graph = model.pairwise_tables()
+    assert graph.bias.shape == (3, 2)
+    assert torch.allclose(graph.log_density(states[:, :, 1:]), -model(states))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_message_passing_is_exact_on_potts_trees(seed):
+    model = potts_tree(seed)
+    truth, (states, p) = float(partition.exact(model).value), law(model)
+    bethe, trees = partition.bethe(model), partition.tree_reweighted(model)
+    assert float(bethe.value) == pytest.approx(truth, abs=1e-7)
+    assert float(trees.value) == pytest.approx(truth, abs=1e-7)
+    want = torch.einsum("n,nia->ia", p, states)
+    assert torch.allclose(bethe.diagnostics["means"], want, atol=1e-7)
+    assert torch.allclose(trees.diagnostics["means"], want, atol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [0.2, 1.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_bounds_of_potts_machines_hold(seed, scale):
+    model = potts(5, 3, seed=seed, scale=scale)
+    truth = float(partition.exact(model).value)
+    low, high = partition.mean_field(model), partition.tree_reweighted(model, trees=4)
+    assert float(low.value) <= truth + 1e-9
+    assert float(high.value) >= truth - 1e-9
+    assert float(high.value) <= float(high.diagnostics["start"]) + 1e-9
+    if scale < 1:
+        assert truth - float(low.value) < 0.5
+        assert float(high.value) - truth < 0.5
+        assert abs(float(partition.bethe(model).value) - truth) < 0.1
+    m = low.diagnostics["means"]
+    fields = model.field + torch.einsum("iajb,jb->ia", model.symmetric(), m)
+    assert torch.allclose(m, torch.softmax(fields, 1), atol=1e-6)
+
+
+def test_the_dual_of_a_potts_machine_bounds_log_z_at_any_messages():
+    model = potts(4, 3)
+    graph, truth = model.pairwise_tables(), float(partition.exact(model).value)
+    shares, roots = all_trees(graph), torch.full((4,), 0.25, dtype=F64)
+    for seed in range(20):
+        cavities = 2 * torch.randn(2 * len(graph.weight), 2, generator=gen(seed), dtype=F64)
+        assert float(dual_bound(graph, shares, roots, cavities)) >= truth
+
+
+def test_two_states_give_what_two_valued_units_give():
+    machine = boltzmann(False).requires_grad_(False)
+    twin = models.Potts(5, 2).double()
+    j = torch.zeros(5, 2, 5, 2, dtype=F64)
+    j[:, 1, :, 1] = machine.weight
+    twin.set_parameters(field=torch.stack([torch.zeros(5), machine.bias], 1), coupling=j)
+    twin = twin.zero_sum()  # another gauge, another constant
+    shift = float(partition.exact(twin).value - partition.exact(machine).value)
+    for estimator in (partition.mean_field, partition.bethe, partition.tree_reweighted):
+        assert float(estimator(twin).value) == pytest.approx(float(estimator(machine).value) + shift, abs=1e-6)

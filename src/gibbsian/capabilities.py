@@ -20,8 +20,8 @@ __all__ = [
     "ConditionedModel", "Contrast", "ContrastiveModel", "CountedClasses", "DocumentModel", "DrawableModel",
     "DroppableModel", "Estimate", "Family", "FieldModel", "Filters", "GibbsModel", "HiddenModel", "InitializableModel", "Jet",
     "JointModel", "LabeledModel", "LatentModel", "LayerContrast", "LayeredModel", "Multiple", "NoiseLevels",
-    "Normalized", "Pairwise", "PairwiseModel", "Path", "PicturedModel", "ReconstructingModel", "Sampleable", "Scaled",
-    "SiteModel", "SplittingModel", "SummableModel", "TaylorModule", "VariationalModel", "WakeSleep", "WakeSleepModel",
+    "Normalized", "Pairwise", "PairwiseModel", "PairwiseTables", "Path", "PicturedModel", "ReconstructingModel", "Sampleable", "Scaled",
+    "SiteModel", "SplittingModel", "SummableModel", "TabledModel", "TaylorModule", "VariationalModel", "WakeSleep", "WakeSleepModel",
     "require",
 ]  # fmt: skip
 
@@ -326,11 +326,9 @@ class Pairwise(NamedTuple):
         """log p*(x) of {0, 1} states `(batch, n)`."""
         return self.constant + x @ self.bias + (x[:, self.edges[0]] * x[:, self.edges[1]]) @ self.weight
 
-    def directed(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Every edge in both directions: source, target, weight, and the position of the opposite direction."""
-        (i, j), m = self.edges, len(self.weight)
-        opposite = torch.arange(2 * m, device=i.device).roll(m)
-        return torch.cat([i, j]), torch.cat([j, i]), self.weight.repeat(2), opposite
+    def tables(self) -> "PairwiseTables":
+        """The same as tables of one value besides 0."""
+        return PairwiseTables(self.bias[:, None], self.edges, self.weight[:, None, None], self.constant)
 
 
 @runtime_checkable
@@ -339,6 +337,47 @@ class PairwiseModel(Protocol):
 
     def pairwise(self) -> Pairwise:
         """All its units as {0, 1} units, with the same log Z."""
+
+
+class PairwiseTables(NamedTuple):
+    """A graph of units with values 0, 1, …, k in float64, log p*(x) = constant + Σ bᵢ(xᵢ) + Σ_edges w_ij(x_i, x_j), where b and w
+    are 0 at the value 0 and so have no entry for it: `bias` (n, k), `edges` (2, m) with the smaller unit first, `weight`
+    (m, k, k) with the value of the smaller unit first."""
+
+    bias: Tensor
+    edges: Tensor
+    weight: Tensor
+    constant: Tensor
+
+    @property
+    def units(self) -> int:
+        """n."""
+        return len(self.bias)
+
+    def log_density(self, x: Tensor) -> Tensor:
+        """log p*(x) of states `(batch, n, k)`: one-hot without the entry of the value 0; its mean where units are
+        independent and x are probabilities."""
+        i, j = self.edges
+        pairs = self.pull(x[:, i], self.weight) * x[:, j]
+        return self.constant + (x * self.bias).flatten(1).sum(1) + pairs.flatten(1).sum(1)
+
+    def pull(self, x: Tensor, weight: Tensor) -> Tensor:
+        """Σ_a x(a) w(a, b) of every edge: `(batch, edges, k)` from states of the units that the edges begin at."""
+        return x * weight[:, 0] if weight.shape[-1] == 1 else torch.einsum("rea,eab->reb", x, weight)
+
+    def directed(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Every edge in both directions: source, target, weight (source first), and the position of the opposite one."""
+        (i, j), m = self.edges, len(self.weight)
+        opposite = torch.arange(2 * m, device=i.device).roll(m)
+        return torch.cat([i, j]), torch.cat([j, i]), torch.cat([self.weight, self.weight.mT]), opposite
+
+
+@runtime_checkable
+class TabledModel(Protocol):
+    """A machine of units with several values each, coupled in pairs."""
+
+    def pairwise_tables(self) -> PairwiseTables:
+        """All its units as tables of values, with the same log Z."""
 
 
 # --- learning ---------------------------------------------------------------------------------------

@@ -9,11 +9,12 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from gibbsian.capabilities import Path
+from gibbsian.capabilities import PairwiseTables, Path
 from gibbsian.domains import Categorical
 from gibbsian.energies.bases import base_bias, independent_units
 from gibbsian.errors import ArgumentError, ShapeError, check_count
 from gibbsian.models.annealing import Machine, PairwisePath, small_weights
+from gibbsian.models.pairwise import from_tables
 from gibbsian.random import require_generator, uniforms
 from gibbsian.units import pick
 
@@ -167,6 +168,12 @@ class Potts(Machine):
         with torch.no_grad():
             moved.coupling.copy_(self.symmetric())
         return PairwisePath(self, base, moved, moved.coupling, moved.field)
+
+    def pairwise_tables(self) -> PairwiseTables:
+        """All pairs of sites."""
+        with torch.no_grad():
+            i, j = torch.triu_indices(self.sites, self.sites, 1, device=self.field.device)
+            return from_tables(i, j, self.symmetric()[i, :, j], self.field)
 
     def initialize_visible_bias(self, data: Tensor) -> None:
         """Set the fields to the log-frequencies of the data: the profile, right where nothing is coupled."""

@@ -8,7 +8,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from gibbsian.capabilities import Pairwise, PairwiseModel, require
+from gibbsian.capabilities import Pairwise, PairwiseModel, PairwiseTables, TabledModel, require
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DivergenceError
 
@@ -112,10 +112,20 @@ def pairwise(energy: Energy) -> Pairwise:
     torch.Size([6])
     """
     advice = (
-        "this estimator takes machines of two-valued units with pairwise weights, such as a BoltzmannMachine, an Ising "
+        "this estimator takes machines of discrete units with pairwise weights, such as a BoltzmannMachine, an Ising "
         "model, or an RBM with Bernoulli or Spin units. Use partition.ais or partition.exact"
     )
     return require(energy, PairwiseModel, "a pairwise form", advice).pairwise()
+
+
+def tables(energy: Energy) -> PairwiseTables:
+    """All units of a machine, hidden ones too, with tables for every unit and pair and the same log Z.
+
+    >>> import gibbsian as gb
+    >>> tables(gb.models.Potts(3, states=4)).weight.shape
+    torch.Size([3, 3, 3])
+    """
+    return energy.pairwise_tables() if isinstance(energy, TabledModel) else pairwise(energy).tables()
 
 
 def refuse_nan(value: Tensor, what: str) -> None:

@@ -2,11 +2,13 @@
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from gibbsian.capabilities import Pairwise
+from gibbsian.capabilities import PairwiseTables
 from gibbsian.energy import Energy
 from gibbsian.errors import check_count, check_number
-from gibbsian.partition.base import LogZ, bounded, pairwise
+from gibbsian.graphs import coloring
+from gibbsian.partition.base import LogZ, bounded, tables
 from gibbsian.random import stream
 
 
@@ -18,27 +20,27 @@ def mean_field(
     tolerance: float = 1e-10,
     generator: torch.Generator | None = None,
 ) -> LogZ:
-    """A lower bound on log Z of a machine with two-valued units by naive mean field.
+    """A lower bound on log Z of a machine with pairwise couplings by naive mean field.
 
         log Z ≥ ½ mᵀWm + b·m + Σᵢ H(mᵢ),   ascended by mᵢ ← σ(Σⱼ wᵢⱼmⱼ + bᵢ), units that are not neighbors at
         once
 
-    (tanh for ±1 units: the same bound). It holds at any m, so it needs no convergence; several starts are
+    (tanh for ±1 units: the same bound; a softmax for units of several values). It holds at any m, so it needs no convergence; several starts are
     ascended and the best is kept. Tight for weak or frustration-free couplings with one dominant mode; it
     loses up to log 2 for each symmetric pair of modes it cannot cover. `tree_reweighted` bounds from above.
 
     Reference: Peterson & Anderson 1987; Saul, Jaakkola & Jordan 1996.
 
     Args:
-        energy: a BoltzmannMachine, an Ising model, or an RBM with Bernoulli or Spin units (both layers are
-            units).
-        restarts: starting points: all ½, σ(b), and random ones.
+        energy: a BoltzmannMachine, an Ising model, a Potts machine, or an RBM with Bernoulli or Spin units (both
+            layers are units).
+        restarts: starting points: all values alike, σ(b), and random ones.
         steps: most sweeps over the units.
         tolerance: stop when no mean moves by more than this.
         generator: for the random starts; a fixed seed where it is left out.
 
     Returns:
-        `value` = `lower`; `upper` is +∞. Diagnostics: `means` (of the units as {0, 1}), `converged`,
+        `value` = `lower`; `upper` is +∞. Diagnostics: `means` (of the units as {0, 1}; Potts: probabilities of all values), `converged`,
         `steps`.
 
     >>> import gibbsian as gb
@@ -47,36 +49,60 @@ def mean_field(
     """
     restarts, steps = check_count("mean_field", "restarts", restarts), check_count("mean_field", "steps", steps)
     check_number("mean_field", "tolerance", tolerance)
-    graph = pairwise(energy)
+    graph = tables(energy)
     generator = stream(0, "mean_field", graph.bias.device) if generator is None else generator
-    m = torch.rand(restarts, graph.units, generator=generator, dtype=torch.float64, device=graph.bias.device)
-    m[0] = 0.5
-    if restarts > 1:
-        m[1] = torch.sigmoid(graph.bias)
+    m = _starts(graph, restarts, generator)
     blocks = _blocks(graph)
     done = 0
     converged = False
     while done < steps and not converged:
         moved = torch.zeros((), dtype=torch.float64, device=m.device)
         for units, source, target, weight in blocks:
-            field = graph.bias[units].repeat(restarts, 1).index_add_(1, target, m[:, source] * weight)
-            new = torch.sigmoid(field)
+            field = graph.bias[units].repeat(restarts, 1, 1).index_add_(1, target, graph.pull(m[:, source], weight))
+            new = _means(field)
             moved = torch.maximum(moved, (new - m[:, units]).abs().max())
             m[:, units] = new
         done += 1
         converged = float(moved) <= tolerance
-    bound = graph.log_density(m) + (torch.special.entr(m) + torch.special.entr(1 - m)).sum(1)
+    bound = graph.log_density(m) + torch.special.entr(torch.cat([_rest(m), m], 2)).flatten(1).sum(1)
     best = int(bound.argmax())
     value = bound[best]
-    diagnostics = {"means": m[best], "converged": converged, "steps": done, "restarts": bound}
+    diagnostics = {"means": whole(m[best]), "converged": converged, "steps": done, "restarts": bound}
     return bounded(value, "mean field", diagnostics, lower=value).of(energy)
 
 
-def _blocks(graph: Pairwise) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
+def _means(field: Tensor) -> Tensor:
+    """Probabilities of the values but 0 from their log-odds against it."""
+    return torch.sigmoid(field) if field.shape[-1] == 1 else torch.softmax(pad(field, (1, 0)), -1)[..., 1:]
+
+
+def _rest(m: Tensor) -> Tensor:
+    """The probability of the value 0."""
+    return (1 - m.sum(-1, keepdim=True)).clamp_(min=0.0)
+
+
+def whole(means: Tensor) -> Tensor:
+    """Probabilities `(n, k)` of the values but 0 as reported: that of 1 for two-valued units, else those of all values."""
+    return means[:, 0] if means.shape[1] == 1 else torch.cat([_rest(means), means], 1)
+
+
+def _starts(graph: PairwiseTables, restarts: int, generator: torch.Generator) -> Tensor:
+    """All values alike, those of independent units, and random ones: `(restarts, n, k)`."""
+    n, k = graph.bias.shape
+    m = torch.rand(restarts, n, k, generator=generator, dtype=torch.float64, device=graph.bias.device)
+    if k > 1:
+        m = _means((1 / m - 1).log())
+    m[0] = 1 / (k + 1)
+    if restarts > 1:
+        m[1] = _means(graph.bias)
+    return m
+
+
+def _blocks(graph: PairwiseTables) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
     """Units in groups without inner edges, so that updating one at once is coordinate ascent; each with the edges that
     lead into it: (units, sources, targets as positions in the group, weights)."""
     source, target, weight, _ = graph.directed()
-    color = _greedy_colors(graph)
+    color = coloring(graph.edges, graph.units)
     groups = []
     position = torch.zeros(graph.units, dtype=torch.long, device=source.device)
     for c in range(int(color.max()) + 1):
@@ -85,15 +111,3 @@ def _blocks(graph: Pairwise) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
         into = (color[target] == c).nonzero().flatten()
         groups.append((units, source[into], position[target[into]], weight[into]))
     return groups
-
-
-def _greedy_colors(graph: Pairwise) -> Tensor:
-    neighbors: list[list[int]] = [[] for _ in range(graph.units)]
-    for i, j in graph.edges.T.tolist():
-        neighbors[i].append(j)
-        neighbors[j].append(i)
-    colors = [-1] * graph.units
-    for unit in range(graph.units):
-        taken = {colors[other] for other in neighbors[unit]}
-        colors[unit] = next(c for c in range(graph.units) if c not in taken)
-    return torch.tensor(colors, device=graph.bias.device)

@@ -6,7 +6,7 @@ of i, and any fields c (here those of the messages),
 
     log Z ≤ Σ_(i|j) ρᵢ|ⱼ ζ(c_{i→j}) + Σⱼ (1/n) ζ(n [bⱼ + Σᵢ (ρᵢ|ⱼ (c_{j→i} + ν_{i→j}) - ρᵢⱼ c_{j→i})])
 
-(ζ softplus, ν the message that c sends). It bounds log Z at any c and equals the maximum at a fixed point.
+(ζ(z) = log(1 + Σ e^z) over the values but 0, ν the message that c sends). It bounds log Z at any c and equals the maximum at a fixed point.
 """
 
 import math
@@ -14,15 +14,16 @@ import warnings
 
 import torch
 from scipy.sparse import coo_array
-from scipy.sparse.csgraph import breadth_first_order, connected_components, minimum_spanning_tree
+from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
 from torch import Tensor
-from torch.nn.functional import softplus
 
-from gibbsian.capabilities import Pairwise
+from gibbsian.capabilities import PairwiseTables
 from gibbsian.energy import Energy
 from gibbsian.errors import EstimateWarning, check_count, check_number
-from gibbsian.partition.base import LogZ, bounded, pairwise
-from gibbsian.partition.messages import Beliefs, propagate
+from gibbsian.graphs import components
+from gibbsian.partition.base import LogZ, bounded, tables
+from gibbsian.partition.mean_field import whole
+from gibbsian.partition.messages import Beliefs, message, propagate, zeta
 
 
 def tree_reweighted(
@@ -34,7 +35,7 @@ def tree_reweighted(
     steps: int = 300,
     tolerance: float = 1e-10,
 ) -> LogZ:
-    """An upper bound on log Z of a machine with two-valued units by tree-reweighted belief propagation.
+    """An upper bound on log Z of a machine with pairwise couplings by tree-reweighted belief propagation.
 
         log Z ≤ Σ E_b[θᵢ] + Σ E_b[θᵢⱼ] + Σ Hᵢ - Σ ρᵢⱼ Iᵢⱼ   at the fixed point, ρ in the spanning-tree polytope
 
@@ -46,7 +47,7 @@ def tree_reweighted(
     Reference: Wainwright, Jaakkola & Willsky 2005; Globerson & Jaakkola 2007 for the dual.
 
     Args:
-        energy: a BoltzmannMachine, an Ising model, or an RBM with Bernoulli or Spin units.
+        energy: a BoltzmannMachine, an Ising model, a Potts machine, or an RBM with Bernoulli or Spin units.
         trees: most steps on the edge weights; 0 keeps the first ones.
         gap: stop when no choice of ρ can lower the bound by more than this (to first order).
         damping, steps, tolerance: of the messages, as in `bethe`, for every choice of ρ.
@@ -54,7 +55,7 @@ def tree_reweighted(
     Returns:
         `value` = `upper`; `lower` is -∞. Diagnostics: `converged` and `residual` of the messages, `slack` (by
         how much the value may exceed the optimum for this ρ), `gap` left in ρ, `start` (the bound before ρ
-        was improved), `edge_weights` ρ, `steps`, `means` of the units as {0, 1}.
+        was improved), `edge_weights` ρ, `steps`, `means` of the units as {0, 1} (Potts: probabilities of all values).
 
     >>> import gibbsian as gb
     >>> machine = gb.models.BoltzmannMachine(5)
@@ -63,9 +64,9 @@ def tree_reweighted(
     """
     trees = check_count("tree_reweighted", "trees", trees, 0)
     check_number("tree_reweighted", "gap", gap)
-    graph = pairwise(energy)
+    graph = tables(energy)
     how = {"damping": damping, "steps": steps, "tolerance": tolerance}
-    label = _components(graph)
+    label = components(graph.edges, graph.units)
     roots = 1.0 / torch.bincount(label)[label].double()  # for every unit the share of trees that are rooted there
     shares = all_trees(graph)
     out, value = _solve(graph, shares, roots, None, how)
@@ -100,7 +101,7 @@ def tree_reweighted(
         "start": start,
         "edge_weights": _undirected(shares),
         "steps": used,
-        "means": out.means,
+        "means": whole(out.means),
     }
     return bounded(value, "tree-reweighted", diagnostics, upper=value).of(energy)
 
@@ -111,24 +112,24 @@ def _undirected(shares: Tensor) -> Tensor:
 
 
 def _solve(
-    graph: Pairwise, shares: Tensor, roots: Tensor, messages: Tensor | None, how: dict[str, float]
+    graph: PairwiseTables, shares: Tensor, roots: Tensor, messages: Tensor | None, how: dict[str, float]
 ) -> tuple[Beliefs, Tensor]:
     """Beliefs for these shares of trees, and the dual bound at their fields."""
     out = propagate(graph, _undirected(shares), messages=messages, **how)  # type: ignore[arg-type]
     return out, dual_bound(graph, shares, roots, out.cavities)
 
 
-def dual_bound(graph: Pairwise, shares: Tensor, roots: Tensor, cavities: Tensor) -> Tensor:
+def dual_bound(graph: PairwiseTables, shares: Tensor, roots: Tensor, cavities: Tensor) -> Tensor:
     """The dual at any fields c of the directed edges: an upper bound on log Z."""
     _, target, weight, opposite = graph.directed()
-    rho = shares + shares[opposite]
-    message = softplus(weight / rho + cavities) - softplus(cavities)
-    pull = shares * (cavities[opposite] + message) - rho * cavities[opposite]
+    rho = (shares + shares[opposite])[:, None]
+    said = message(weight / rho[:, None], cavities)
+    pull = shares[:, None] * (cavities[opposite] + said) - rho * cavities[opposite]
     field = graph.bias.index_add(0, target, pull)
-    return graph.constant + shares @ softplus(cavities) + roots @ softplus(field / roots)
+    return graph.constant + shares @ zeta(cavities, 1) + roots @ zeta(field / roots[:, None], 1)
 
 
-def all_trees(graph: Pairwise) -> Tensor:
+def all_trees(graph: PairwiseTables) -> Tensor:
     """For every directed edge i → j the share of all rooted spanning trees (forests) in which j is the parent of i:
     ρᵢ|ⱼ = Gᵢᵢ - Gᵢⱼ with G the pseudo-inverse of the graph's Laplacian, the current through the edge when a unit of it
     flows from a random unit to i."""
@@ -136,18 +137,18 @@ def all_trees(graph: Pairwise) -> Tensor:
     laplacian = torch.zeros(graph.units, graph.units, dtype=torch.float64, device=source.device)
     laplacian[source, target] = -1.0
     laplacian.diagonal().copy_(-laplacian.sum(1))
-    label = _components(graph)
+    label = components(graph.edges, graph.units)
     same = (label[:, None] == label).double()
     null = same / same.sum(1)  # projection on the null space: constants on every component
     inverse = torch.linalg.inv(laplacian + null) - null
     return inverse[source, source] - inverse[source, target]
 
 
-def best_tree(graph: Pairwise, information: Tensor) -> Tensor:
+def best_tree(graph: PairwiseTables, information: Tensor) -> Tensor:
     """The shares of the spanning tree (forest) whose edges hold the most information, rooted uniformly."""
     gain = information.cpu().numpy()
     tree = minimum_spanning_tree(_sparse(graph, gain.max(initial=0.0) + 1 - gain))
-    label = _components(graph).tolist()
+    label = components(graph.edges, graph.units).tolist()
     below = [1] * graph.units  # units in the subtree under each
     parent = [-1] * graph.units
     whole = {c: label.count(c) for c in set(label)}
@@ -165,12 +166,6 @@ def best_tree(graph: Pairwise, information: Tensor) -> Tensor:
     return shares.to(information.device)
 
 
-def _components(graph: Pairwise) -> Tensor:
-    """Which connected component every unit belongs to."""
-    _, label = connected_components(_sparse(graph, [1.0] * len(graph.weight)), directed=False)
-    return torch.as_tensor(label, dtype=torch.long, device=graph.bias.device)
-
-
-def _sparse(graph: Pairwise, values: object) -> coo_array:
+def _sparse(graph: PairwiseTables, values: object) -> coo_array:
     i, j = graph.edges.cpu().numpy()
     return coo_array((values, (i, j)), shape=(graph.units, graph.units))
