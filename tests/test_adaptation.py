@@ -13,7 +13,7 @@ import gibbsian as gb
 from gibbsian import domains, energies, kernels, models
 from gibbsian.errors import AdaptationWarning, ArgumentError, CapabilityError, DivergenceError, DomainError
 from gibbsian.sampling import warm_up as adaptation
-from gibbsian.sampling.trace import summarize
+from gibbsian.sampling.diagnostics import summarize
 from gibbsian.testing import check_invariance
 
 KERNELS = {

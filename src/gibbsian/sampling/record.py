@@ -7,7 +7,7 @@ from torch import Tensor
 
 from gibbsian.kernels.base import Info
 from gibbsian.sampling.chunks import stacked
-from gibbsian.sampling.trace import StreamingMoments
+from gibbsian.sampling.streaming import StreamingMoments
 
 
 class _Cut(NamedTuple):

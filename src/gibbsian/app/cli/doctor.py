@@ -28,10 +28,15 @@ from gibbsian.sampling.trace import Trace
 from gibbsian.training.fit import fit, load
 
 _PACKAGES = (
-    "torch", "numpy", "scipy", "safetensors", "arviz-stats", "matplotlib", "pillow", "scikit-learn", "jsonargparse",
-    "jinja2", "pooch",
+    "torch", "numpy", "scipy", "safetensors", "matplotlib", "pillow", "scikit-learn", "jsonargparse", "jinja2", "pooch",
 )  # fmt: skip
-_EXTRAS = {"zuko": "flows", "arviz-base": "arviz", "tensorboard": "tensorboard", "pyarrow": "parquet"}
+_EXTRAS = {
+    "zuko": "flows",
+    "arviz-base": "arviz",
+    "arviz-stats": "arviz",
+    "tensorboard": "tensorboard",
+    "pyarrow": "parquet",
+}
 
 
 def run_doctor(options: argparse.Namespace, rest: list[str]) -> int:

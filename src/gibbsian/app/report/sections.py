@@ -20,7 +20,7 @@ from gibbsian.errors import GibbsianError
 from gibbsian.metrics.evaluate import costly
 from gibbsian.placement import placement
 from gibbsian.random import stream
-from gibbsian.sampling.trace import summarize
+from gibbsian.sampling.diagnostics import summarize
 from gibbsian.uses.draw import Drawn
 
 _UNMIXED = "above 1.01: the chains have not forgotten where they began"

@@ -1,0 +1,105 @@
+"""Statistics of draws that are never kept, in memory that does not grow with the run."""
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from gibbsian.errors import ArgumentError
+from gibbsian.sampling.diagnostics import summarize
+
+
+def _even(low: int, wanted: float, high: int) -> int:
+    """The nearest bound or even number below, so that halves of a run are whole parts of it."""
+    return int(min(max(low, wanted), high)) // 2 * 2
+
+
+@dataclass
+class StreamingMoments:
+    """Mean, variance, R-hat and effective sample sizes of `total` draws that are never kept.
+
+    What can be a sum over all draws is one: mean, standard deviation, and by the variance of the means of b batches of each of
+    m chains the effective sample size for the mean, known to √(2/mb), and its Monte-Carlo error. Ranks cannot: R-hat
+    (rank-normalized, split, folded, as ArviZ defines it) and the tail ESS are those of r draws of every chain, equally
+    spaced over the run, so that the ESS of the tails is at most their number. b is at most 64 and r = 1024/√m at most 512,
+    with which R-hat of chains that agree is 1 ± 0.001. A run of no more than r draws has all of them at hand, and its summary
+    is that of kept draws.
+
+    Sums are taken in double precision of x minus its first draw.
+
+    >>> g = torch.Generator().manual_seed(0)
+    >>> x = torch.randn(1000, 4, 2, generator=g, dtype=torch.float64)
+    >>> stream = StreamingMoments(1000)
+    >>> for part in x.split(300):
+    ...     stream.update(part)
+    >>> torch.allclose(stream.summary()["mean"], x.mean((0, 1)))
+    True
+    """
+
+    total: int
+    count: int = 0
+    filled: int = 0
+    spaced: Tensor | None = None  # (r, chains, *event)
+    sums: Tensor = field(default_factory=lambda: torch.empty(0))
+    squares: Tensor = field(default_factory=lambda: torch.empty(0))
+
+    def _begin(self, x: Tensor) -> Tensor:
+        """Make room, for as much as so many chains need."""
+        chains = x.shape[1]
+        spaced = x.new_empty(min(self.total, _even(16, 1024 / chains**0.5, 512)), *x.shape[1:])
+        batches = _even(8, 256 / chains**0.5, 64) if len(spaced) < self.total else 0
+        self.sums = x.new_zeros(batches, *x.shape[1:], dtype=torch.float64)
+        self.squares = torch.zeros_like(self.sums[0]) if batches else self.sums
+        return spaced
+
+    def update(self, x: Tensor) -> None:
+        """Take in draws `(n, chains, *event)`."""
+        if not len(x):
+            return
+        if self.spaced is None:
+            self.spaced = self._begin(x)
+        room, first = len(self.spaced), self.filled
+        places = []
+        while self.filled < room and (at := -(-self.filled * self.total // room)) < self.count + len(x):
+            places.append(at - self.count)
+            self.filled += 1
+        if places:
+            self.spaced[first : self.filled] = x[places] if len(places) < len(x) else x
+        if len(self.sums):
+            self._add(x - self.spaced[0])
+        self.count += len(x)
+
+    def _add(self, centered: Tensor) -> None:
+        done, batches = 0, len(self.sums)
+        while done < len(centered):  # one run of draws that fall into the same batch after the other
+            batch = (self.count + done) * batches // self.total
+            end = min(len(centered), -(-(batch + 1) * self.total // batches) - self.count)
+            part = centered[done:end]
+            self.sums[batch] += part.sum(0)  # few terms: their own precision is enough until they are added up
+            self.squares += part.square().sum(0)
+            done = end
+
+    def summary(self) -> dict[str, Tensor]:
+        """The same names as `summarize`."""
+        if self.spaced is None or self.count < self.total:
+            raise ArgumentError(f"the stream has seen {self.count} of {self.total} draws; give it the rest")
+        result = summarize(self.spaced)
+        if not len(self.sums):
+            return result
+        n, (b, chains) = self.total, self.sums.shape[:2]
+        shift = self.spaced[0].double()
+        total = self.sums.sum(0)
+        chain_mean = total / n + shift
+        mean = chain_mean.mean(0)
+        inside = self.squares - total.square() / n  # sum of squares about the chain's own mean
+        apart = n * (chain_mean - mean).square().sum(0)
+        sd = ((inside.sum(0) + apart) / (chains * n - 1)).sqrt()
+        # n times the variance of a chain's mean, from batch means about the mean of all chains
+        lengths = [j - i for i, j in pairwise(-(-k * n // b) for k in range(b + 1))]
+        counts = torch.tensor(lengths, dtype=mean.dtype, device=mean.device).reshape(-1, *[1] * (self.sums.dim() - 1))
+        batch_means = self.sums / counts + shift
+        spread = (counts * (batch_means - mean).square()).sum((0, 1)) / (chains * b - 1)
+        mcse = (spread / (chains * n)).sqrt()
+        whole = {"mean": mean, "sd": sd, "ess": chains * n * sd.square() / spread, "mcse": mcse}
+        return result | {name: value.to("cpu", self.spaced.dtype) for name, value in whole.items()}
