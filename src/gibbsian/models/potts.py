@@ -146,20 +146,24 @@ class Potts(Machine):
     def gibbs_sweep(
         self, x: Tensor, noise: tuple[Tensor, ...], clamp: Tensor | None = None, beta: Tensor | None = None
     ) -> Tensor:
-        """The sites one after the other; a site of which any state is clamped keeps its value."""
+        """The sites one after the other; a site of which any state is clamped keeps its value.
+
+        A site looks up the rows of J that the others point to and adds them: sites·states numbers a site and chain, where
+        a product with one-hot rows would multiply sites·states² of them, nearly all by 0.
+        """
         (u,) = noise
         with torch.no_grad():
-            weight = self.symmetric().reshape(self.sites * self.states, self.sites, self.states)
-            values = torch.eye(self.states, dtype=x.dtype, device=x.device)
-            x = x.clone()
-            flat = x.view(len(x), -1)
+            table = self.symmetric().permute(2, 0, 1, 3).reshape(self.sites, -1, self.states)
+            first = torch.arange(0, self.sites * self.states, self.states, device=x.device)
+            rows = x.argmax(-1) + first
             scale = 1.0 if beta is None else beta.reshape(-1, 1)
             held = None if clamp is None else clamp.expand(x.shape).any(-1)
             for i in range(self.sites):
-                p = torch.softmax(scale * (self.field[i] + flat @ weight[:, i]), 1)
-                new = values[pick(p, u[:, i])]
-                x[:, i] = new if held is None else torch.where(held[:, i, None], x[:, i], new)
-            return x
+                pull = nn.functional.embedding_bag(rows, table[i], mode="sum")
+                g = scale * (self.field[i] + pull)
+                new = first[i] + pick((g - g.amax(1, keepdim=True)).exp_(), u[:, i])  # softmax over few states is slow
+                rows[:, i] = new if held is None else torch.where(held[:, i], rows[:, i], new)
+            return nn.functional.one_hot(rows - first, self.states).to(x.dtype)
 
     def path(self, bias: Tensor | None = None, *, data: Tensor | None = None) -> Path:
         """The annealing path from independent sites: of this bias, or with the frequencies of the data (the profile)."""
