@@ -5,11 +5,13 @@ from gibbsian.objectives.base import Loss, Objective
 from gibbsian.objectives.classification import ClassificationLikelihood, CrossEntropy, DropoutCrossEntropy
 from gibbsian.objectives.conditional import Conditional
 from gibbsian.objectives.contrastive import ContrastiveDivergence, ExactLikelihood, MonteCarloLikelihood
+from gibbsian.objectives.discrepancy import EnergyDiscrepancy
 from gibbsian.objectives.neighbors import MinimumProbabilityFlow, PseudoLikelihood, RatioMatching
 from gibbsian.objectives.noise import FlowNoise, GaussianNoise, MarginalNoise, MixtureNoise, UniformNoise
-from gibbsian.objectives.noise_contrastive import Around, EnergyMargin, Flips, NoiseContrastive, RankingContrastive
+from gibbsian.objectives.noise_contrastive import EnergyMargin, NoiseContrastive, RankingContrastive
 from gibbsian.objectives.persistent import PersistentContrastiveDivergence
 from gibbsian.objectives.perturb_and_map import PerturbAndMAP
+from gibbsian.objectives.perturbations import Around, Flips, Heat, Masked, Neighbors
 from gibbsian.objectives.redrawn import Binarized, Blurred
 from gibbsian.objectives.regularizers import Centered, Sparsity, WeightDecay
 from gibbsian.objectives.score import (
@@ -35,6 +37,7 @@ __all__ = [
     "CrossEntropy",
     "DenoisingScoreMatching",
     "DropoutCrossEntropy",
+    "EnergyDiscrepancy",
     "EnergyMargin",
     "ExactLikelihood",
     "ExplicitScoreMatching",
@@ -42,15 +45,18 @@ __all__ = [
     "FlowNoise",
     "FlowSampler",
     "GaussianNoise",
+    "Heat",
     "ImplicitSampler",
     "ImplicitScoreMatching",
     "LatentLikelihood",
     "Loss",
     "MarginalNoise",
+    "Masked",
     "MinimumProbabilityFlow",
     "MixtureNoise",
     "MonteCarloLikelihood",
     "MultiScaleDenoising",
+    "Neighbors",
     "NoiseContrastive",
     "NonNegativeScoreMatching",
     "Objective",

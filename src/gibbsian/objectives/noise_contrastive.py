@@ -1,7 +1,6 @@
 """Learning to tell data from something else: noise whose density is known, candidates to rank, outsiders."""
 
 import math
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -11,11 +10,11 @@ from torch.distributions import Distribution
 from torch.nn.functional import softplus
 
 from gibbsian.capabilities import Sampleable
-from gibbsian.domains import Binary, Categorical, Discrete, Domain, Real, Spin
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, DomainError, check_choice, check_number, hold_counts
+from gibbsian.errors import ArgumentError, check_choice, check_number, hold_counts
 from gibbsian.objectives.base import Batch, Loss, Objective, check_finite, finish, observed, observed_with
 from gibbsian.objectives.noise import NAMED, FittedNoise, FlowNoise, given_noise
+from gibbsian.objectives.perturbations import Proposal
 from gibbsian.placement import check_rows
 
 
@@ -139,90 +138,6 @@ class NoiseContrastive(ContrastWithNoise):
             metrics["noise_nll"] = noise_nll
             value = value + noise_nll
         return finish(self, value, state, metrics)
-
-
-@dataclass(frozen=True)
-class Proposal(ABC):
-    """Candidates around each datum, drawn from a symmetric law q(y' | y) = q(y | y')."""
-
-    @abstractmethod
-    def draw(self, domain: Domain, y: Tensor, count: int, generator: torch.Generator) -> Tensor:
-        """Candidates `(count, batch, *event)`."""
-
-    @abstractmethod
-    def log_prob(self, domain: Domain, candidates: Tensor, y: Tensor) -> Tensor:
-        """log q(y' | y), `(count, batch)`."""
-
-    @abstractmethod
-    def check(self, domain: Domain) -> None:
-        """Refuse a domain that it does not fit."""
-
-
-@dataclass(frozen=True)
-class Around(Proposal):
-    """Real candidates around the datum: q(y' | y) = (1/L) Σ_l N(y'; y, σ_l² I).
-
-    Args:
-        sigmas: a few widths, from the noise of the outputs to their whole spread, such as (0.1, 1.0).
-    """
-
-    sigmas: tuple[float, ...] = (0.1, 0.3, 1.0)
-
-    def __post_init__(self) -> None:
-        sigmas = tuple(float(s) for s in self.sigmas)
-        if not sigmas or not all(math.isfinite(s) and s > 0 for s in sigmas):
-            raise ArgumentError(f"Around(sigmas={self.sigmas}): give positive widths, such as (0.1, 1.0)")
-        object.__setattr__(self, "sigmas", sigmas)
-
-    def check(self, domain: Domain) -> None:
-        if not isinstance(domain, Real):
-            raise DomainError(f"Around draws real candidates, y lives on {domain}; use Flips, or noise='uniform'")
-
-    def draw(self, domain: Domain, y: Tensor, count: int, generator: torch.Generator) -> Tensor:
-        widths = torch.stack([y.new_full((), s) for s in self.sigmas])  # filled on the device: a graph can hold it
-        which = torch.randint(len(widths), (count, len(y)), generator=generator, device=y.device)
-        z = torch.randn(count, *y.shape, generator=generator, dtype=y.dtype, device=y.device)
-        return y + widths[which].reshape(count, len(y), *[1] * (y.dim() - 1)) * z
-
-    def log_prob(self, domain: Domain, candidates: Tensor, y: Tensor) -> Tensor:
-        square = (candidates - y).flatten(2).square().sum(2)
-        d = y[0].numel()
-        each = [-0.5 * square / s**2 - d * math.log(s) - 0.5 * d * math.log(2 * math.pi) for s in self.sigmas]
-        return torch.logsumexp(torch.stack(each), 0) - math.log(len(each))
-
-
-@dataclass(frozen=True)
-class Flips(Proposal):
-    """Discrete candidates: every unit changes with probability `rate`, to each other value alike."""
-
-    rate: float = 0.3
-
-    def __post_init__(self) -> None:
-        check_number(self, "rate", self.rate, 0.0, 1.0, open_low=True, open_high=True)
-
-    def check(self, domain: Domain) -> None:
-        if not isinstance(domain, Binary | Spin | Categorical):
-            other = "noise='uniform'" if isinstance(domain, Discrete) else "Around"
-            raise DomainError(f"Flips changes discrete units of one kind, y lives on {domain}; use {other}")
-
-    def draw(self, domain: Domain, y: Tensor, count: int, generator: torch.Generator) -> Tensor:
-        if isinstance(domain, Categorical):
-            label = y.argmax(-1).expand(count, *y.shape[:-1])
-            change = torch.rand(label.shape, generator=generator, device=y.device) < self.rate
-            other = torch.randint(1, domain.classes, label.shape, generator=generator, device=y.device)
-            return domain.one_hot(torch.where(change, (label + other) % domain.classes, label), dtype=y.dtype)
-        change = torch.rand(count, *y.shape, generator=generator, device=y.device) < self.rate
-        return torch.where(change, 1 + domain.low - y, y)  # type: ignore[attr-defined]
-
-    def log_prob(self, domain: Domain, candidates: Tensor, y: Tensor) -> Tensor:
-        differs = candidates != y
-        others = 1
-        if isinstance(domain, Categorical):
-            differs, others = differs.any(-1), domain.classes - 1
-        differs = differs.flatten(2)
-        changed = differs.sum(2).to(y.dtype)
-        stay = math.log(1 - self.rate) * (differs.shape[2] - changed)
-        return stay + changed * math.log(self.rate / others)
 
 
 @dataclass(frozen=True)
