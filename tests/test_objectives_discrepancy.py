@@ -209,6 +209,16 @@ def test_heat_kernels_of_many_states(kind, k):
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("kind", ["uniform", "cyclic", "ordinal"])
+def test_one_jump(kind):
+    """Frequencies of 20000 jumps from the second of five states, within 5 standard errors."""
+    domain = domains.Categorical(1, classes=5)
+    at = domain.one_hot(torch.tensor([[1]]), dtype=F64)
+    found = Heat(0.6, kind).draw(domain, at, 20000, gen()).mean((0, 1, 2))
+    expected = jumps(domain, kind, 0.6)[1]
+    assert ((found - expected).abs() < 5 * (expected * (1 - expected) / 20000).sqrt()).all()
+
+
 def many(machine, perturbation, m=40000, **options):
     objective = EnergyDiscrepancy(negatives=m, stabilizer=0.0, perturbation=perturbation, **options)
     return float(objective(machine, machine.states(), (), gen(3)).value.detach())
