@@ -20,6 +20,7 @@ from gibbsian.errors import (
     check_count,
     check_number,
 )
+from gibbsian.kernels.adaptation import Adaptation, Covariance, DualAveraging, Plan, TunedKernel, Warmed, windows
 from gibbsian.kernels.base import Kernel
 from gibbsian.progress import progress_bar
 from gibbsian.random import require_generator
@@ -32,88 +33,6 @@ class WarmUp(NamedTuple):
 
     kernel: Kernel
     trace: Trace
-
-
-class DualAveraging:
-    """Dual averaging of log ε, so that the mean acceptance tends to `target` (Hoffman & Gelman 2014). It comes averaged
-    over chains, with little noise: so the gain 1/γ is a quarter of the usual one, with which log ε would swing to and
-    fro and its average be too small, and μ is the first guess itself."""
-
-    gamma, t0, kappa = 0.2, 10.0, 0.75
-
-    def __init__(self, step_size: float, target: float) -> None:
-        self.mu, self.target = math.log(step_size), target
-        self.k, self.h = 0, 0.0
-        self.log_step, self.log_average = math.log(step_size), 0.0
-
-    def update(self, acceptance: float) -> None:
-        """Take in the mean acceptance of one step."""
-        self.k += 1
-        eta = 1 / (self.k + self.t0)
-        self.h += eta * (self.target - acceptance - self.h)
-        log_step = self.mu - math.sqrt(self.k) / self.gamma * self.h
-        self.log_step = min(max(log_step, self.mu - 60), self.mu + 60)  # a flat energy accepts any step
-        weight = self.k**-self.kappa
-        self.log_average += weight * (self.log_step - self.log_average)
-
-
-class Covariance:
-    """Running mean and (co)variance of the draws of all chains, in double precision (Welford, Chan et al.)."""
-
-    def __init__(self, x: Tensor, dense: bool) -> None:
-        n = x[0].numel()
-        self.dense, self.count = dense, 0
-        self.mean = torch.zeros(n, dtype=torch.float64, device=x.device)
-        self.spread = torch.zeros((n, n) if dense else (n,), dtype=torch.float64, device=x.device)
-
-    def update(self, x: Tensor) -> None:
-        """Take in the positions of all chains."""
-        x = x.flatten(1).double()
-        center = x.mean(0)
-        rest, shift = x - center, center - self.mean
-        old, self.count = self.count, self.count + len(x)
-        outer = (rest.T @ rest, torch.outer(shift, shift)) if self.dense else (rest.square().sum(0), shift.square())
-        self.spread += outer[0] + outer[1] * (old * len(x) / self.count)
-        self.mean += shift * (len(x) / self.count)
-
-    def mass(self, clamp: Tensor | None) -> Tensor | None:
-        """The inverse (co)variance, off-diagonal entries shrunk by n/(n+5); 1 for clamped entries; None where some
-        entry has not moved at all."""
-        estimate = self.spread / max(self.count - 1, 1)
-        if self.dense:
-            diagonal = torch.diag(estimate.diagonal())
-            estimate = diagonal + (estimate - diagonal) * (self.count / (self.count + 5))
-        if clamp is not None:
-            held = clamp[:, None] | clamp if self.dense else clamp
-            estimate = torch.where(held, torch.diag(clamp.double()) if self.dense else 1.0, estimate)
-        variances = estimate.diagonal() if self.dense else estimate
-        if not bool(((variances > 0) & torch.isfinite(variances)).all()):
-            return None
-        if not self.dense:
-            return 1 / estimate
-        root, info = torch.linalg.cholesky_ex(estimate)
-        return torch.cholesky_inverse(root) if int(info) == 0 else None
-
-
-def windows(steps: int) -> list[int]:
-    """Where windows begin and end in which the mass is estimated: lengths of 25, 50, 100, ... between 75 steps
-    for the chains to arrive and 50 (or a tenth) for the last step size; in proportion for short runs.
-
-    >>> windows(1000), windows(100), windows(10)
-    ([75, 100, 150, 250, 450, 900], [15, 90], [])
-    """
-    if steps < 20:
-        return []
-    first, last, size = 75, max(50, steps // 10), 25
-    if steps < 150:
-        first, last = int(0.15 * steps), int(0.1 * steps)
-        size = steps - first - last
-    edges = [first]
-    while edges[-1] < steps - last:
-        end = edges[-1] + size
-        edges.append(end if end + 2 * size <= steps - last else steps - last)  # the last window takes the rest
-        size *= 2
-    return edges
 
 
 def warm_up(
@@ -168,32 +87,27 @@ def warm_up(
     with torch.no_grad():
         clamp = clamp_mask(clamp, x0, energy.domain)
         target = _target(kernel, clamp, x0, target_acceptance)
-        run = _Run(energy, kernel, x0, clamp, mass, target, generator)
-        edges = windows(steps) if mass is not None else []
+        plan = Plan(energy, x0, clamp, steps, mass, target, generator)
+        run = kernel.adaptation(plan) if isinstance(kernel, TunedKernel) else _Run(kernel, plan)
         with progress_bar(steps, f"warm-up of {type(kernel).__name__}", progress) as tick:
             for at in range(steps):
-                acceptance, step_size = run.step(at)
-                if edges and edges[0] <= at < edges[-1]:
-                    run.learn_mass(last=at + 1 in edges)
-                tick(1, acceptance=acceptance, step=step_size)
-        later = run.recent[len(run.recent) // 2 :]  # of the steps since the last mass
-        reached = sum(later) / max(1, len(later))
-        if abs(reached - target) > 0.2:
+                tick(1, **run.step(at))
+        new, state, reached, divergences = run.finish()
+        if target is not None and abs(reached - target) > 0.2:
             warnings.warn(
                 f"the warm-up of {type(kernel).__name__} ended at acceptance {reached:.2f}, far from its target "
                 f"{target:g}; give it more than {steps} steps, or check the energy",
                 AdaptationWarning,
                 stacklevel=2,
             )
-        new = replace(run.kernel, **{kernel.tuned: math.exp(run.tuner.log_average)})
         trace = Trace(
             samples=None,
-            last=run.position,
+            last=new.position(state),
             acceptance=torch.tensor(reached, dtype=torch.float64, device=x0.device),
-            divergences=run.divergences,
+            divergences=divergences,
             steps=steps,
             kernel=new if clamp is None else new.clamped(clamp),
-            state=run.state,
+            state=state,
             clamp=clamp,
         )
     return WarmUp(new, trace)
@@ -202,7 +116,7 @@ def warm_up(
 def _check_tuned(kernel: Kernel) -> None:
     """Refuse a kernel without a step size to adapt, or without an acceptance to adapt it by."""
     name, size = type(kernel).__name__, kernel.tuned
-    if not kernel.adjusted:
+    if not kernel.adjusted and not isinstance(kernel, TunedKernel):
         raise CapabilityError(
             f"{name} is unadjusted: it refuses nothing, so there is no acceptance to steer its step size by, and its "
             "bias grows with the step; warm up MALA, HMC or NUTS, or choose the step by the bias you can bear"
@@ -229,8 +143,12 @@ def _which_mass(kernel: Kernel, mass: str | None) -> str | None:
     return mass
 
 
-def _target(kernel: Kernel, clamp: Tensor | None, x: Tensor, asked: float | None) -> float:
-    """The acceptance to be reached: what was asked for, else what suits the kernel."""
+def _target(kernel: Kernel, clamp: Tensor | None, x: Tensor, asked: float | None) -> float | None:
+    """The acceptance to be reached: what was asked for, else what suits the kernel; None where nothing is refused."""
+    if not kernel.adjusted:
+        if asked is not None:
+            raise ArgumentError(f"{type(kernel).__name__} is unadjusted and accepts all: leave target_acceptance out")
+        return None
     moving = x[0].numel() if clamp is None else int((~clamp).expand_as(x)[0].sum())
     target = kernel.best_acceptance(moving) if asked is None else asked
     if target is None:
@@ -239,21 +157,14 @@ def _target(kernel: Kernel, clamp: Tensor | None, x: Tensor, asked: float | None
     return target
 
 
-class _Run:
+class _Run(Adaptation):
     """Chains of a kernel whose step size and mass change on the way."""
 
-    def __init__(
-        self,
-        energy: Any,
-        kernel: Kernel,
-        x: Tensor,
-        clamp: Tensor | None,
-        mass: str | None,
-        target: float,
-        generator: torch.Generator,
-    ) -> None:
-        self.energy, self.kernel, self.clamp, self.generator = energy, kernel, clamp, generator
-        self.dense, self.acceptance = mass == "dense", target
+    def __init__(self, kernel: Kernel, plan: Plan) -> None:
+        x, clamp = plan.x, plan.clamp
+        self.energy, self.kernel, self.clamp, self.generator = plan.energy, kernel, clamp, plan.generator
+        self.dense, self.acceptance = plan.mass == "dense", plan.target or 0.0
+        self.edges = windows(plan.steps) if plan.mass is not None else []
         self.held_event = None if clamp is None else clamp.expand_as(x).all(0).flatten()
         self.divergences = torch.zeros(len(x), dtype=torch.long, device=x.device)
         self.position = x.detach().clone()
@@ -278,15 +189,23 @@ class _Run:
         unit = replace(kernel, **{kernel.tuned: 1.0})
         return unit if self.clamp is None else unit.clamped(self.clamp)
 
-    def step(self, at: int) -> tuple[float, float]:
-        """One step of all chains: their mean acceptance, and the next step size."""
+    def step(self, at: int) -> dict[str, float]:
         self.state, info = self._move(self.unit, self.state, math.exp(self.tuner.log_step), at)
         self.position = self.unit.position(self.state)
         self.divergences += info.diverged
         acceptance = float(info.acceptance.mean())
         self.tuner.update(acceptance)
         self.recent.append(acceptance)
-        return acceptance, math.exp(self.tuner.log_step)
+        shown = {"acceptance": acceptance, "step": math.exp(self.tuner.log_step)}
+        if self.edges and self.edges[0] <= at < self.edges[-1]:
+            self.learn_mass(last=at + 1 in self.edges)
+        return shown
+
+    def finish(self) -> Warmed:
+        later = self.recent[len(self.recent) // 2 :]  # of the steps since the last mass
+        reached = sum(later) / max(1, len(later))
+        new = replace(self.kernel, **{self.kernel.tuned: math.exp(self.tuner.log_average)})
+        return Warmed(new, self.state, reached, self.divergences)
 
     def learn_mass(self, last: bool) -> None:
         """Take the draws of this step into account; at the last of a window take on the mass that they tell."""
