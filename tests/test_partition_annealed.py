@@ -22,7 +22,7 @@ from gibbsian.errors import (
 from gibbsian.models.rbm.fused_path import BernoulliPath
 from gibbsian.models.rbm.path import RBMPath
 from gibbsian.partition.annealed import _crowded
-from gibbsian.partition.paths import path_of, single
+from gibbsian.partition.paths import GeometricPath, path_of, single
 from gibbsian.partition.runner import ladder_of, run_path, weight_statistics
 from gibbsian.partition.smc import systematic
 
@@ -681,3 +681,35 @@ def test_warnings_about_weights_point_to_the_line_that_asked():
     with pytest.warns(EstimateWarning, match="of reverse AIS matter") as more:
         partition.reverse_ais(wide, wide.sample(20, generator=gen()), base=narrow, betas=10, generator=gen())
     assert {w.filename for w in [*caught, *more]} == {__file__}
+
+
+ONE_PROPOSAL = {
+    "MALA": (lambda: energies.Banana(), lambda: kernels.MALA(0.8)),
+    "HMC": (lambda: energies.Banana(), lambda: kernels.HMC(0.6, 4)),
+    "HMC in a box": (lambda: energies.MLPEnergy(domains.Box(2, -1, 1)), lambda: kernels.HMC(0.2, 3)),
+    "Gibbs with gradients": (lambda: energies.MLPEnergy(domains.Binary(6)), kernels.GibbsWithGradients),
+    "discrete Langevin": (lambda: energies.MLPEnergy(domains.Spin(6)), lambda: kernels.DiscreteLangevin(2.0)),
+    "categories": (lambda: energies.MLPEnergy(domains.Categorical(3, 4)), kernels.GibbsWithGradients),
+}
+
+
+@pytest.mark.parametrize("name", ONE_PROPOSAL)
+def test_what_a_path_knows_of_its_chains_is_true_of_them(name):
+    make, kernel = ONE_PROPOSAL[name]
+    energy, g = scramble(make()), gen(3)
+    base = fitted_base(energy.domain, None, torch.zeros((), dtype=torch.float64))
+    path = GeometricPath(energy, base, kernel())
+    x = path.sample(50, generator=g)
+    fresh = GeometricPath(energy, base, kernel())  # asked anew at every step
+    total = 0
+    for beta in torch.linspace(0, 1, 6, dtype=torch.float64):
+        noise = single(path.noise(x, 1, g))
+        after, increment = path.anneal(x, beta, beta + 0.1, noise)
+        plain, expected = fresh.anneal(x.clone(), beta, beta + 0.1, noise)
+        torch.testing.assert_close((after, increment), (plain, expected))
+        known = path.bridge.parts(after)
+        truth = (*base.energy_and_score(after), *energy.energy_and_score(after))
+        torch.testing.assert_close(known, truth)
+        total += int((after != x).flatten(1).any(1).sum())
+        x = after
+    assert 20 < total < 300  # some chains went, some stayed

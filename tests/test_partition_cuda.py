@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import gibbsian as gb
-from gibbsian import domains, energies, models, partition, units
+from gibbsian import domains, energies, kernels, models, partition, units
 
 F64 = torch.float64
 DEVICE = "cuda"
@@ -87,3 +87,19 @@ def test_clamped_annealing():
     v = domains.Binary(4).states(dtype=F64, device=DEVICE)
     out = partition.clamped_ais(machine, v, chains=200, betas=50, generator=gen())
     assert float((out.value + machine(v).detach()).abs().max()) < 0.2
+
+
+@pytest.mark.parametrize("name", ["binary", "real"])
+def test_a_neural_energy_is_annealed_in_one_graph(name):
+    """120 temperatures: two graphs of fifty steps and twenty eager ones; the same law as on the CPU, where it is summed."""
+    discrete = name == "binary"
+    domain = domains.Binary(6) if discrete else domains.Box(2, -1, 1)
+    energy = scrambled(energies.MLPEnergy(domain))
+    truth = partition.exact(energy) if discrete else partition.quadrature(energy)
+    energy = energy.to(DEVICE)
+    data = domain.sample(200, generator=gen(), dtype=F64)
+    kernel = kernels.GibbsWithGradients() if discrete else None
+    low = partition.ais(energy, data, chains=2000, betas=120, kernel=kernel, generator=gen(1))
+    assert abs(float(low.value) - float(truth.value)) < 5 * float(low.stderr)
+    high = partition.reverse_ais(energy, low.diagnostics["states"], forward=low, generator=gen(2))
+    assert abs(float(high.value) - float(truth.value)) < 5 * float(high.stderr) + 0.05

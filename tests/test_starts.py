@@ -105,7 +105,7 @@ def test_gaussian_starts_need_real_numbers():
     rbm = gb.models.RBM(4, 2)
     for start in ("gaussian", {"gaussian": 0.5, "data": 0.5}):
         pcd = objectives.PersistentContrastiveDivergence(kernels.Gibbs(), start=start)
-        with pytest.raises(CapabilityError, match="discrete; use start='reference' or 'data'"):
+        with pytest.raises(CapabilityError, match="discrete; use start='rates', 'reference' or 'data'"):
             pcd.init(rbm, torch.ones(5, 4), gen())
 
 
@@ -170,5 +170,28 @@ sample: {start: gaussian}
 """
     (tmp_path / "bits.yaml").write_text(text)
     assert main(["train", str(tmp_path / "bits.yaml"), "--run", str(tmp_path / "run")]) != 0
-    assert "use start='reference' or 'data'" in " ".join(capsys.readouterr().err.split())
+    assert "use start='rates', 'reference' or 'data'" in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("domain", [domains.Binary(3), domains.Spin(3), domains.Categorical(2, 3)])
+def test_rates_are_those_of_the_batch(domain):
+    """40000 independent draws have the (smoothed) means of the batch, within five standard errors, and no correlations."""
+    g = torch.Generator().manual_seed(0)
+    batch = domain.sample(7, generator=g, dtype=torch.float64)
+    energy = gb.energies.MLPEnergy(domain).double()
+    x = start_points("rates", 40000, energy, batch, g)
+    domain.check(x, "x")
+    low = -1.0 if isinstance(domain, domains.Spin) else 0.0
+    classes = domain.classes if isinstance(domain, domains.Categorical) else 2
+    share = ((batch - low) / (1 - low)).sum(0).add(1) / (7 + classes)
+    found = ((x - low) / (1 - low)).mean(0)
+    assert bool(((found - share).abs() < 5 * (share * (1 - share) / 40000).sqrt()).all())
+    first, other = (x[:, 0], x[:, 1]) if x.dim() == 2 else (x[:, 0, 0], x[:, 1, 0])
+    assert abs(float(torch.corrcoef(torch.stack([first, other]))[0, 1])) < 5 / 200
+
+
+def test_rates_need_discrete_units():
+    pcd = objectives.PersistentContrastiveDivergence(kernels.MALA(0.1), start="rates")
+    with pytest.raises(CapabilityError, match="use start='gaussian'"):
+        pcd.init(gb.energies.Banana(), torch.zeros(5, 2), torch.Generator())

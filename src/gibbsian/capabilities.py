@@ -8,7 +8,7 @@ from Python 3.12 on `isinstance` does not see the tensors and modules of a modul
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -233,6 +233,8 @@ class Path(ABC):
 
     Its states may hold more, or other variables than the model's events: hidden units that are annealed too.
     """
+
+    on_device: ClassVar[bool] = False  # `anneal` never looks at values, so that a GPU can run many without the host
 
     @abstractmethod
     def log_z0(self) -> Tensor:

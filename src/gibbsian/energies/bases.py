@@ -111,6 +111,9 @@ class Factorized(Energy):
     def forward(self, x: Tensor) -> Tensor:
         return -(x * self.bias).flatten(1).sum(1)
 
+    def energy_and_score(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self(x), self.bias.expand_as(x)
+
     def log_z(self) -> Tensor:
         """The sum of the units' cumulants."""
         return _log_sum(self.domain, self.bias)

@@ -137,7 +137,7 @@ class ResidualEnergy(NeuralEnergy):
 
     Args:
         domain: a domain of shape (channels, height, width), or that shape for R^d.
-        widths, blocks: as for `nets.ResidualNet`.
+        widths, blocks, stride, pool: as for `nets.ResidualNet`.
         confine, activation, spectral_norm, generator: as for `ConvEnergy`.
 
     >>> ResidualEnergy((3, 8, 8), widths=(8, 16), blocks=1)(torch.zeros(2, 3, 8, 8)).shape
@@ -148,13 +148,16 @@ class ResidualEnergy(NeuralEnergy):
         self,
         domain: Domain | tuple[int, int, int],
         widths: Sequence[int] = (64, 128, 128),
-        blocks: int = 2,
+        blocks: int | Sequence[int] = 2,
         *,
+        stride: int = 1,
+        pool: bool = True,
         confine: float = 0.0,
         **options: Unpack[LayerOptions],
     ) -> None:
         domain = domain_with_axes(domain, 3, "ResidualEnergy")
-        super().__init__(ResidualNet(domain.shape, widths, blocks, **options), domain, confine=confine)  # type: ignore[arg-type]
+        net = ResidualNet(domain.shape, widths, blocks, stride=stride, pool=pool, **options)  # type: ignore[arg-type]
+        super().__init__(net, domain, confine=confine)
 
 
 # --- sequences and sets of variable length --------------------------------------------------------

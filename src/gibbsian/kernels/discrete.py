@@ -42,6 +42,7 @@ class Informed(Kernel):
     """What both share: their domains, and a state that holds the score."""
 
     domains: ClassVar[tuple[type[Domain], ...]] = (Binary, Spin, Categorical)
+    one_proposal: ClassVar[bool] = True
 
     def init(self, energy: Energy, x: Tensor, clamp: Tensor | None = None) -> ChainState:
         return start_state(energy, x, clamp)

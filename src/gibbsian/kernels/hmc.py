@@ -96,6 +96,7 @@ class HMC(Massive):
     mass: float | Tensor | None = None
     jitter: float = 0.5
     metric: Metric = field(init=False, repr=False, compare=False)
+    one_proposal: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -110,7 +110,7 @@ class ResidualNet(Recorded):
     Args:
         shape: (channels, height, width) of an image.
         widths: of the stages; the image is halved between them.
-        blocks: residual blocks per stage.
+        blocks: residual blocks per stage: a number, or one for every stage.
         outputs: 1 for an energy, K for logits.
         stride: of the first convolution. 2 halves the image before the first stage: a quarter of the work, but images
             that are drawn from such a network show its grid.
@@ -126,7 +126,7 @@ class ResidualNet(Recorded):
         self,
         shape: tuple[int, int, int],
         widths: Sequence[int] = (64, 128, 128),
-        blocks: int = 2,
+        blocks: int | Sequence[int] = 2,
         outputs: int = 1,
         *,
         stride: int = 1,
@@ -135,7 +135,8 @@ class ResidualNet(Recorded):
     ) -> None:
         super().__init__()
         wide = sizes_of("widths", widths)
-        sizes_of("shape, blocks, outputs", (*shape, blocks, outputs), 5)
+        sizes_of("shape, outputs", (*shape, outputs), 4)
+        depths = sizes_of("blocks", [blocks] * len(wide) if isinstance(blocks, int) else blocks, len(wide))
         if stride not in (1, 2):
             raise ArgumentError(f"ResidualNet(stride={stride!r}): 1 or 2")
         make = Layers(**options)
@@ -144,10 +145,10 @@ class ResidualNet(Recorded):
         with make.drawn():
             self.stem = make.conv(shape[0], at, 3 if stride == 1 else 5, stride)
             size = ((shape[1] - 1) // stride + 1, (shape[2] - 1) // stride + 1)
-            for i, width in enumerate(wide):
+            for i, (width, depth) in enumerate(zip(wide, depths, strict=True)):
                 if i and min(size) > 1:
                     size = ((size[0] + 1) // 2, (size[1] + 1) // 2)
-                widened = [at] + [width] * (blocks - 1)
+                widened = [at] + [width] * (depth - 1)
                 stages.append(nn.Sequential(*(ResidualBlock(before, width, make) for before in widened)))
                 at = width
             self.head = make.linear(at if pool else at * size[0] * size[1], outputs)

@@ -83,8 +83,8 @@ class PersistentContrastiveDivergence(SampledObjective):
         buffer: slots in all; by default as many as chains, all of which move at every update.
         reinit: probability that a chain starts anew before it moves.
         start: where chains begin: "reference" (`domain.sample`), "data" (rows of the batch), "gaussian", with the
-            moments of the batch, class by class where it has labels (`hybrid.like_classes`), or "smooth": images of
-            noise at all scales. Shares mix them: {"gaussian": 0.7, "smooth": 0.3} begins three of ten chains
+            moments of the batch, class by class where it has labels (`hybrid.like_classes`), "rates": discrete units,
+            independent, with the means of the batch, or "smooth": images of noise at all scales. Shares mix them: {"gaussian": 0.7, "smooth": 0.3} begins three of ten chains
             anywhere, which teaches the energy what is no image.
         classes: bind slot k to class k // (buffer / classes) of a family with `given(labels)`; batches are
             then pairs (x, y), and `buffer` must have room for a whole batch in every class.

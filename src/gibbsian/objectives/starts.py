@@ -1,4 +1,4 @@
-"""Where chains begin: draws of the domain, rows of the batch, a Gaussian with its moments, or smooth images."""
+"""Where chains begin: draws of the domain, rows of the batch, a simple law with its moments, or smooth images."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from gibbsian.energies.bases import Factorized, base_bias
 from gibbsian.errors import ArgumentError, CapabilityError, check_choice
 from gibbsian.kernels.base import where_chain
 from gibbsian.random import require_generator
 
-STARTS = ("reference", "data", "gaussian", "smooth")
+STARTS = ("reference", "data", "gaussian", "rates", "smooth")
 Start = str | Mapping[str, float]
 
 
@@ -34,11 +35,13 @@ def check_start_option(objective: Any, start: Start) -> None:
 
 
 def check_starts(start: Start, energy: Any) -> None:
-    """Refuse real numbers where x is discrete, and smooth images where it is no image."""
+    """Refuse real numbers where x is discrete, rates where it is not, and smooth images where it is no image."""
+    if "rates" in start and not energy.domain.discrete:
+        raise CapabilityError(f"start='rates' draws discrete units, but x is of {energy.domain}; use start='gaussian'")
     for kind in ("gaussian", "smooth"):
         if kind in start and energy.domain.discrete:
             raise CapabilityError(
-                f"start={kind!r} draws real numbers, but {energy.domain} is discrete; use start='reference' or 'data'"
+                f"start={kind!r} draws real numbers, but {energy.domain} is discrete; use start='rates', 'reference' or 'data'"
             )
     if "smooth" in start and len(energy.domain.shape) != 3:
         raise CapabilityError(
@@ -74,6 +77,8 @@ def start_points(
         return energy.domain.sample(n, generator=generator, dtype=x.dtype)
     if start == "smooth":
         return _smooth(energy.domain.sample(n, generator=generator, dtype=x.dtype), generator)
+    if start == "rates":
+        return Factorized(energy.domain, base_bias(energy.domain, x)).sample(n, generator=generator)
     rows = _rows(n, x, generator, y, wanted) if rows is None else rows
     return x[rows].detach() if start == "data" else energy.domain.within_walls(_gaussian(rows, x, generator, y))
 

@@ -8,7 +8,7 @@ the geometric one.
 
 import math
 import warnings
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -19,7 +19,7 @@ from gibbsian.energies.bases import fitted_base, independent_units
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DomainError, EstimateWarning
 from gibbsian.kernels import HMC, Gibbs, Kernel, SiteGibbs
-from gibbsian.kernels.base import MoveInputs
+from gibbsian.kernels.base import MoveInputs, where_chain
 from gibbsian.partition.base import require_energy
 from gibbsian.placement import check_rows, placement
 from gibbsian.trees import like_tuple
@@ -31,12 +31,12 @@ def single(noise: Any) -> Any:
 
 
 class Bridge(Energy):
-    """(1-β) E_base + βE, remembering both energies at the last x, so that weighting and moving share them."""
+    """(1-β) E_base + βE, remembering both energies and scores at the last x, so that weighting and moving share them."""
 
     def __init__(self, base: Energy, energy: Energy) -> None:
         super().__init__(energy.domain)
         self.base, self.energy = base, energy
-        self.beta = 0.0
+        self.beta: Tensor | float = 0.0
         self._at: tuple[Tensor, tuple[Tensor, ...]] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -52,6 +52,12 @@ class Bridge(Energy):
             self._at = (x, (*self.base.energy_and_score(x), *self.energy.energy_and_score(x)))
         return self._at[1]
 
+    def settle(self, before: tuple[Tensor, ...], x: Tensor) -> None:
+        """What is known at x, each chain of which is where the energy was asked for last or where it was `before`."""
+        last, after = self._at  # type: ignore[misc]
+        moved = (x == last).flatten(1).all(1)
+        self._at = (x, tuple(where_chain(moved, a, b) for a, b in zip(after, before, strict=True)))
+
 
 class GeometricPath(Path):
     """The geometric path between a base and any energy, moved along by any kernel that keeps p_β invariant.
@@ -60,6 +66,8 @@ class GeometricPath(Path):
     its step size is found for every temperature by a pilot run with its own chains (`tune`), so that the
     weights stay unbiased. Discrete energies are moved by a Gibbs sweep over the sites.
     """
+
+    on_device: ClassVar[bool] = True
 
     def __init__(self, energy: Energy, base: Energy, kernel: Kernel | None = None, leapfrog_steps: int = 5) -> None:
         if not isinstance(base, Normalized) or not isinstance(base, Sampleable):
@@ -113,29 +121,32 @@ class GeometricPath(Path):
     def anneal(self, x: Tensor, beta: Tensor, next_beta: Tensor, noise: Any) -> tuple[Tensor, Tensor]:
         """Weight, then move."""
         with torch.no_grad():
-            increment = (float(beta) - float(next_beta)) * self._difference(x)
-            x, _ = self._move(x, float(next_beta), noise)
+            increment = (beta - next_beta) * self._difference(x)
+            x, _ = self._move(x, next_beta, noise)
             return x, increment
 
     def _difference(self, x: Tensor) -> Tensor:
         """E(x) - E_base(x)."""
-        if isinstance(self.energy.domain, Discrete):
+        if isinstance(self.energy.domain, Discrete) and not self.kernel.one_proposal:
             return self.energy(x) - self.base(x)
         e0, _, e1, _ = self.bridge.parts(x)
         return e1 - e0
 
-    def _move(self, x: Tensor, beta: float, noise: Any) -> tuple[Tensor, Tensor]:
-        self.bridge.beta = beta
+    def _move(self, x: Tensor, beta: Tensor, noise: Any) -> tuple[Tensor, Any]:
+        self.bridge.beta = beta.to(x)
         if self.tuned is not None and isinstance(noise, MoveInputs):
             noise = noise._replace(step_size=noise.step_size * self._step_size(beta))
+        before = self.bridge.parts(x) if self.kernel.one_proposal else None
         state, info = self.kernel.step(self.bridge, self.kernel.init(self.bridge, x), noise)
-        acceptance = x.new_ones(len(x)) if info.acceptance is None else info.acceptance
-        return self.kernel.position(state), acceptance
+        x = self.kernel.position(state)
+        if before is not None:
+            self.bridge.settle(before, x)
+        return x, info
 
-    def _step_size(self, beta: float) -> float:
+    def _step_size(self, beta: Tensor) -> Tensor:
         """The pilot's step size at its first temperature that is not below β."""
         betas, sizes = self.tuned  # type: ignore[misc]
-        return float(sizes[min(int(torch.searchsorted(betas, beta)), len(sizes) - 1)])
+        return sizes[torch.searchsorted(betas, beta.to(betas.device)).clamp(max=len(sizes) - 1)].to(self.dtype)
 
     def tune(self, betas: Tensor, generator: torch.Generator, *, chains: int = 64, target: float = 0.75) -> None:
         """Find step sizes along the ladder with a pilot run: chains of their own are annealed while the logarithm of
@@ -147,17 +158,17 @@ class GeometricPath(Path):
         log_size, sizes = math.log(0.5), torch.empty(len(betas), dtype=torch.float64)
         rounds = math.ceil(200 / len(betas))
         with torch.no_grad():
-            for k, beta in enumerate(betas.tolist()):
+            for k, beta in enumerate(betas):
                 gains = [1.0] * 10 + [0.3] * 20 if k == 0 else [0.3] * rounds
                 seen = []
                 for gain in gains:
                     noise = single(self.noise(x, 1, generator))
                     self.tuned = (betas[:1], torch.tensor([math.exp(log_size)], dtype=torch.float64))
-                    x, acceptance = self._move(x, beta, noise)
-                    log_size += gain * (float(acceptance.mean()) - target)
+                    x, info = self._move(x, beta, noise)
+                    log_size += gain * (float(info.acceptance.mean()) - target)
                     seen.append(log_size)
                 sizes[k] = math.exp(sum(seen[len(seen) // 2 :]) / len(seen[len(seen) // 2 :]))
-        self.tuned = (betas, sizes)
+        self.tuned = (betas.to(self.device), sizes.to(self.device))
 
 
 def path_of(

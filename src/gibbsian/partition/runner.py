@@ -11,9 +11,11 @@ from torch import Tensor
 from gibbsian.capabilities import Path
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, DivergenceError, EstimateWarning, as_numbers, check_count
+from gibbsian.fast.graphs import CapturedChunk, fixed_copy
 from gibbsian.kernels import Kernel
 from gibbsian.partition.base import LogZ
-from gibbsian.partition.paths import path_of, single
+from gibbsian.partition.paths import path_of
+from gibbsian.trees import like_tuple
 
 
 def prepared(
@@ -66,32 +68,42 @@ def path_from(estimate: LogZ, energy: Energy) -> Path:
     return known["path"]
 
 
+Resample = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
 def run_path(
     path: Path,
     x: Tensor,
     ladder: Tensor,
     generator: torch.Generator,
     tick: Callable[..., None],
-    resample: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = lambda x, log_w: (x, log_w),
+    resample: Resample | None = None,
     spread: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Go along the ladder, up or down: weight each step, then move. The positions and log weights after it; `resample`
     may exchange the first and reset the second after every step; the variance of the weights of every step is added to
     `spread`."""
-    log_w = torch.zeros(len(x), dtype=torch.float64, device=x.device)
-    betas = ladder.cpu().unbind()
-    shown = 0
-    for k in range(1, len(betas)):
-        noise = single(path.noise(x, 1, generator))
-        x, increment = path.anneal(x, betas[k - 1], betas[k], noise)
-        log_w += increment
+    state = x, torch.zeros(len(x), dtype=torch.float64, device=x.device)
+    captured = x.is_cuda and path.on_device and resample is None
+    betas = ladder.to(x.device) if captured else ladder.cpu()
+    size = min(_CHUNK, len(betas) - 1) if captured else 1
+    graph = CapturedChunk(_along, _one) if captured else None
+    shown = done = 0
+    while done < len(betas) - 1:
+        count = min(size, len(betas) - 1 - done)
+        inputs = betas[done : done + count], betas[done + 1 : done + count + 1], path.noise(x, count, generator)
+        if graph is None or count < size:
+            state, increments = _along(path, state, inputs, _one, resample)
+        else:
+            state, increments = graph(path, state, inputs)
         if spread is not None:
-            spread[k - 1] += increment.double().var()
-        x, log_w = resample(x, log_w)
-        if k % 50 == 0:
-            tick(k - shown)
-            shown = k
-    tick(len(betas) - 1 - shown)
+            spread[done : done + count] += increments.double().var(1).to(spread.device)
+        done += count
+        if done - shown >= 50:
+            tick(done - shown)
+            shown = done
+    tick(done - shown)
+    x, log_w = fixed_copy(state)
     if not bool((log_w < math.inf).all()):  # False for NaN
         bad = int((~(log_w < math.inf)).nonzero()[0])
         raise DivergenceError(
@@ -99,6 +111,29 @@ def run_path(
             "smaller step size, or check the parameters of the energy"
         )
     return x, log_w
+
+
+_CHUNK = 50  # steps that a GPU takes in one graph
+
+
+def _one(path: Path, state: tuple[Tensor, Tensor], inputs: Any) -> tuple[tuple[Tensor, Tensor], Tensor]:
+    """One step of every chain, and what it adds to their log weights."""
+    (x, log_w), (beta, next_beta, noise) = state, inputs
+    x, increment = path.anneal(x, beta, next_beta, noise)
+    return (x, log_w + increment), increment
+
+
+def _along(
+    path: Path, state: tuple[Tensor, Tensor], inputs: Any, one: Callable[..., Any], resample: Resample | None = None
+) -> tuple[tuple[Tensor, Tensor], Tensor]:
+    """Some steps, and `(steps, chains)` increments."""
+    betas, next_betas, noise = inputs
+    state, increments = (state[0].clone(), state[1]), []  # a copy: nothing that is known of an earlier x holds for it
+    for k in range(len(betas)):
+        state, increment = one(path, state, (betas[k], next_betas[k], like_tuple(type(noise), [t[k] for t in noise])))
+        increments.append(increment)
+        state = state if resample is None else resample(*state)
+    return state, torch.stack(increments)
 
 
 def from_weights(

@@ -1,0 +1,155 @@
+"""Deep energies of binary images: a residual network over static MNIST or Caltech silhouettes, and its likelihood.
+
+    GIBBSIAN_DATA=folder python examples/deep_discrete.py --data mnist --kernel langevin --seconds 600 --run out/deep_mnist
+    GIBBSIAN_DATA=folder python examples/deep_discrete.py --data mnist --run out/deep_mnist --seconds 600     # goes on
+    GIBBSIAN_DATA=folder python examples/deep_discrete.py --data mnist --run out/deep_mnist --evaluate --betas 100000
+
+The protocol of Grathwohl et al. 2021: E(x) = -log Bern(x; μ) + f(x) with the base rates μ = .98·mean + .01 of the training
+data fixed and f a residual network of 64 channels; persistent contrastive divergence with a buffer of 10000 chains, 100
+of which take 40 steps an update; Adam at 1e-4, warmed up over 10000 updates, 50000 in all; the averaged weights are
+evaluated. `--evaluate` writes results.json: log Z by annealed importance sampling from the base rates upwards (low on
+average, so that the likelihood is flattered) and from long chains begun at data downwards (high on average), and the
+test and validation likelihoods with both; and samples.png. The folder holds binarized_mnist/ or caltech101_silhouettes/.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from images import save_png
+from torch import Tensor
+
+import gibbsian as gb
+from gibbsian import domains, energies, kernels, objectives, partition
+from gibbsian.data import load
+from gibbsian.energies.bases import Factorized
+from gibbsian.training import Checkpoints, Engine, Logging
+
+SETS = {"mnist": "binarized-mnist", "caltech": "caltech-silhouettes"}
+KERNELS = {"gradients": lambda alpha: kernels.GibbsWithGradients(), "langevin": kernels.DiscreteLangevin}
+
+
+def read(name: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Training, validation and test images `(rows, 1, 28, 28)`."""
+    found = load(SETS[name], offline=True)
+    return tuple(part.x[:, None].float() for part in (found.train, found.validation, found.test))  # type: ignore[return-value,union-attr]
+
+
+def network(data: Tensor, pool: bool) -> energies.TiltedEnergy:
+    """Base rates, tilted by a residual network of eight blocks, most of them on 7×7."""
+    domain = domains.Binary((1, 28, 28))
+    base = Factorized(domain, torch.logit(0.98 * data.mean(0) + 0.01))
+    tilt = energies.ResidualEnergy(domain, (64, 64), (2, 6), stride=2, pool=pool)
+    return energies.TiltedEnergy(base, tilt)
+
+
+class Budget:
+    """Ends a training after so many seconds, if there is such a limit."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self.seconds, self.begun = seconds, time.perf_counter()
+
+    def over(self, run: Any) -> bool:
+        """Is the time up?"""
+        return self.seconds is not None and time.perf_counter() - self.begun > self.seconds
+
+
+def train(chosen: argparse.Namespace, device: str) -> None:
+    """Begin a run, or go on with it."""
+    torch.backends.cudnn.benchmark = True
+    data = read(chosen.data)[0].to(device)
+    budget = Budget(chosen.seconds)
+    hooks = [(100, budget.over)]
+    begun = time.perf_counter()
+    if (chosen.run / "config.json").exists():
+        run = gb.resume(chosen.run, data, device=device, hooks=hooks, progress=False)
+    else:
+        energy = network(data.cpu(), chosen.pool).to(device, memory_format=torch.channels_last)
+        chains = objectives.PersistentContrastiveDivergence(
+            KERNELS[chosen.kernel](chosen.alpha), steps=chosen.steps, chains=100, buffer=10_000, start="rates"
+        )
+        run = gb.fit(
+            energy,
+            chains,
+            data,
+            steps=chosen.updates,
+            batch_size=100,
+            lr=chosen.lr,
+            schedule=chosen.lr * torch.arange(1, chosen.updates + 1).div(10_000).clamp(max=1),
+            ema=0.999,
+            seed=chosen.seed,
+            run_dir=chosen.run,
+            engine=Engine(precision="tf32" if device == "cuda" else None, compile=device == "cuda"),
+            checkpoints=Checkpoints(every=chosen.updates),
+            logging=Logging(every=500),
+            hooks=hooks,
+            progress=False,
+        )
+    print(chosen.run, run.step, "updates", round(time.perf_counter() - begun), "s", run.history[-1:])
+
+
+def evaluate(chosen: argparse.Namespace, device: str) -> None:
+    """log Z from both sides, the likelihoods that follow, and samples."""
+    data, valid, test = (x.to(device) for x in read(chosen.data))
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = True
+    energy = gb.load(chosen.run, ema=True, device=device).to(memory_format=torch.channels_last)
+    g = gb.random.stream(chosen.seed, "evaluate", device)
+    kernel = KERNELS[chosen.kernel](chosen.alpha)
+    begun = time.perf_counter()
+    forward = partition.ais(
+        energy, base=energy.base, chains=chosen.chains, betas=chosen.betas, kernel=kernel, generator=g, progress=False
+    )
+    spent = time.perf_counter() - begun
+    start = data[torch.randperm(len(data), generator=g, device=device)[: chosen.chains]]
+    trace = gb.sample(energy, kernel, start, steps=chosen.long, keep=False, generator=g, progress=False)
+    reverse = partition.reverse_ais(energy, trace.last, forward=forward, generator=g, progress=False)
+    result = {
+        "options": {key: str(value) for key, value in vars(chosen).items()},
+        "updates": json.loads((chosen.run / "metrics.jsonl").read_text().splitlines()[-1]).get("step"),
+        "seconds": {"climb": spent, "everything": time.perf_counter() - begun},
+        "forward": {"log_z": float(forward.value), "stderr": float(forward.stderr), "ess": forward.diagnostics["ess"]},
+        "reverse": {"log_z": float(reverse.value), "stderr": float(reverse.stderr), "ess": reverse.diagnostics["ess"]},
+        "acceptance": float(trace.acceptance),
+    }
+    for name, x in (("train", data[:10_000]), ("validation", valid), ("test", test)):
+        with torch.no_grad():
+            mean = -torch.cat([energy(rows) for rows in x.split(1000)]).double()
+        result[name] = {
+            "forward": float(mean.mean()) - float(forward.value),
+            "reverse": float(mean.mean()) - float(reverse.value),
+            "stderr_of_rows": float(mean.std() / len(x) ** 0.5),
+        }
+    save_png(2 * forward.diagnostics["states"][:100] - 1, chosen.run / "samples.png", 10)
+    save_png(2 * trace.last[:100] - 1, chosen.run / "chains.png", 10)
+    (chosen.run / "results.json").write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result, indent=1))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", choices=list(SETS), default="mnist")
+    parser.add_argument("--kernel", choices=list(KERNELS), default="langevin")
+    parser.add_argument("--alpha", type=float, default=0.15, help="step size of discrete Langevin")
+    parser.add_argument("--steps", type=int, default=40, help="of every chain an update")
+    parser.add_argument("--updates", type=int, default=50_000)
+    parser.add_argument("--lr", type=float, default=1e-4)
+    parser.add_argument("--pool", action="store_true", help="average over positions before the output, as published")
+    parser.add_argument("--seconds", type=float, help="end this part of the training after so long")
+    parser.add_argument("--evaluate", action="store_true")
+    parser.add_argument("--betas", type=int, default=100_000)
+    parser.add_argument("--chains", type=int, default=500)
+    parser.add_argument("--long", type=int, default=20_000, help="steps of the chains from which the descent begins")
+    parser.add_argument("--run", type=Path, default=Path("out/deep_discrete"))
+    parser.add_argument("--seed", type=int, default=0)
+    chosen = parser.parse_args()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    (evaluate if chosen.evaluate else train)(chosen, device)
+
+
+if __name__ == "__main__":
+    main()
