@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from gibbsian.app import catalog
+from gibbsian.app import catalog, runs
 from gibbsian.app.cli import main
+from gibbsian.app.recipe import DataSpec
 
 TINY = """
 about: a tiny test
@@ -41,6 +42,36 @@ def run(tmp_path_factory):
     (folder / "tiny.yaml").write_text(TINY)
     assert main(["train", str(folder / "tiny.yaml"), "--run", str(folder / "run"), "--quiet"]) == 0
     return folder / "run"
+
+
+def test_training_prepares_its_data_once_and_reads_its_recipe_once(tmp_path, monkeypatch):
+    calls: list[str] = []
+
+    def counted(name, function):
+        def wrapped(*args, **options):
+            calls.append(name)
+            return function(*args, **options)
+
+        return wrapped
+
+    monkeypatch.setattr(DataSpec, "prepare", counted("prepare", DataSpec.prepare))
+    monkeypatch.setattr(runs, "parse_recipe", counted("parse", runs.parse_recipe))
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    assert main(["train", str(tmp_path / "tiny.yaml"), "--run", str(tmp_path / "run"), "--quiet"]) == 0
+    assert calls == ["prepare"]  # the recipe was parsed by the command itself
+    before = json.loads((tmp_path / "run" / "evaluation.json").read_text())
+    assert main(["report", str(tmp_path / "run"), "--fresh", "--quiet"]) == 0
+    after = json.loads((tmp_path / "run" / "evaluation.json").read_text())
+    for found in (before, after):
+        found.pop("seconds")
+    assert before == after
+
+
+def test_importing_the_library_imports_no_part_of_scipy():
+    code = "import sys, gibbsian.objectives, gibbsian.models, gibbsian.partition; print([m for m in sys.modules if m.startswith('scipy.') and m.split('.')[1] in ('stats', 'optimize', 'sparse', 'special')])"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "[]"
+    )
 
 
 def test_help_answers_at_once_and_imports_nothing_heavy():

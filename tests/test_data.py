@@ -274,6 +274,29 @@ def test_steps_are_repeated_exactly_from_what_was_learned():
     assert set(once.data.train.x.unique().tolist()) == {0.0, 1.0}
 
 
+@pytest.mark.parametrize(
+    ("steps", "put_off"),
+    [
+        ([{"split": {"test": 20}}, "flatten", "rescale", {"binarize": {"how": "sample", "anew": True}}], 3),
+        (["flatten", "rescale", {"binarize": {"how": "sample"}}, {"split": {"test": 20}}, "rescale"], 1),
+        (["flatten", {"columns": {"varying": True}}, "standardize"], 1),
+        (["flatten", "rescale", {"split": {"test": 20}}], 0),
+        ([{"dequantize": {"levels": 17}}], 0),
+    ],
+)
+def test_steps_that_wait_until_rows_are_asked_for_give_the_same_rows(steps, put_off):
+    raw = data.load("digits")
+    whole = data.prepare(raw, steps, seed=3)
+    again = data.prepare(raw, steps, seed=3, fitted=whole.fitted, whole=False)
+    assert again.late == put_off
+    assert len(again.data.train) == len(whole.data.train)
+    for part in whole.data.parts:
+        a, b = whole.finished(part, 40), again.finished(part, 40)
+        assert torch.equal(a.x, b.x)
+        assert a.x.dtype == b.x.dtype
+    assert data.prepare(raw, steps, seed=3).late == whole.late  # not where something is still to be learned
+
+
 def test_steps_that_draw_anew_run_on_batches():
     done = data.prepare(gray(), ["flatten", "rescale", {"binarize": {"how": "sample", "anew": True}}])
     assert done.late == 1

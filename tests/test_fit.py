@@ -21,6 +21,7 @@ from gibbsian import domains, energies, errors, kernels, models, objectives
 from gibbsian.objectives.base import Loss, Objective, labels, observed
 from gibbsian.training import Checkpoints, Engine, Guard, Logging, checkpoint
 from gibbsian.training.feed import make_feed
+from gibbsian.training.loop import Plan, timed
 from gibbsian.training.optimize import CapturableSGD, Ema, rate_at
 
 CPU = torch.device("cpu")
@@ -734,6 +735,39 @@ def test_hooks_may_be_called_every_so_often():
     assert seen == [4, 8]
     with pytest.raises(errors.ArgumentError, match="pair"):
         gb.fit(gaussian(), Likelihood(), cloud(), steps=10, hooks=[(0, seen.append)])
+
+
+def test_hooks_may_be_called_after_given_steps():
+    seen: list[int] = []
+    gb.fit(gaussian(), Likelihood(), cloud(), steps=10, hooks=[((7, 2, 7, 50), lambda run: seen.append(run.step))])
+    assert seen == [2, 7]
+    for when in ((0, 3), (2.5,), "ab", None):
+        with pytest.raises(errors.ArgumentError, match="steps themselves"):
+            gb.fit(gaussian(), Likelihood(), cloud(), steps=10, hooks=[(when, seen.append)])
+
+
+def test_steps_taken_at_once_end_where_somebody_is_to_be_called():
+    """A stepper that takes all that is free stops after exactly those steps where something is due."""
+    free: list[tuple[int, int]] = []
+
+    class Greedy:
+        def at_once(self, left: int, usual: int) -> int:
+            free.append((left, usual))
+            return left
+
+    settings = types.SimpleNamespace(steps=60, logging=Logging(every=20), checkpoints=Checkpoints(every=50))
+    run = types.SimpleNamespace(step=0)
+    seen: list[int] = []
+    hooks = timed([((1, 6, 33), lambda run: seen.append(run.step)), (30, lambda run: seen.append(run.step))])
+    plan = Plan(types.SimpleNamespace(monitor=None, settings=settings, run=run), None, hooks)  # type: ignore[arg-type]
+    stops = []
+    while run.step < 60:
+        run.step += plan.next(Greedy()).at_once  # type: ignore[arg-type]
+        plan.call_hooks()
+        stops.append(run.step)
+    assert stops == [1, 6, 20, 30, 33, 40, 50, 60]
+    assert seen == [1, 6, 30, 33, 60]
+    assert {usual for _, usual in free} == {20}  # irregular calls do not shorten what is captured
 
 
 def test_hooks_see_the_run_and_may_end_it():

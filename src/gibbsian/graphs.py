@@ -1,24 +1,25 @@
 """Graphs as lists of edges: what pairwise machines, their samplers and message passing share."""
 
+from typing import Any
+
 import numpy as np
+import scipy  # its parts are imported on first use
 import torch
-from scipy.sparse import coo_array, csr_array
-from scipy.sparse.csgraph import breadth_first_order, connected_components
 from torch import Tensor
 
 __all__ = ["adjacency", "coloring", "components"]
 
 
-def adjacency(edges: Tensor, n: int) -> csr_array:
+def adjacency(edges: Tensor, n: int) -> Any:
     """The symmetric matrix of 1 at both places of every edge `(2, m)`."""
     i, j = edges.cpu().numpy()
-    upper = coo_array((np.ones(len(i)), (i, j)), shape=(n, n))
+    upper = scipy.sparse.coo_array((np.ones(len(i)), (i, j)), shape=(n, n))
     return (upper + upper.T).tocsr()
 
 
 def components(edges: Tensor, n: int) -> Tensor:
     """Which connected component every node belongs to, `(n,)`."""
-    _, label = connected_components(adjacency(edges, n), directed=False)
+    _, label = scipy.sparse.csgraph.connected_components(adjacency(edges, n), directed=False)
     return torch.as_tensor(label, dtype=torch.long, device=edges.device)
 
 
@@ -51,9 +52,13 @@ def _two_colors(graph: csr_array) -> Tensor:
     n = graph.shape[0]
     _, label = connected_components(graph, directed=False)
     firsts = np.unique(label, return_index=True)[1]
-    root = coo_array((np.ones(len(firsts)), (np.full(len(firsts), n), firsts)), shape=(n + 1, n + 1)).tocsr()
+    root = scipy.sparse.coo_array(
+        (np.ones(len(firsts)), (np.full(len(firsts), n), firsts)), shape=(n + 1, n + 1)
+    ).tocsr()
     graph.resize(n + 1, n + 1)
-    order, before = breadth_first_order(graph + root, n, directed=False)  # from one more node, joined to each of them
+    order, before = scipy.sparse.csgraph.breadth_first_order(
+        graph + root, n, directed=False
+    )  # from one more node, joined to each of them
     graph.resize(n, n)
     color, parent = [1] * (n + 1), before.tolist()
     for node in order[1:].tolist():

@@ -61,10 +61,10 @@ class DataSpec:
     seed: int = 0
     offline: bool = False
 
-    def prepare(self, fitted: list[dict[str, torch.Tensor]] | None = None) -> Prepared:
-        """The data after its steps."""
+    def prepare(self, fitted: list[dict[str, torch.Tensor]] | None = None, *, whole: bool = True) -> Prepared:
+        """The data after its steps; see `gibbsian.data.prepare`."""
         raw = load(self.name, n=self.n, seed=self.seed, label=self.label, offline=self.offline)
-        prepared = prepare(raw, self.steps, seed=self.seed, fitted=fitted)
+        prepared = prepare(raw, self.steps, seed=self.seed, fitted=fitted, whole=whole)
         if self.labels and prepared.data.train.y is None:
             raise DataError(
                 f"labels: true, but {self.name} has no labels; say data.label: COLUMN for a file that has some"

@@ -16,7 +16,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import yaml
@@ -47,6 +47,14 @@ from gibbsian.training.fit import fit, load, resume
 from gibbsian.training.renames import current_recipe
 from gibbsian.training.run import Engine, Run
 from gibbsian.uses.draw import Drawn, draw_with_trace
+
+
+class Opened(NamedTuple):
+    """A recipe and its data after their steps: what judging and reporting need besides the run folder."""
+
+    recipe: Recipe
+    prepared: Prepared
+
 
 _SNAPSHOTS = 8
 _AT_HAND = 4 << 30  # bytes of training data that are put on the device as a whole
@@ -92,7 +100,7 @@ class _Snapshots:
     def __call__(self, run: Run) -> None:
         now = time.perf_counter()
         late = self.spent > 5 + 0.1 * (now - self.began)  # pictures must not cost much; the last one tells most
-        if run.step not in self.marks or (late and run.step < self.marks[-1]):
+        if late and run.step < self.marks[-1]:
             return
         self._draw(run)
         self.spent += time.perf_counter() - now
@@ -272,7 +280,7 @@ def _check_device(name: Any) -> None:
 
 def train(
     recipe: Recipe, folder: Path, *, arguments: Sequence[str] = (), progress: bool | None = None
-) -> tuple[Run, Prepared]:
+) -> tuple[Run, Opened]:
     """Train a recipe into a new folder; `arguments` are those of the command line, for the report."""
     options = recipe.fit = on_this_machine(recipe.fit)
     if (options["steps"] is None) == (options["epochs"] is None):
@@ -299,7 +307,9 @@ def train(
         shared["engine"] = Engine(compile=options["engine"].compile)
         shared |= {"transform": transform, "progress": progress} | recipe.pretrain.options
         pretrain(model, recipe.pretrain.objective, data, **shared)
-    total = _total(recipe, prepared, options["steps"], options["epochs"])
+    recorded = _Recorded(
+        recipe, prepared, folder, _total(recipe, prepared, options["steps"], options["epochs"]), arguments
+    )
     try:
         run = fit(
             model,
@@ -308,7 +318,7 @@ def train(
             run_dir=folder,
             transform=transform,
             validation=_held_out(recipe, prepared),
-            hooks=[_Recorded(recipe, prepared, folder, total, arguments)],
+            hooks=[(recorded.marks, recorded)],
             progress=progress,
             **options,
         )
@@ -318,7 +328,7 @@ def train(
         advice = "give the model the size of the rows, or change the steps of the data"
         raise type(error)(f"{error}; {advice}") from error
     _note_end(folder, run, begun)
-    return run, prepared
+    return run, Opened(recipe, prepared)
 
 
 def recipe_of(folder: Path) -> Recipe:
@@ -347,11 +357,14 @@ def recipe_of(folder: Path) -> Recipe:
     return parse_recipe(text, name=noted(folder).get("name", folder.name))
 
 
-def open_run(folder: Path) -> tuple[Recipe, Prepared]:
-    """The recipe of a run folder and its data, through the same steps with what they learned then."""
+def open_run(folder: Path, *, whole: bool = False) -> Opened:
+    """The recipe of a run folder and its data, through the same steps with what they learned then.
+
+    Steps are done where rows are asked for, as far as they can be; for training, `whole`, all at once.
+    """
     recipe = recipe_of(folder)
     kept = checkpoint.read_tree(folder, "data")
-    return recipe, _source(recipe, kept, folder).prepare(kept["fitted"])
+    return Opened(recipe, _source(recipe, kept, folder).prepare(kept["fitted"], whole=whole))
 
 
 def _source(recipe: Recipe, kept: dict[str, Any], folder: Path) -> DataSpec:
@@ -384,11 +397,12 @@ def open_pipeline(folder: Path) -> tuple[Recipe, Pipeline]:
 
 def resume_run(
     folder: Path, *, steps: int | None = None, epochs: int | None = None, progress: bool | None = None
-) -> Run:
+) -> tuple[Run, Opened]:
     """Go on with a run folder."""
-    recipe, prepared = open_run(folder)
+    recipe, prepared = open_run(folder, whole=True)
     recipe.fit = on_this_machine(recipe.fit)
     whole = (recipe.fit["steps"], recipe.fit["epochs"]) if steps is None and epochs is None else (steps, epochs)
+    snapshots = _Snapshots(recipe, prepared, folder, _total(recipe, prepared, *whole))
     begun = time.perf_counter()
     run = resume(
         folder,
@@ -398,11 +412,11 @@ def resume_run(
         device=recipe.fit["device"],
         transform=prepared.transform if prepared.late else None,
         validation=_held_out(recipe, prepared),
-        hooks=[_Snapshots(recipe, prepared, folder, _total(recipe, prepared, *whole))],
+        hooks=[(snapshots.marks, snapshots)],
         progress=progress,
     )
     _note_end(folder, run, begun)
-    return run
+    return run, Opened(recipe, prepared)
 
 
 def trained(folder: Path, recipe: Recipe) -> Any:

@@ -141,8 +141,13 @@ class Prepared(Pipeline):
         return x
 
 
-def prepare(data: DataSet, steps: Sequence[Any], *, seed: int = 0, fitted: list[Fitted] | None = None) -> Prepared:
+def prepare(
+    data: DataSet, steps: Sequence[Any], *, seed: int = 0, fitted: list[Fitted] | None = None, whole: bool = True
+) -> Prepared:
     """Data through a list of steps; what they learn comes from the training part, or from an earlier `fitted`.
+
+    With `whole=False`, and what they learned given, the last steps are done only where rows are asked for
+    (`Prepared.finished`), with the same result, as far back as they draw nothing.
 
     >>> import gibbsian as gb
     >>> x = torch.arange(12.0).reshape(6, 2)
@@ -152,11 +157,12 @@ def prepare(data: DataSet, steps: Sequence[Any], *, seed: int = 0, fitted: list[
     """
     made, learned, late = make_steps(steps), list[Fitted](), 0
     shape, names = tuple(data.train.x.shape[1:]), (data.classes, data.columns)
+    put_off = _first_put_off(made) if fitted is not None and not whole else len(made)
     for i, step in enumerate(made):
         if late and step.changes_rows:
             name = type(step).__name__.lower()
             raise ArgumentError(f"data step {name!r} must come before steps that run batch by batch")
-        by_batch = late > 0 or step.late or (data.train.on_disk and not step.changes_rows)
+        by_batch = late > 0 or i >= put_off or step.late or (data.train.on_disk and not step.changes_rows)
         if fitted is not None:
             learned.append(fitted[i])
         else:
@@ -172,3 +178,9 @@ def prepare(data: DataSet, steps: Sequence[Any], *, seed: int = 0, fitted: list[
             ):  # patches are rows of their own
                 shape = tuple(data.train.x.shape[1:])
     return Prepared(made, learned, seed, shape, *names, data, late)
+
+
+def _first_put_off(steps: list[Step]) -> int:
+    """The first step from which on all may wait until rows are asked for."""
+    waiting = [step.late or step.can_wait for step in steps]
+    return next((i + 1 for i in reversed(range(len(steps))) if not waiting[i]), 0)

@@ -86,6 +86,7 @@ class Step:
     anew = False  # draws afresh for every batch
     moves = False  # puts entries elsewhere and leaves them as they are
     mixes = False  # makes every entry from all of them
+    can_wait = False  # draws nothing and changes nothing but rows, so that it may be done when rows are asked for
 
     @property
     def late(self) -> bool:
@@ -167,6 +168,7 @@ class Flatten(Step):
     """Each example as one row of numbers."""
 
     moves = True
+    can_wait = True
 
     def fit(self, train: Rows) -> Fitted:
         return {"shape": torch.tensor(train.x.shape[1:])}
@@ -200,6 +202,7 @@ class Rescale(Step):
 
     old: Sequence[float] | None = None
     new: Sequence[float] = (0.0, 1.0)
+    can_wait = True
 
     def fit(self, train: Rows) -> Fitted:
         if self.old is not None:
@@ -230,6 +233,8 @@ class Rescale(Step):
 class Standardize(Step):
     """Mean 0 and deviation 1 of every column of the training part; columns that never change are refused."""
 
+    can_wait = True
+
     def fit(self, train: Rows) -> Fitted:
         x = _looked_at(train, "standardize")
         sd, mean = torch.std_mean(x, 0)
@@ -256,6 +261,7 @@ class Whiten(Step):
     keep: int | None = None
     epsilon: float = 1e-5
     mixes = True
+    can_wait = True
 
     def fit(self, train: Rows) -> Fitted:
         x = _looked_at(train, "whiten")

@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable
 from typing import ClassVar
 
+import scipy  # its parts are imported on first use
 import torch
-from scipy.special import ive
 from torch import Tensor
 
 from gibbsian.domains import Real
@@ -198,7 +198,7 @@ class DoubleWell(_Analytic):
     def log_z(self) -> Tensor:
         """∫exp(-h(u² - 1)²)du = (π/2)e^{-h/2}(I_{-1/4}(h/2) + I_{1/4}(h/2)), I modified Bessel functions."""
         h, a = float(self.barrier), float(self.distance)
-        well = math.log(0.5 * math.pi * a * (ive(-0.25, h / 2) + ive(0.25, h / 2)))
+        well = math.log(0.5 * math.pi * a * (scipy.special.ive(-0.25, h / 2) + scipy.special.ive(0.25, h / 2)))
         return self.barrier.new_tensor(well + 0.5 * (self.domain.numel - 1) * math.log(2 * math.pi))
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:

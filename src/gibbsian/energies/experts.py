@@ -5,8 +5,8 @@ import math
 from abc import abstractmethod
 
 import numpy as np
+import scipy  # its parts are imported on first use
 import torch
-from scipy.optimize import linprog
 from torch import Tensor, nn
 
 from gibbsian.capabilities import Filters
@@ -291,7 +291,7 @@ def strength(vectors: np.ndarray, capacity: np.ndarray, *, tolerance: float = 1e
         cover = np.zeros((len(rows), len(vectors)))
         for row, basis in zip(cover, rows, strict=True):
             row[basis] = -1.0
-        found = linprog(capacity, A_ub=cover, b_ub=-np.ones(len(rows)), bounds=(0, None), method="highs")
+        found = scipy.optimize.linprog(capacity, A_ub=cover, b_ub=-np.ones(len(rows)), bounds=(0, None), method="highs")
         lightest = _basis(unit, np.argsort(found.x, kind="stable"), tolerance)
         if found.x[lightest].sum() >= 1 - 1e-9:
             return float(found.fun)

@@ -7,8 +7,8 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+import scipy  # its parts are imported on first use
 import torch
-from scipy.optimize import linprog, minimize
 from torch import Tensor
 
 from gibbsian.errors import InfeasibleError
@@ -142,7 +142,7 @@ def _sparse(points: Points, mu: Tensor, eta: Tensor, slack: float, spread: Tenso
         return value, np.concatenate([gradient + price, -gradient + price])
 
     first = (eta.cpu() * scale).numpy()
-    found = minimize(
+    found = scipy.optimize.minimize(
         dual,
         np.concatenate([np.maximum(first, 0), np.maximum(-first, 0)]),
         jac=True,
@@ -199,7 +199,7 @@ def _uniform_share(points: Points, mu: Tensor, slack: float) -> tuple[float, str
         how = {"A_ub": np.vstack([rows, -rows]), "b_ub": limits, "A_eq": total, "b_eq": [1.0]}
     else:
         how = {"A_eq": np.vstack([rows, total]), "b_eq": np.concatenate([goal, [1.0]])}
-    answer = linprog(cost, bounds=(0, None), method="highs", **how)
+    answer = scipy.optimize.linprog(cost, bounds=(0, None), method="highs", **how)
     if answer.status == 2:
         return 0.0, "infeasible"
     return (float(answer.x[-1]) if answer.status == 0 else 1.0), "feasible"
@@ -215,7 +215,9 @@ def least_violation(points: Points, mu: Tensor, slack: float) -> tuple[float, Te
     right = np.concatenate([goal + slack / scale, -goal + slack / scale])
     cost = np.concatenate([np.zeros(n), np.ones(m)])
     total = np.concatenate([np.ones(n), np.zeros(m)])[None]
-    answer = linprog(cost, A_ub=rows, b_ub=right, A_eq=total, b_eq=[1.0], bounds=(0, None), method="highs")
+    answer = scipy.optimize.linprog(
+        cost, A_ub=rows, b_ub=right, A_eq=total, b_eq=[1.0], bounds=(0, None), method="highs"
+    )
     if answer.status != 0:
         return math.inf, torch.full((n,), 1 / n).to(points.f)
     return float(answer.fun), torch.as_tensor(answer.x[:n]).to(points.f)

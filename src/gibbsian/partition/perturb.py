@@ -4,9 +4,8 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+import scipy  # its parts are imported on first use
 import torch
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 from torch import Tensor
 
 from gibbsian.capabilities import Pairwise, PairwiseModel
@@ -227,15 +226,15 @@ def _minimum_cut(edges: Tensor, half: Tensor, unary: Tensor) -> Tensor:
     while most > floor:
         scale = _CAPACITY / most
         whole = np.minimum(left, most) * scale
-        graph = csr_array((whole.astype(np.int32), (rows, cols)), shape=(n + 2, n + 2))
-        sent = maximum_flow(graph, source, sink).flow
+        graph = scipy.sparse.csr_array((whole.astype(np.int32), (rows, cols)), shape=(n + 2, n + 2))
+        sent = scipy.sparse.csgraph.maximum_flow(graph, source, sink).flow
         left = np.maximum(left - np.asarray(sent[rows, cols], dtype=np.float64).ravel() / scale, 0.0)
         most = len(left) / scale
     open_arcs = left > floor
-    residual = csr_array(
+    residual = scipy.sparse.csr_array(
         (open_arcs[open_arcs].astype(np.int8), (rows[open_arcs], cols[open_arcs])), shape=(n + 2, n + 2)
     )
-    reached = breadth_first_order(residual, source, return_predecessors=False)
+    reached = scipy.sparse.csgraph.breadth_first_order(residual, source, return_predecessors=False)
     y = np.zeros(n + 2)
     y[reached] = 1.0
     return torch.as_tensor(y[:n], device=unary.device)

@@ -3,8 +3,8 @@
 import math
 from dataclasses import replace
 
+import scipy  # its parts are imported on first use
 import torch
-from scipy.stats import t as student
 from torch import Tensor
 
 from gibbsian.energy import Energy
@@ -89,7 +89,7 @@ def smc(
     if not bool(population.count.any()):  # plain annealed importance sampling: every chain has a weight of its own
         return from_weights(log_z0 + log_w, "SMC", diagnostics).of(energy)
     out = from_weights(estimates, "SMC", diagnostics).of(energy)
-    width = float(student.ppf(_THREE_SIGMA, islands - 1)) * out.stderr
+    width = float(scipy.special.stdtrit(islands - 1, _THREE_SIGMA)) * out.stderr
     return replace(out, lower=out.value - width, upper=out.value + width)
 
 

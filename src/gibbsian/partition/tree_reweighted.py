@@ -11,10 +11,10 @@ of i, and any fields c (here those of the messages),
 
 import math
 import warnings
+from typing import Any
 
+import scipy  # its parts are imported on first use
 import torch
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
 from torch import Tensor
 
 from gibbsian.capabilities import PairwiseTables
@@ -147,13 +147,13 @@ def all_trees(graph: PairwiseTables) -> Tensor:
 def best_tree(graph: PairwiseTables, information: Tensor) -> Tensor:
     """The shares of the spanning tree (forest) whose edges hold the most information, rooted uniformly."""
     gain = information.cpu().numpy()
-    tree = minimum_spanning_tree(_sparse(graph, gain.max(initial=0.0) + 1 - gain))
+    tree = scipy.sparse.csgraph.minimum_spanning_tree(_sparse(graph, gain.max(initial=0.0) + 1 - gain))
     label = components(graph.edges, graph.units).tolist()
     below = [1] * graph.units  # units in the subtree under each
     parent = [-1] * graph.units
     whole = {c: label.count(c) for c in set(label)}
     for root in {c: unit for unit, c in enumerate(label)}.values():
-        order, before = breadth_first_order(tree, root, directed=False)
+        order, before = scipy.sparse.csgraph.breadth_first_order(tree, root, directed=False)
         for unit in order[:0:-1].tolist():
             parent[unit] = int(before[unit])
             below[parent[unit]] += below[unit]
@@ -166,6 +166,6 @@ def best_tree(graph: PairwiseTables, information: Tensor) -> Tensor:
     return shares.to(information.device)
 
 
-def _sparse(graph: PairwiseTables, values: object) -> coo_array:
+def _sparse(graph: PairwiseTables, values: object) -> Any:
     i, j = graph.edges.cpu().numpy()
-    return coo_array((values, (i, j)), shape=(graph.units, graph.units))
+    return scipy.sparse.coo_array((values, (i, j)), shape=(graph.units, graph.units))

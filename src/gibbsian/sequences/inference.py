@@ -4,8 +4,8 @@ import math
 import warnings
 
 import numpy as np
+import scipy  # its parts are imported on first use
 import torch
-from scipy.optimize import minimize
 from torch import Tensor
 
 from gibbsian.errors import ArgumentError, CapabilityError, TrainingWarning, check_choice, check_count, check_number
@@ -140,7 +140,7 @@ def _pseudo_likelihood(
 
     start = torch.cat([potts.field.flatten(), potts.coupling.flatten()]).double().cpu().numpy()
     with progress_bar(steps, "pseudo-likelihood", progress) as tick:
-        found = minimize(
+        found = scipy.optimize.minimize(
             value_and_gradient,
             start,
             jac=True,

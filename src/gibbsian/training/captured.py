@@ -124,12 +124,12 @@ class CapturedSteps(Steps):
 
     # --- many steps at once ---------------------------------------------------------------------------
 
-    def at_once(self, free: int) -> int:
+    def at_once(self, free: int, usual: int) -> int:
         feed = self.feed
         if self.single is None or feed is None or feed.home.type != "cuda" or self.longest == 1 or free == 1:
             return 1
         if self.block is None:
-            self.block = self._capture_block(self.single, feed, free)
+            self.block = self._capture_block(self.single, feed, usual)
         if self.block is None:
             return 1
         length = self.block[1].length
@@ -144,19 +144,19 @@ class CapturedSteps(Steps):
         job.summed += inputs.length - 1
         return Outcome(loss, inputs.feed.size)
 
-    def _length(self, single: _Captured, free: int) -> int:
-        """As long as pays and divides what is free, so that no step is left over."""
+    def _length(self, single: _Captured, usual: int) -> int:
+        """As long as pays and divides what is free as a rule, so that no step is left over."""
         saved = self.job.generator.get_state()
         took = graphs.milliseconds(single.forward.replay)  # its gradients and new chains are not used
         self.job.generator.set_state(saved)
-        most = min(free, _BLOCK, int(_LONG / max(took, 1e-3)))
-        whole = [n for n in range(1, most + 1) if free % n == 0]
+        most = min(usual, _BLOCK, int(_LONG / max(took, 1e-3)))
+        whole = [n for n in range(1, most + 1) if usual % n == 0]
         return max(whole[-1] if whole and 2 * whole[-1] > most else most, 1)
 
-    def _capture_block(self, single: _Captured, feed: TensorRows, free: int) -> tuple[_Captured, _Inputs] | None:
+    def _capture_block(self, single: _Captured, feed: TensorRows, usual: int) -> tuple[_Captured, _Inputs] | None:
         """The graph of many steps; None, and single ones from now on, where that does not pay or cannot be."""
         job = self.job
-        length = self._length(single, free) if job.updates.capturable and job.world.size == 1 else 1
+        length = self._length(single, usual) if job.updates.capturable and job.world.size == 1 else 1
         if length == 1:
             self.longest = 1
             return None

@@ -17,7 +17,7 @@ from gibbsian.training.distributed import join
 from gibbsian.training.guard import Guard
 from gibbsian.training.job import Job
 from gibbsian.training.log import check_tensorboard, read_log
-from gibbsian.training.loop import Hook, train
+from gibbsian.training.loop import Hook, timed, train
 from gibbsian.training.run import Checkpoints, Engine, Logging, Run, Settings
 from gibbsian.training.trust import trust as trust_modules
 
@@ -72,8 +72,9 @@ def fit(
         transform: `transform(batch, generator)`, applied to every batch on the device: dequantize, binarize.
         validation: held-out data, on which the objective's loss is logged; or a callable of the energy that
             returns a number or a dictionary of numbers. The average is judged where there is one.
-        hooks: called with the `Run` after every step, or a pair (n, hook) after every n-th; one that returns True ends
-            the training. One with a method `begin(folder)` may put files into the new run folder before the first step.
+        hooks: called with the `Run` after every step, as a pair (n, hook) after every n-th, as a pair of a list of steps
+            and a hook after those; one that returns True ends the training. One with a method `begin(folder)` may put
+            files into the new run folder before the first step. Captured steps go on at once up to the next call.
         guard: watch for divergence and roll back, as a `Guard` says; False stops with an error instead.
         checkpoints: `training.Checkpoints(every=1000, keep_last=2, keep_best=False)`, those of the run folder.
         logging: `training.Logging(every=50, validate_every=500, tensorboard=False)`.
@@ -92,8 +93,8 @@ def fit(
     >>> abs(float(energy.mean.detach() - data.mean())) < 0.2
     True
     """
-    hooks = list(hooks)
-    _check_parts(energy, objective, hooks)
+    _check_parts(energy, objective)
+    calls = timed(hooks)
     if (steps is None) == (epochs is None):
         raise ArgumentError("say how long to train: steps=1000 or epochs=10, one of the two")
     settings = Settings(
@@ -117,12 +118,12 @@ def fit(
     folder = None if run_dir is None else Path(run_dir)
     job = Job(energy, objective, data, settings, epochs=epochs, device=device, run_dir=folder, transform=transform)
     stepper = steps_of(job)
-    keep.create_folder(job, hooks)
+    keep.create_folder(job, [call.hook for call in calls])
     with keep.locked(folder if job.world.first else None):
-        return train(job, stepper, validation, hooks, progress)
+        return train(job, stepper, validation, calls, progress)
 
 
-def _check_parts(energy: Any, objective: Any, hooks: list[Hook]) -> None:
+def _check_parts(energy: Any, objective: Any) -> None:
     if not isinstance(energy, Energy | ScoreField):
         raise CapabilityError(
             f"{type(energy).__name__} is not an energy; wrap it with gibbsian.as_energy(function, domain)"
@@ -132,9 +133,6 @@ def _check_parts(energy: Any, objective: Any, hooks: list[Hook]) -> None:
             f"objective is a {type(objective).__name__}; give one of gibbsian.objectives, such as "
             "objectives.ContrastiveDivergence(kernels.Gibbs())"
         )
-    for hook in hooks:
-        if isinstance(hook, tuple) and not (len(hook) == 2 and isinstance(hook[0], int) and hook[0] > 0):
-            raise ArgumentError(f"hooks: expected a function, or a pair (n, function) with n from 1 on, got {hook!r}")
 
 
 def resume(
@@ -162,11 +160,11 @@ def resume(
     trust_modules(trust)
     if steps is not None and epochs is not None:
         raise ArgumentError("say how long to train: steps=1000 or epochs=10, one of the two")
-    folder = Path(run_dir)
+    folder, calls = Path(run_dir), timed(hooks)
     keep.check_folder(folder)
     with keep.locked(folder if join(device)[0].first else None):
         job = _reopened(folder, data, steps, epochs, device, transform)
-        return train(job, steps_of(job), validation, list(hooks), progress)
+        return train(job, steps_of(job), validation, calls, progress)
 
 
 def _reopened(folder: Path, data: Any, steps: int | None, epochs: int | None, device: Any, transform: Any) -> Job:

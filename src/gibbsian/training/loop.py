@@ -4,11 +4,13 @@ batch → objective.loss(energy, batch, state, generator, step) → gradients �
 """
 
 import _thread
+import bisect
+import math
 import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, NoReturn
 
@@ -26,10 +28,44 @@ from gibbsian.training.log import Log
 from gibbsian.training.run import Run
 from gibbsian.training.steps import Steps
 
-Hook = Callable[[Run], Any] | tuple[int, Callable[[Run], Any]]
+Hook = Callable[[Run], Any] | tuple[int | Iterable[int], Callable[[Run], Any]]
 
 
-def train(job: Job, steps: Steps, held_out: Any, hooks: Sequence[Hook], progress: bool | None) -> Run:
+class Timed(NamedTuple):
+    """A hook, and after which steps it is called: every n-th, or those of a list."""
+
+    when: int | tuple[int, ...]
+    hook: Callable[[Run], Any]
+
+    def left(self, done: int) -> float:
+        """How many steps there are from `done` to the next call."""
+        if isinstance(self.when, int):
+            return self.when - done % self.when
+        next_one = bisect.bisect_right(self.when, done)
+        return self.when[next_one] - done if next_one < len(self.when) else math.inf
+
+
+def timed(hooks: Iterable[Hook]) -> list[Timed]:
+    """Hooks as `gibbsian.fit` takes them, with their times.
+
+    >>> timed([print, (10, print), ({4, 2}, print)])[2].when
+    (2, 4)
+    """
+    return [_timed(hook) for hook in hooks]
+
+
+def _timed(hook: Any) -> Timed:
+    when, call = hook if isinstance(hook, tuple) and len(hook) == 2 else (1, hook)
+    steps = (when,) if isinstance(when, int) else tuple(when) if isinstance(when, Iterable) else (None,)
+    if not callable(call) or not all(isinstance(step, int) and step > 0 for step in steps):
+        raise ArgumentError(
+            "hooks: expected a function, a pair (n, function) with n from 1 on, or a pair of the steps themselves and a "
+            f"function, got {hook!r}"
+        )
+    return Timed(when if isinstance(when, int) else tuple(sorted(set(steps))), call)
+
+
+def train(job: Job, steps: Steps, held_out: Any, hooks: Sequence[Timed], progress: bool | None) -> Run:
     """Run a job to its last step."""
     run, settings = job.run, job.settings
     plan, stopping = Plan(job, held_out, hooks), False
@@ -96,14 +132,14 @@ class Due(NamedTuple):
 class Plan:
     """What is done after which step."""
 
-    def __init__(self, job: Job, held_out: Any, hooks: Sequence[Hook]) -> None:
-        self.job = job
-        self.hooks = [hook if isinstance(hook, tuple) else (1, hook) for hook in hooks]
+    def __init__(self, job: Job, held_out: Any, hooks: Sequence[Timed]) -> None:
+        self.job, self.hooks = job, hooks
         self.validates = held_out is not None
         self.validate = Validation(job, held_out) if self.validates else lambda: None
         self.guard = None if job.monitor is None else job.monitor.guard
         settings = job.settings
-        self.periods = [settings.logging.every, settings.checkpoints.every, *(every for every, _ in self.hooks)]
+        self.periods = [settings.logging.every, settings.checkpoints.every]
+        self.periods += [hook.when for hook in hooks if isinstance(hook.when, int)]
         if self.validates:
             self.periods.append(settings.logging.validate_every)
         if self.guard is not None:
@@ -112,8 +148,9 @@ class Plan:
     def next(self, steps: Steps) -> Due:
         """How many steps are taken now, and what comes after them."""
         done, settings = self.job.run.step, self.job.settings
-        free = min(settings.steps - done, *(period - done % period for period in self.periods))
-        at_once = steps.at_once(free)
+        regular = min(period - done % period for period in self.periods)
+        free = int(min(settings.steps - done, regular, *(hook.left(done) for hook in self.hooks)))
+        at_once = steps.at_once(free, min(settings.steps, *self.periods))
         step = done + at_once
         look = self.guard is not None and (step == 1 or at_once > 1 or step % self.guard.every == 0)
         last = step == settings.steps
@@ -130,7 +167,7 @@ class Plan:
     def call_hooks(self) -> bool:
         """Call the hooks of this step; does any of them end the training?"""
         run = self.job.run
-        answers = [hook(run) for every, hook in self.hooks if run.step % every == 0]
+        answers = [timed.hook(run) for timed in self.hooks if timed.left(run.step - 1) == 1]
         return any(answers)
 
 

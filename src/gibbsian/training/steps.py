@@ -29,8 +29,9 @@ class Steps:
     def reset(self) -> None:
         """Parameters, optimizer or objective were replaced."""
 
-    def at_once(self, free: int) -> int:
-        """How many of the next `free` steps, where only the last may be looked at, `differentiate` takes at once."""
+    def at_once(self, free: int, usual: int) -> int:
+        """How many of the next `free` steps, where only the last may be looked at, `differentiate` takes at once; as a rule
+        `usual` are free."""
         return 1
 
     def differentiate(self, count: int, *, watched: bool) -> Outcome:

@@ -32,12 +32,12 @@ def run_train(options: argparse.Namespace, rest: list[str]) -> int:
     out.say(f"[bold]{name}[/bold]  {recipe.about}" if recipe.about else f"[bold]{name}[/bold]")
     out.say(f"run folder: {folder}")
     begun = time.perf_counter()
-    done, prepared = runs.train(recipe, folder, arguments=options.arguments, progress=out.progress)
+    done, opened = runs.train(recipe, folder, arguments=options.arguments, progress=out.progress)
     seconds = time.perf_counter() - begun
-    out.say(f"trained {type(done.energy).__name__} on {prepared.data!r}: {done.step} updates in {seconds:.1f} s")
+    out.say(f"trained {type(done.energy).__name__} on {opened.prepared.data!r}: {done.step} updates in {seconds:.1f} s")
     for event in done.events:
         out.say(f"guard, step {event['step']}: {event['message']}")
-    return _finish(out, folder, report=not options.no_report)
+    return _finish(out, folder, opened, report=not options.no_report)
 
 
 def run_resume(options: argparse.Namespace, rest: list[str]) -> int:
@@ -50,9 +50,9 @@ def run_resume(options: argparse.Namespace, rest: list[str]) -> int:
         known = runs.read_json(folder / "comparison.json")
         members = split_comparison(known["text"], known["name"]) or {}
         return _compare(out, options, known["name"], known["text"], members, known["flags"])
-    done = runs.resume_run(folder, steps=options.steps, epochs=options.epochs, progress=out.progress)
+    done, opened = runs.resume_run(folder, steps=options.steps, epochs=options.epochs, progress=out.progress)
     out.say(f"{folder} is at {done.step} updates")
-    return _finish(out, folder, report=not options.no_report)
+    return _finish(out, folder, opened, report=not options.no_report)
 
 
 def run_evaluate(options: argparse.Namespace, rest: list[str]) -> int:
@@ -76,7 +76,7 @@ def run_evaluate(options: argparse.Namespace, rest: list[str]) -> int:
 
 def run_report(options: argparse.Namespace, rest: list[str]) -> int:
     """Write the report; judge the model first where that has not been done."""
-    return _judge(Output(options), Path(options.run), fresh=options.fresh)
+    return _judge(Output(options), Path(options.run), None, fresh=options.fresh)
 
 
 def _compare(
@@ -93,11 +93,11 @@ def _compare(
     for key, recipe in recipes.items():
         about = recipe.about
         if (folder / key / "recipe.yaml").exists():  # a comparison that was interrupted
-            done = runs.resume_run(folder / key, progress=out.progress)
+            done, opened = runs.resume_run(folder / key, progress=out.progress)
         else:
-            done = runs.train(recipe, folder / key, arguments=options.arguments, progress=out.progress)[0]
+            done, opened = runs.train(recipe, folder / key, arguments=options.arguments, progress=out.progress)
         out.say(f"{key}: {done.step} updates")
-        write_report(folder / key, fresh=True, progress=out.progress)
+        write_report(folder / key, opened, fresh=True, progress=out.progress)
     path, found = write_comparison(folder, about, list(recipes), options.arguments)
     rows = []
     for key, result in found.items():
@@ -111,21 +111,21 @@ def _compare(
     return 0
 
 
-def _finish(out: Output, folder: Path, *, report: bool) -> int:
+def _finish(out: Output, folder: Path, opened: runs.Opened, *, report: bool) -> int:
     """Judge a run that has just been trained and write its report."""
     if not report:
         out.say(f"judge it with: gibbsian report {folder}")
         out.document({"run": str(folder)})
         return 0
     try:
-        return _judge(out, folder, fresh=True)
+        return _judge(out, folder, opened, fresh=True)
     except GibbsianError as error:
         raise type(error)(f"the model is trained and saved in {folder}, but could not be judged: {error}") from error
 
 
-def _judge(out: Output, folder: Path, *, fresh: bool) -> int:
+def _judge(out: Output, folder: Path, opened: runs.Opened | None, *, fresh: bool) -> int:
     """Write the report of a run, and show what came out."""
-    path, found = write_report(folder, fresh=fresh, progress=out.progress)
+    path, found = write_report(folder, opened, fresh=fresh, progress=out.progress)
     _show(out, found, "what came out")
     out.say(f"report: {path}")
     out.document({"run": str(folder), "report": str(path), **found})

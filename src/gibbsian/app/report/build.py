@@ -10,7 +10,7 @@ from gibbsian.app.evaluation import evaluate_run
 from gibbsian.app.recipe import Recipe
 from gibbsian.app.report import pictures, sections
 from gibbsian.app.report.words import render
-from gibbsian.app.runs import draw_by, noted, open_run, read_json, start_of, trained, write_whole
+from gibbsian.app.runs import Opened, draw_by, noted, open_run, read_json, start_of, trained, write_whole
 from gibbsian.data import Prepared
 from gibbsian.domains import Discrete
 from gibbsian.errors import GibbsianError
@@ -18,12 +18,15 @@ from gibbsian.training.log import read_log
 from gibbsian.uses.draw import Drawn
 
 
-def write_report(folder: Path, *, fresh: bool = False, progress: bool | None = None) -> tuple[Path, dict[str, Any]]:
+def write_report(
+    folder: Path, opened: Opened | None = None, *, fresh: bool = False, progress: bool | None = None
+) -> tuple[Path, dict[str, Any]]:
     """Write `report.html` into a run folder; returns its path and the evaluation it shows.
 
-    With `fresh` the model is judged anew even if `evaluation.json` is there.
+    `opened` are recipe and data where they are at hand. With `fresh` the model is judged anew even if
+    `evaluation.json` is there.
     """
-    recipe, prepared = open_run(folder)
+    recipe, prepared = opened or open_run(folder)
     energy = trained(folder, recipe)
     drawn = final_samples(recipe, prepared, energy, progress=progress)
     path = folder / "evaluation.json"

@@ -79,7 +79,7 @@ def facts(
     return [
         ("model", f"{type(energy).__name__} over {energy.domain}"),
         ("objective", brief(recipe.objective)),
-        ("data", f"{data.name}: {parts} rows of shape {tuple(data.train.x.shape[1:])}"),
+        ("data", f"{data.name}: {parts} rows of shape {tuple(prepared.finished('train', 1).x.shape[1:])}"),
         ("steps of the data", steps),
         ("training", f"{length} of {recipe.fit['batch_size']} rows; {', '.join(how)}; seed {recipe.fit['seed']}"),
         ("started", time.strftime("%d %B %Y, %H:%M", time.localtime(known.get("began", 0)))),
