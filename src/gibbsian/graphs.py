@@ -47,10 +47,10 @@ def coloring(edges: Tensor, n: int) -> Tensor:
     return torch.tensor(colors, device=edges.device)
 
 
-def _two_colors(graph: csr_array) -> Tensor:
+def _two_colors(graph: Any) -> Tensor:
     """The parity of the distance from one node of every component: a coloring if two colors do."""
     n = graph.shape[0]
-    _, label = connected_components(graph, directed=False)
+    _, label = scipy.sparse.csgraph.connected_components(graph, directed=False)
     firsts = np.unique(label, return_index=True)[1]
     root = scipy.sparse.coo_array(
         (np.ones(len(firsts)), (np.full(len(firsts), n), firsts)), shape=(n + 1, n + 1)
