@@ -4,12 +4,14 @@ import gzip
 import hashlib
 import math
 import sys
+import tarfile
 
 import numpy as np
 import pytest
 import torch
 
 from gibbsian import data
+from gibbsian.data import named
 from gibbsian.data.named import NAMED, Named
 from gibbsian.data.prepare import make_steps
 from gibbsian.data.readers import read_idx
@@ -216,6 +218,36 @@ def test_files_are_found_checked_and_never_fetched_when_offline(tmp_path, monkey
     (tmp_path / "mine" / "things" / "a.bin").write_bytes(b"other bytes")
     with pytest.raises(DataError, match="damaged"):
         entry.fetch("a.bin")
+
+
+def test_color_photographs_are_read_from_the_members_of_their_archive_or_from_itself(tmp_path, monkeypatch):
+    monkeypatch.setenv("GIBBSIAN_DATA", str(tmp_path))
+    monkeypatch.setenv("GIBBSIAN_CACHE", str(tmp_path / "none"))
+    folder = tmp_path / "cifar10" / "cifar-10-batches-bin"
+    folder.mkdir(parents=True)
+    with pytest.raises(DataError, match=r"cifar-10-binary.tar.gz is not in"):
+        data.load("cifar10", offline=True)
+    rows = np.random.default_rng(0).integers(0, 256, (6, 2, 3073), dtype=np.uint8)
+    digests = {}
+    for name, part in zip(named._CIFAR_MEMBERS, rows, strict=True):
+        part[:, 0] %= 10
+        (folder / name).write_bytes(part.tobytes())
+        digests[name] = hashlib.sha256(part.tobytes()).hexdigest()
+    with pytest.raises(DataError, match="damaged"):
+        data.load("cifar10", offline=True)
+    monkeypatch.setattr(named, "_CIFAR_MEMBERS", digests)
+    loose = data.load("cifar10", offline=True)
+    archive = folder.parent / "cifar-10-binary.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        tar.add(folder, "cifar-10-batches-bin")
+    (folder / "test_batch.bin").unlink()
+    monkeypatch.setitem(NAMED["cifar10"].files, archive.name, hashlib.sha256(archive.read_bytes()).hexdigest())
+    for found in (loose, data.load("cifar10", offline=True)):
+        assert found.train.x.shape == (10, 3, 32, 32)
+        np.testing.assert_array_equal(found.train.x.flatten(1), rows[:5, :, 1:].reshape(10, -1))
+        np.testing.assert_array_equal(found.test.x.flatten(1), rows[5, :, 1:])
+        np.testing.assert_array_equal(found.train.y, rows[:5, :, 0].reshape(-1))
+    assert len(data.load("cifar10", part="test", offline=True).train.x) == 2
 
 
 def test_words_have_one_number_in_all_parts(tmp_path):

@@ -32,8 +32,8 @@ def _places() -> Iterator[Path]:
     yield cache_folder()
 
 
-def fetch(folder: str, file: str, sha256: str, url: str = "", *, offline: bool = False) -> Path:
-    """The path of a file in the folder of its set, checked; fetched from its home where it is nowhere yet."""
+def find(folder: str, file: str, sha256: str) -> Path | None:
+    """The path of a file in the folder of its set, checked; None where it is nowhere yet."""
     for place in _places():
         path = place / folder / file
         if path.exists():
@@ -43,6 +43,14 @@ def fetch(folder: str, file: str, sha256: str, url: str = "", *, offline: bool =
                     f"{path} is damaged: its SHA-256 is {found[:12]}…, expected {sha256[:12]}…; delete it, or fetch it again"
                 )
             return path
+    return None
+
+
+def fetch(folder: str, file: str, sha256: str, url: str = "", *, offline: bool = False) -> Path:
+    """The path of a file in the folder of its set, checked; fetched from its home where it is nowhere yet."""
+    path = find(folder, file, sha256)
+    if path is not None:
+        return path
     looked = " and ".join(str(place / folder) for place in _places())
     if not url:
         raise DataError(f"{file} is not in {looked}, and has no home on the network to fetch it from; put it there")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gibbsian.data.fetch import fetch
+from gibbsian.data.fetch import fetch, find
 from gibbsian.data.readers import read, read_idx
 from gibbsian.data.sets import DataSet, Rows
 from gibbsian.data.toy import TOYS, toy
@@ -136,17 +136,35 @@ def _silhouettes(entry: Named, get: Get, _part: str | None) -> DataSet:
     return DataSet(entry.folder, part("train"), part("val"), part("test"), names)
 
 
-def _cifar10(entry: Named, get: Get, _part: str | None) -> DataSet:
-    archive = get("cifar-10-binary.tar.gz")
+_CIFAR_MEMBERS = {  # of the archive, by the SHA-256 of each
+    "data_batch_1.bin": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
+    "data_batch_2.bin": "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
+    "data_batch_3.bin": "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
+    "data_batch_4.bin": "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
+    "data_batch_5.bin": "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
+    "test_batch.bin": "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
+}
 
-    def part(names: list[str]) -> Rows:
-        with tarfile.open(archive) as tar:
-            raw = b"".join(tar.extractfile(f"cifar-10-batches-bin/{name}").read() for name in names)  # type: ignore[union-attr]
-        rows = torch.frombuffer(bytearray(raw), dtype=torch.uint8).reshape(-1, 3073)
-        return Rows(rows[:, 1:].reshape(-1, 3, 32, 32), rows[:, 0].long())
 
-    train = part([f"data_batch_{i}.bin" for i in range(1, 6)])
-    return DataSet(entry.folder, train, test=part(["test_batch.bin"]), classes=entry.classes)
+def _cifar10(entry: Named, get: Get, part: str | None) -> DataSet:
+    """The members of the archive, unpacked in `cifar-10-batches-bin/` or still inside it."""
+    inside = "cifar-10-batches-bin/"
+    *train, test = _CIFAR_MEMBERS
+    asked = [test] if part == "test" else [*train, test]
+    unpacked = [find(entry.folder, inside + name, _CIFAR_MEMBERS[name]) for name in asked]
+    paths = [path for path in unpacked if path is not None]
+
+    def rows(contents: list[bytes]) -> Rows:
+        pixels = torch.frombuffer(bytearray(b"".join(contents)), dtype=torch.uint8).reshape(-1, 3073)
+        return Rows(pixels[:, 1:].reshape(-1, 3, 32, 32), pixels[:, 0].long())
+
+    if len(paths) == len(asked):
+        contents = [path.read_bytes() for path in paths]
+    else:
+        with tarfile.open(get("cifar-10-binary.tar.gz")) as tar:
+            contents = [tar.extractfile(inside + name).read() for name in asked]  # type: ignore[union-attr]
+    held = rows(contents[-1:])
+    return DataSet(entry.folder, held if part == "test" else rows(contents[:-1]), test=held, classes=entry.classes)
 
 
 def _wine(entry: Named, get: Get, _part: str | None) -> DataSet:
