@@ -145,6 +145,8 @@ KERNELS = {
     "HMC, per chain": kernels.HMC(PER_CHAIN / 2, 3),
     "guided": kernels.UnderdampedLangevin(0.5, adjusted=True),
     "guided, dense mass": kernels.UnderdampedLangevin(0.5, friction=0.3, mass=DENSE, adjusted=True),
+    "ChEES": kernels.ChEES(0.6, 4.0),
+    "ChEES, dense mass": kernels.ChEES(0.7, 3.0, mass=DENSE),
     "NUTS": kernels.NUTS(0.5),
     "NUTS, dense mass": kernels.NUTS(0.7, mass=DENSE, max_depth=4),
 }
@@ -163,7 +165,7 @@ def test_real_kernels_leave_the_law_alone(kernel, target):
     [
         "random walk", "random walk, per chain", "user proposal, symmetric", "MALA", "MALA, diagonal mass",
         "MALA, jitter", "HMC", "HMC, diagonal mass", "HMC, jitter", "independence, Gaussian",
-        "guided", "NUTS",
+        "guided", "NUTS", "ChEES",
     ],
 )  # fmt: skip
 def test_walls_are_respected_exactly(kernel, target):

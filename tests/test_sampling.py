@@ -47,6 +47,7 @@ KERNELS = {
     "HMC, dense": kernels.HMC(0.3, 4, mass=torch.tensor([[2.0, 0.5], [0.5, 1.0]]), jitter=0.4),
     "independence": kernels.Independence(energies.Gaussian(torch.zeros(2), 2 * torch.eye(2))),
     "NUTS": kernels.NUTS(0.5),
+    "ChEES": kernels.ChEES(0.4, 2.0),
     "underdamped": kernels.UnderdampedLangevin(0.3),
     "guided": kernels.UnderdampedLangevin(0.3, adjusted=True),
     "tempering": kernels.ParallelTempering(kernels.MALA(0.8), [1.0, 0.5, 0.2]),

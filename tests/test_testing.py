@@ -252,6 +252,8 @@ GOOD = {
     "HMC, dense": kernels.HMC(0.3, 4, mass=2 * torch.eye(3) + 0.3),
     "NUTS": kernels.NUTS(0.4),
     "NUTS, dense": kernels.NUTS(0.4, mass=2 * torch.eye(3) + 0.3),
+    "ChEES": kernels.ChEES(0.3, 2.0),
+    "ChEES, dense": kernels.ChEES(0.3, 2.0, mass=2 * torch.eye(3) + 0.3),
     "underdamped": kernels.UnderdampedLangevin(0.3),
     "guided": kernels.UnderdampedLangevin(0.3, adjusted=True),
     "tempering": kernels.ParallelTempering(kernels.MALA(0.5), [1.0, 0.5, 0.2]),

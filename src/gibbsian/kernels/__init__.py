@@ -2,6 +2,7 @@
 
 from gibbsian.kernels.annealed import AnnealedLangevin
 from gibbsian.kernels.base import ChainState, Info, Kernel
+from gibbsian.kernels.chees import ChEES
 from gibbsian.kernels.discrete import DiscreteLangevin, GibbsWithGradients
 from gibbsian.kernels.gibbs import Gibbs, SiteGibbs
 from gibbsian.kernels.hmc import HMC, MALA
@@ -16,6 +17,7 @@ __all__ = [
     "MALA",
     "NUTS",
     "AnnealedLangevin",
+    "ChEES",
     "ChainState",
     "DiscreteLangevin",
     "Gibbs",

@@ -3,11 +3,13 @@ that is tuned in its own way brings along."""
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from gibbsian.errors import DivergenceError
 from gibbsian.kernels.base import Kernel
 
 
@@ -50,6 +52,23 @@ class TunedKernel(Kernel):
     @abstractmethod
     def adaptation(self, plan: Plan) -> Adaptation:
         """The warm-up of this kernel."""
+
+
+def first_guess(acceptance: Callable[[float], float], guess: float, kernel: Kernel) -> float:
+    """The step size doubled or halved until the mean acceptance of single moves with it crosses one half."""
+    direction, step_size = 0, guess
+    for _ in range(60):
+        up = 1 if acceptance(step_size) > 0.5 else -1
+        if direction and up != direction:
+            return step_size
+        direction = up
+        step_size *= 2.0**direction
+    if direction > 0:  # nothing is ever refused: any step will do
+        return guess
+    raise DivergenceError(
+        f"no move of {type(kernel).__name__} is accepted however small (the last {kernel.tuned} tried was "
+        f"{step_size:.1g}); the energy is probably not finite or not smooth around x0"
+    )
 
 
 class DualAveraging:

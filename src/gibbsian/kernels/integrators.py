@@ -90,6 +90,12 @@ class Metric(NamedTuple):
         squares = before * self.velocity(before)
         return 0.5 * torch.addcmul(squares, after, self.velocity(after), value=-1.0).flatten(1).sum(1)
 
+    def squared(self, x: Tensor) -> Tensor:
+        """xᵀMx per chain: of a displacement, how far it is in units in which M says that all are alike."""
+        if self.root is None or not self.dense:
+            return (x if self.root is None else self.root * x).square().flatten(1).sum(1)
+        return self._times(self.root.mT, x).square().flatten(1).sum(1)
+
     def restrict(self, clamp: Tensor) -> "Metric":
         """The metric of the coordinates that are not held: of a dense one the block of M⁻¹ that belongs to them, the
         others decoupled. A diagonal one needs nothing: masked momenta stay masked."""

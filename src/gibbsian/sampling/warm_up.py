@@ -12,15 +12,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gibbsian.errors import (
-    AdaptationWarning,
-    ArgumentError,
-    CapabilityError,
-    DivergenceError,
-    check_count,
-    check_number,
+from gibbsian.errors import AdaptationWarning, ArgumentError, CapabilityError, check_count, check_number
+from gibbsian.kernels.adaptation import (
+    Adaptation,
+    Covariance,
+    DualAveraging,
+    Plan,
+    TunedKernel,
+    Warmed,
+    first_guess,
+    windows,
 )
-from gibbsian.kernels.adaptation import Adaptation, Covariance, DualAveraging, Plan, TunedKernel, Warmed, windows
 from gibbsian.kernels.base import Kernel
 from gibbsian.progress import progress_bar
 from gibbsian.random import require_generator
@@ -63,7 +65,8 @@ def warm_up(
         steps: length of the warm-up; the mass is adapted from 20 steps on.
         generator: required.
         target_acceptance: δ; by default 0.234 for `RandomWalk` (0.44 in one dimension), 0.574 for `MALA`, 0.8 for
-            `HMC` and `NUTS`, 0.9 for the adjusted `UnderdampedLangevin`, 0.5 for `DiscreteLangevin`.
+            `HMC` and `NUTS`, 0.651 (harmonic mean over chains) for `ChEES`, 0.9 for the adjusted `UnderdampedLangevin`, 0.5
+            for `DiscreteLangevin`.
         mass: "diagonal", "dense" or None to leave it alone; "auto" is diagonal for kernels that have a mass.
         clamp: as in `sample`; the trace carries it on.
         progress: show a progress bar; by default on a terminal.
@@ -88,7 +91,12 @@ def warm_up(
         clamp = clamp_mask(clamp, x0, energy.domain)
         target = _target(kernel, clamp, x0, target_acceptance)
         plan = Plan(energy, x0, clamp, steps, mass, target, generator)
-        run = kernel.adaptation(plan) if isinstance(kernel, TunedKernel) else _Run(kernel, plan)
+        run: Adaptation
+        if isinstance(kernel, TunedKernel):
+            check_energies(kernel, kernel.init(kernel.target(energy), x0, clamp), x0)
+            run = kernel.adaptation(plan)
+        else:
+            run = _Run(kernel, plan)
         with progress_bar(steps, f"warm-up of {type(kernel).__name__}", progress) as tick:
             for at in range(steps):
                 tick(1, **run.step(at))
@@ -225,22 +233,9 @@ class _Run(Adaptation):
 
     def _first_guess(self, guess: float) -> float:
         """Double or halve the step size until the acceptance of single moves crosses one half."""
-        probe, state, step_size = self.unit, self.state, guess
+        probe, state = self.unit, self.state
         single = self.kernel.probe()
         if single is not self.kernel:
             probe = self._unit(single)
             state = probe.init(self.target, self.position, self.clamp)
-        direction = 0
-        for _ in range(60):
-            acceptance = float(self._move(probe, state, step_size)[1].acceptance.mean())
-            up = 1 if acceptance > 0.5 else -1
-            if direction and up != direction:
-                return step_size
-            direction = up
-            step_size *= 2.0**direction
-        if direction > 0:  # nothing is ever refused: any step will do
-            return guess
-        raise DivergenceError(
-            f"no move of {type(self.kernel).__name__} is accepted however small (the last {self.kernel.tuned} tried was "
-            f"{step_size:.1g}); the energy is probably not finite or not smooth around x0"
-        )
+        return first_guess(lambda size: float(self._move(probe, state, size)[1].acceptance.mean()), guess, self.kernel)

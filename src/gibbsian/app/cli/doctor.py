@@ -149,6 +149,7 @@ _KERNELS: tuple[Any, ...] = (
     kernels.MALA(0.8),
     kernels.HMC(0.5, 4),
     kernels.NUTS(0.5),
+    kernels.ChEES(0.5, 2.0),
     kernels.UnderdampedLangevin(0.5, adjusted=True),
 )
 
