@@ -9,6 +9,7 @@ import torch
 from gibbsian import models, sequences
 from gibbsian.errors import ArgumentError, DataError, TrainingWarning
 from gibbsian.sequences import Alphabet, Family
+from gibbsian.sequences.pseudo_likelihood import PseudoLikelihood
 
 F64 = torch.float64
 
@@ -115,10 +116,83 @@ def test_pseudo_likelihood_of_all_states_finds_the_machine(method):
     assert float((found.field - truth.zero_sum().field).abs().max()) < 0.01
 
 
-def test_the_penalty_counts_every_pair_once():
-    """At the minimum the derivative of the pseudo-likelihood is -2λ times the parameter, for J in either triangle."""
+@pytest.mark.parametrize("ignored", [None, 0])
+@pytest.mark.parametrize("asymmetric", [False, True])
+@pytest.mark.parametrize("looked_up", [False, True])
+def test_pseudo_likelihood_and_gradient_equal_the_definition(ignored, asymmetric, looked_up):
+    """Value written out site by site, gradient by autograd; by products and by lookups."""
+    n, sites, q = 40, 5, 4
+    states = torch.randint(0, q, (n, sites), generator=gen())
+    w = torch.rand(n, generator=gen(1), dtype=F64)
+    l2 = (0.3, 0.2)
+    like = torch.zeros(1, dtype=F64)
+    loss = PseudoLikelihood(states, w, q, l2=l2, ignored=ignored, asymmetric=asymmetric, looked_up=looked_up, like=like)
+    k = q - (ignored is not None)
+    theta = torch.randn(len(loss.start(torch.zeros(sites, k, dtype=F64))), generator=gen(2), dtype=F64)
+    if asymmetric:  # no site acts on itself
+        theta[sites * k :].view(sites, k, sites, k)[torch.arange(sites), :, torch.arange(sites)] = 0
+    theta.requires_grad_(True)
+    h = theta[: sites * k].view(sites, k)
+    if asymmetric:
+        j = theta[sites * k :].view(sites, k, sites, k)
+        penalty = 0.5 * l2[1] * j.square().sum()
+    else:
+        pairs = iter(theta[sites * k :].view(-1, k, k))
+        j = torch.zeros(sites, k, sites, k, dtype=F64)
+        penalty = 0
+        for a, b in itertools.combinations(range(sites), 2):
+            block = next(pairs)
+            j[a, :, b], j[b, :, a] = block, block.T
+            penalty = penalty + l2[1] * block.square().sum()
+    value = l2[0] * h.square().sum() + penalty
+    down = 0 if ignored is None else 1
+    for row, weight in zip(states.tolist(), w / w.sum(), strict=True):
+        for i in range(sites):
+            if row[i] == ignored:
+                continue
+            g = h[i] + sum(j[m, row[m] - down, i] for m in range(sites) if m != i and row[m] != ignored)
+            value = value - weight * torch.log_softmax(g, 0)[row[i] - down]
+    (want,) = torch.autograd.grad(value, theta)
+    found, gradient = loss(theta.detach())
+    assert float(found) == pytest.approx(float(value.detach()), rel=1e-12)
+    if asymmetric:
+        want = want.clone()
+        want[sites * k :].view(sites, k, sites, k)[torch.arange(sites), :, torch.arange(sites)] = 0
+    assert torch.allclose(gradient, want, atol=1e-12)
+
+
+def test_ignored_gaps_leave_a_machine_of_letters():
+    truth = potts(4, 3)
+    states = truth.domain.states(dtype=F64)
+    p = torch.softmax(-truth(states), 0)
+    family = Family(states.argmax(-1) + 1, Alphabet("-ABC"), weights=1e6 * p)
+    found = sequences.fit_potts(family, gaps="ignored", l2=0.0, steps=500, progress=False)
+    assert float((found.coupling - truth.zero_sum().coupling).abs().max()) < 0.01
+    assert family.alphabet.without_gap().letters == "ABC"
+    with pytest.raises(ArgumentError, match="counts the gap as a letter"):
+        sequences.fit_potts(family, "mean-field", gaps="ignored")
+
+
+def test_settings_of_plmc_are_its_own_over_the_effective_number():
+    family = Family(torch.randint(0, 3, (30, 4), generator=gen()), Alphabet("-AB"), weights=torch.full((30,), 0.5))
+    for gaps, q in (("letter", 3), ("ignored", 2)):
+        plmc = sequences.fit_potts(family, l2="plmc", gaps=gaps, progress=False)
+        own = sequences.fit_potts(family, l2=(0.01 / 15, 0.01 * 3 * (q - 1) / 15), gaps=gaps, progress=False)
+        assert torch.equal(plmc.coupling, own.coupling)
+    with pytest.raises(ArgumentError, match="'plmc'"):
+        sequences.fit_potts(family, l2="gremlin")
+
+
+@pytest.mark.parametrize("method", ["pseudo-likelihood", "asymmetric"])
+def test_the_penalty_counts_every_pair_once(method):
+    """At the minimum the derivative of the pseudo-likelihood is -2λ times the parameter, for J in either triangle; couplings
+    of both sides, each with half the penalty, have the same sum at their own minima to first order."""
     family, l2 = whole(potts()), 0.05
     found = sequences.fit_potts(family, l2=l2, steps=1000, progress=False).double()
+    if method == "asymmetric":
+        other = sequences.fit_potts(family, method, l2=l2, steps=1000, progress=False).double()
+        assert float((other.coupling - found.coupling).norm() / found.coupling.norm()) < 0.1
+        return
     x, w = family.x.double(), (family.weights / family.weights.sum()).double()
     h, j = found.field.clone().requires_grad_(True), found.coupling.clone().requires_grad_(True)
     g = h + torch.einsum("njb,jbia->nia", x, j)
@@ -173,7 +247,7 @@ def test_contacts_are_norms_without_the_gap_corrected_by_averages():
     norm = torch.stack([torch.stack([j[i, :, k].norm() for k in range(7)]) for i in range(7)])
     mean = norm.sum(1) / 6
     want = norm - mean[:, None] * mean / (norm.sum() / 42)
-    found = sequences.contacts(model, minimum_separation=3)
+    found = sequences.contacts(model, minimum_separation=3, gap=0)
     assert found.pairs.shape == (10, 2)
     for (i, k), value in zip(found.pairs.tolist(), found.values, strict=True):
         assert k - i >= 3

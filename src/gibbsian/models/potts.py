@@ -163,7 +163,7 @@ class Potts(Machine):
                 g = scale * (self.field[i] + pull)
                 new = first[i] + pick((g - g.amax(1, keepdim=True)).exp_(), u[:, i])  # softmax over few states is slow
                 rows[:, i] = new if held is None else torch.where(held[:, i], rows[:, i], new)
-            return nn.functional.one_hot(rows - first, self.states).to(x.dtype)
+            return torch.zeros_like(x).scatter_(2, (rows - first)[..., None], 1.0)
 
     def path(self, bias: Tensor | None = None, *, data: Tensor | None = None) -> Path:
         """The annealing path from independent sites: of this bias, or with the frequencies of the data (the profile)."""

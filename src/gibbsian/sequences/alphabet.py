@@ -42,6 +42,14 @@ class Alphabet:
             raise ArgumentError(f"there is no alphabet {alphabet!r}; {near}protein, rna, dna, or capital letters")
         return cls(alphabet if "-" in alphabet else "-" + alphabet)
 
+    def without_gap(self) -> "Alphabet":
+        """The same letters but for the gap: those of a machine that ignores gaps.
+
+        >>> Alphabet.of("rna").without_gap().letters
+        'ACGU'
+        """
+        return Alphabet(self.letters.replace("-", ""), self.name)
+
     def __len__(self) -> int:
         return len(self.letters)
 

@@ -23,7 +23,9 @@ class Contacts(NamedTuple):
     scores: Tensor
 
 
-def contacts(potts: Potts, *, minimum_separation: int = 5, gap: int | None = 0, corrected: bool = True) -> Contacts:
+def contacts(
+    potts: Potts, *, minimum_separation: int = 5, gap: int | str | None = "first", corrected: bool = True
+) -> Contacts:
     """Pairs of sites by the strength of their coupling.
 
         Fᵢⱼ = ‖Jᵢⱼ‖ in the zero-sum gauge, without the gap;   Fᵢⱼ - FᵢFⱼ/F with the average-product correction
@@ -36,7 +38,8 @@ def contacts(potts: Potts, *, minimum_separation: int = 5, gap: int | None = 0, 
     Args:
         potts: learned from a family.
         minimum_separation: pairs with |i - j| below this are left out: neighbors along the chain always touch.
-        gap: the state that stands for a gap, left out of the norm; None where there is none.
+        gap: the state that stands for a gap, left out of the norm; None where there is none. "first" is state 0, where
+            alphabets have it, but none in machines of 4 or 20 states, whose letters are those of nucleotides and proteins.
         corrected: whether to subtract the average product.
 
     >>> import gibbsian as gb
@@ -46,9 +49,11 @@ def contacts(potts: Potts, *, minimum_separation: int = 5, gap: int | None = 0, 
     """
     least = check_count("contacts", "minimum_separation", minimum_separation)
     coupling = potts.zero_sum().coupling.detach()
+    if gap == "first":
+        gap = None if potts.states in (4, 20) else 0
     if gap is not None:
-        if not 0 <= gap < potts.states:
-            raise ArgumentError(f"gap={gap}: expected a state from 0 to {potts.states - 1}, or None")
+        if not isinstance(gap, int) or not 0 <= gap < potts.states:
+            raise ArgumentError(f"gap={gap!r}: expected a state from 0 to {potts.states - 1}, 'first', or None")
         kept = [a for a in range(potts.states) if a != gap]
         coupling = coupling[:, kept][..., kept]
     scores = coupling.square().sum((1, 3)).sqrt()

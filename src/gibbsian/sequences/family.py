@@ -1,11 +1,11 @@
 """A family of aligned sequences, and how much each of them counts."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from gibbsian.errors import ArgumentError, ShapeError, check_count, check_number
 from gibbsian.progress import progress_bar
@@ -52,7 +52,7 @@ class Family:
     @cached_property
     def x(self) -> Tensor:
         """One-hot rows `(sequences, sites, letters)`."""
-        return F.one_hot(self.states.long(), len(self.alphabet)).to(torch.get_default_dtype())
+        return _one_hot(self.states, len(self.alphabet))
 
     @property
     def effective(self) -> float:
@@ -88,27 +88,39 @@ class Family:
     def profile(self, pseudocount: float = 0.0) -> Tensor:
         """fᵢ(a), `(sites, letters)`, weighted, in double precision; with a pseudocount α: (1-α)f + α/q."""
         check_number(self, "pseudocount", pseudocount, 0, 1)
-        f = torch.einsum("n,nia->ia", self._shares(), self.x).double()
-        return (1 - pseudocount) * f + pseudocount / len(self.alphabet)
+        q = len(self.alphabet)
+        f = torch.zeros(self.states.shape[1], q, dtype=torch.float64)
+        for rows, w in self._blocks():
+            f += torch.einsum("n,nia->ia", w, rows.double())
+        return (1 - pseudocount) * f + pseudocount / q
 
     def frequencies(self, pseudocount: float = 0.0) -> tuple[Tensor, Tensor]:
         """The profile fᵢ(a), and fᵢⱼ(a, b) `(sites, letters, sites, letters)`, weighted, in double precision.
 
         With a pseudocount α: pairs (1-α)f + α/q², and fᵢᵢ = diag fᵢ, so that margins agree.
         """
-        single, x = self.profile(pseudocount), self.x.flatten(1)
+        single = self.profile(pseudocount)
         sites, q = single.shape
         pairs = torch.zeros(sites * q, sites * q, dtype=torch.float64)
-        for rows, w in zip(x.split(4096), self._shares().split(4096), strict=True):
-            pairs += ((rows * w[:, None]).T @ rows).double()
+        for rows, w in self._blocks():
+            flat = rows.flatten(1)
+            pairs += ((flat * w[:, None].to(flat)).T @ flat).double()
         pairs = ((1 - pseudocount) * pairs + pseudocount / q**2).reshape(sites, q, sites, q)
         for i in range(sites):
             pairs[i, :, i] = torch.diag(single[i])
         return single, pairs
 
-    def _shares(self) -> Tensor:
-        """The weights, adding up to 1."""
-        return (self.weights / self.weights.sum()).to(self.x)
+    def _blocks(self, size: int = 4096) -> Iterator[tuple[Tensor, Tensor]]:
+        """One-hot rows of some sequences at a time, and their weights, which add up to 1 over all."""
+        share = self.weights.double() / self.weights.double().sum()
+        for states, w in zip(self.states.split(size), share.split(size), strict=True):
+            yield _one_hot(states, len(self.alphabet)), w
+
+
+def _one_hot(states: Tensor, q: int) -> Tensor:
+    """Numbers as one-hot rows `(..., q)`, without the wide integers in between."""
+    x = torch.zeros(*states.shape, q, device=states.device, dtype=torch.get_default_dtype())
+    return x.scatter_(-1, states.long()[..., None], 1.0)
 
 
 def similarity_weights(
@@ -129,13 +141,12 @@ def similarity_weights(
     n, sites = states.shape
     least = identity * sites - 1e-6 * sites
     q = int(states.max()) + 1
-    x = F.one_hot(states.long(), q).flatten(1).float()  # products of one-hot rows count agreements
     alike = torch.zeros(n, device=states.device)
     with progress_bar(n, "similarities", progress) as tick:
         for start in range(0, n, block):
-            rows = x[start : start + block]
-            for other in range(start, n, block):
-                near = rows @ x[other : other + block].T >= least
+            rows = _one_hot(states[start : start + block], q).flatten(1)
+            for other in range(start, n, block):  # products of one-hot rows count agreements
+                near = rows @ _one_hot(states[other : other + block], q).flatten(1).T >= least
                 alike[start : start + block] += near.sum(1)
                 if other > start:
                     alike[other : other + block] += near.sum(0)

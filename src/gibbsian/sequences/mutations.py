@@ -23,7 +23,8 @@ def mutation_score(
         sequence: one-hot `(sites, letters)`, or states `(sites,)`.
         mutation: such as "A3C": from, position, to; several as "A3C:G7U" (or with commas).
         first: the position of the first site.
-        alphabet: by default protein, RNA or DNA by the number of letters of the machine (5 is RNA).
+        alphabet: by default protein, RNA or DNA by the number of letters of the machine (5, or 4 without the
+            gap, are RNA's).
 
     >>> import gibbsian as gb
     >>> potts = gb.models.Potts(4, 5)
@@ -59,7 +60,8 @@ def mutation_table(potts: Potts, sequence: Tensor) -> Tensor:
 
 def _letters(potts: Potts, alphabet: str | Alphabet | None) -> Alphabet:
     if alphabet is None:
-        usual = {21: "protein", 5: "rna"}
+        usual = {len(a): a for a in (Alphabet.of("protein"), Alphabet.of("rna"))}
+        usual |= {len(a) - 1: a.without_gap() for a in usual.values()}
         if potts.states not in usual:
             raise ArgumentError(f"a machine of {potts.states} letters: say which with alphabet=")
         alphabet = usual[potts.states]
