@@ -289,4 +289,4 @@ def test_mutations_change_the_energy():
         with pytest.raises(ArgumentError, match=match):
             sequences.mutation_score(model, wild, bad)
     with pytest.raises(ArgumentError, match="alphabet="):
-        sequences.mutation_score(potts(3, 4), torch.tensor([0, 1, 2]), "A1C")
+        sequences.mutation_score(potts(3, 6), torch.tensor([0, 1, 2]), "A1C")
