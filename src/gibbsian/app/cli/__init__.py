@@ -22,7 +22,7 @@ from gibbsian.errors import ArgumentError, GibbsianError
 
 __all__ = ["main"]
 
-_COMMANDS = ("train", "resume", "sample", "evaluate", "report", "list", "doctor")
+_COMMANDS = ("train", "resume", "sample", "evaluate", "report", "lab", "list", "doctor")
 _MODULES = {"resume": "train", "evaluate": "train", "report": "train", "list": "listing"}  # those of other names
 _TERMINATED = 128 + 15  # what a shell says of a process that SIGTERM ended
 _PLAIN = {
@@ -41,6 +41,7 @@ _EPILOG = """\
 five minutes:
   gibbsian train digits-rbm            train a Boltzmann machine on digits, judge it, write a report
   gibbsian sample runs/digits-rbm -n 9 draw from it
+  gibbsian lab                         chains, wells and lattices that move, in the browser
   gibbsian list                        everything there is, with one line each
 
 every argument of every class is a flag: gibbsian train digits-rbm --model.hidden 200 --objective.objective.steps 10
@@ -142,6 +143,14 @@ def _parser() -> _Parser:
 
     report = add("report", "write the HTML report of a run", of_a_run)
     report.add_argument("--fresh", action="store_true", help="judge the model anew instead of using what is there")
+
+    lab = add("lab", "open the lab: chains, machines and lattices that move, in the browser", common)
+    lab.add_argument(
+        "section", nargs="?", metavar="WHERE", help="where to begin, such as landscape or 'landscape?law=ring'"
+    )
+    lab.add_argument("--port", type=int, default=0, metavar="N", help="on this port (default: any that is free)")
+    lab.add_argument("--no-browser", action="store_true", help="say the address and open nothing")
+    lab.add_argument("--out", metavar="FILE", help="write the lab as one HTML file instead, which needs no server")
 
     what = "show what there is: recipes, data, models, energies, kernels, objectives, estimators"
     listing = add("list", what, common)
