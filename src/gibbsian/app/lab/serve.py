@@ -7,11 +7,19 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from pathlib import Path
 from threading import Thread
-from typing import ClassVar
 
 from gibbsian.errors import ArgumentError
 
 LOOPBACK = "127.0.0.1"
+_TYPES = {  # not those of the system, which may call scripts plain text
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".mjs": "text/javascript; charset=utf-8",
+    ".json": "application/json",
+    ".svg": "image/svg+xml",
+    "": "application/octet-stream",
+}
 
 
 def page() -> Path:
@@ -26,15 +34,7 @@ def page() -> Path:
 class _Files(SimpleHTTPRequestHandler):
     """Files of one folder, quietly, and never an old copy."""
 
-    extensions_map: ClassVar[dict[str, str]] = {  # not those of the system, which may call scripts plain text
-        ".html": "text/html; charset=utf-8",
-        ".css": "text/css; charset=utf-8",
-        ".js": "text/javascript; charset=utf-8",
-        ".mjs": "text/javascript; charset=utf-8",
-        ".json": "application/json",
-        ".svg": "image/svg+xml",
-        "": "application/octet-stream",
-    }
+    extensions_map = _TYPES
 
     def end_headers(self) -> None:
         self.send_header("Cache-Control", "no-store")
