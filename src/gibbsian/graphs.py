@@ -1,13 +1,119 @@
 """Graphs as lists of edges: what pairwise machines, their samplers and message passing share."""
 
-from typing import Any
+import sys
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy  # its parts are imported on first use
 import torch
 from torch import Tensor
 
-__all__ = ["adjacency", "coloring", "components"]
+from gibbsian.errors import ArgumentError, ShapeError, check_count
+
+__all__ = ["Edges", "adjacency", "coloring", "components", "read_edges"]
+
+
+class Edges(NamedTuple):
+    """Pairs of nodes `(m, 2)`, the number of nodes, and the weights `(m,)` that came with them, if any."""
+
+    pairs: Tensor
+    nodes: int
+    weights: Tensor | None
+
+
+def read_edges(edges: Any, nodes: int | None = None) -> Edges:
+    """Edges from a list of pairs, a symmetric or triangular scipy matrix, or a networkx graph.
+
+    Nodes are numbers from 0 on; those of a networkx graph are numbered in its order. Entries of a matrix, and `weight` of
+    networkx edges where all have it, are weights. Duplicates, reversed copies, self-loops and nodes out of range are
+    refused.
+
+    >>> read_edges([[0, 1], [2, 1]], nodes=4).pairs
+    tensor([[0, 1],
+            [2, 1]])
+    >>> read_edges([[0, 1], [1, 0]])
+    Traceback (most recent call last):
+        ...
+    gibbsian.errors.ArgumentError: edge 1 = (1, 0) is edge 0 = (0, 1) again, reversed; give every pair once
+    """
+    if nodes is not None:
+        nodes = check_count("on_graph", "sites", nodes)
+    weights = None
+    networkx = sys.modules.get("networkx")  # whoever has a graph of it has imported it
+    if scipy.sparse.issparse(edges):
+        pairs, found, weights = _from_matrix(edges)
+    elif networkx is not None and isinstance(edges, networkx.Graph):
+        pairs, found, weights = _from_networkx(edges)
+    else:
+        pairs = _from_pairs(edges)
+        found = nodes if nodes is not None else (int(pairs.max()) + 1 if len(pairs) else 1)
+    if nodes is not None and found != nodes:
+        raise ArgumentError(f"sites={nodes}, but the graph has {found}; leave sites= out")
+    _check_edges(pairs, found)
+    return Edges(pairs, found, weights)
+
+
+def _from_pairs(edges: Any) -> Tensor:
+    try:
+        pairs = torch.as_tensor(edges).detach().cpu()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ArgumentError(
+            f"edges is a {type(edges).__name__}, expected pairs of sites (m, 2), a scipy sparse matrix or a networkx graph"
+        ) from error
+    if pairs.numel() == 0:
+        return torch.zeros(0, 2, dtype=torch.long)
+    if pairs.dim() != 2 or pairs.shape[1] != 2:
+        hint = "; pass edges.T" if pairs.dim() == 2 and len(pairs) == 2 else ""
+        raise ShapeError(f"edges have shape {tuple(pairs.shape)}, expected (m, 2): a pair of sites a row{hint}")
+    if pairs.dtype.is_floating_point or pairs.dtype.is_complex or pairs.dtype == torch.bool:
+        raise ArgumentError(f"edges are of type {pairs.dtype}, expected whole numbers")
+    return pairs.long()
+
+
+def _from_matrix(matrix: Any) -> tuple[Tensor, int, Tensor]:
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise ShapeError(f"the matrix of a graph has shape {matrix.shape}, expected as many rows as columns")
+    matrix = matrix.tocsr()
+    upper, lower = scipy.sparse.triu(matrix, 1).tocoo(), scipy.sparse.tril(matrix, -1)
+    if lower.nnz and upper.nnz and abs(matrix - matrix.T).nnz:
+        raise ArgumentError("the matrix of a graph is neither symmetric nor triangular; pass (A + A.T) / 2")
+    loops = matrix.diagonal().nonzero()[0]
+    if len(loops):
+        raise ArgumentError(f"the matrix of a graph is not 0 at ({loops[0]}, {loops[0]}): no site acts on itself")
+    half = upper if upper.nnz else lower.tocoo()
+    pairs = torch.as_tensor(np.stack([half.row, half.col], 1), dtype=torch.long)
+    return pairs, matrix.shape[0], torch.as_tensor(half.data, dtype=torch.get_default_dtype())
+
+
+def _from_networkx(graph: Any) -> tuple[Tensor, int, Tensor | None]:
+    if graph.is_directed():
+        raise ArgumentError("the graph is directed, but couplings have no direction; pass graph.to_undirected()")
+    place = {node: i for i, node in enumerate(graph.nodes)}
+    listed = list(graph.edges(data="weight"))
+    pairs = torch.tensor([[place[u], place[v]] for u, v, _ in listed], dtype=torch.long).reshape(-1, 2)
+    weighted = bool(listed) and all(w is not None for _, _, w in listed)
+    return pairs, max(len(place), 1), torch.tensor([float(w) for *_, w in listed]) if weighted else None
+
+
+def _check_edges(pairs: Tensor, nodes: int) -> None:
+    outside = ((pairs < 0) | (pairs >= nodes)).any(1)
+    if bool(outside.any()):
+        e = int(outside.nonzero()[0])
+        raise ArgumentError(f"edge {e} = {tuple(pairs[e].tolist())} is out of range: sites run from 0 to {nodes - 1}")
+    loops = pairs[:, 0] == pairs[:, 1]
+    if bool(loops.any()):
+        e = int(loops.nonzero()[0])
+        raise ArgumentError(f"edge {e} joins site {int(pairs[e, 0])} with itself; leave it out")
+    key = pairs.amin(1) * nodes + pairs.amax(1)
+    value, order = key.sort(stable=True)
+    again = (value[1:] == value[:-1]).nonzero().flatten()
+    if len(again):
+        first, e = int(order[again[0]]), int(order[again[0] + 1])
+        same = "" if torch.equal(pairs[first], pairs[e]) else ", reversed"
+        raise ArgumentError(
+            f"edge {e} = {tuple(pairs[e].tolist())} is edge {first} = {tuple(pairs[first].tolist())} again{same}; give every "
+            "pair once"
+        )
 
 
 def adjacency(edges: Tensor, n: int) -> Any:

@@ -12,7 +12,9 @@ from gibbsian.domains import Binary, Discrete, Spin
 from gibbsian.energies.bases import Factorized, independent_units
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, ShapeError, check_count
+from gibbsian.graphs import read_edges
 from gibbsian.models.annealing import Machine, PairwisePath, small_weights
+from gibbsian.models.graph import BoltzmannGraph
 from gibbsian.models.pairwise import from_edges
 from gibbsian.placement import explained
 from gibbsian.random import require_generator, uniforms
@@ -60,6 +62,44 @@ class BoltzmannMachine(Machine):
         upper = small_weights(n + hidden, n + hidden, generator=generator).triu(1)
         self.weight = nn.Parameter(upper + upper.T)
         self.bias = nn.Parameter(upper.new_zeros(n + hidden))
+
+    @classmethod
+    def on_graph(
+        cls,
+        edges: object,
+        *,
+        coupling: float | Tensor | None = None,
+        field: float | Tensor = 0.0,
+        sites: int | None = None,
+        spin: bool = False,
+        trainable: bool = True,
+        generator: torch.Generator | None = None,
+    ) -> BoltzmannGraph:
+        """A machine with weights only on the edges of a graph, in memory and time of the edges.
+
+        Args:
+            edges: pairs of sites `(m, 2)`, a symmetric scipy sparse matrix, or a networkx graph; every pair once.
+            coupling: a number, or one for each edge; where it is left out the weights that come with a matrix or graph, or
+                N(0, 0.01²).
+            field: the bias, a number or one for each site.
+            sites: their number; by default as many as the edges name.
+            spin: ±1 units instead of {0, 1}.
+            trainable: make both parameters, one for every edge and site.
+            generator: for the initial weights; a fixed seed where it is left out.
+
+        >>> path = BoltzmannMachine.on_graph([[0, 1], [1, 2]], coupling=1.0)
+        >>> path(torch.ones(1, 3)).detach()
+        tensor([-2.])
+        """
+        pairs, n, weights = read_edges(edges, sites)
+        coupling = weights if coupling is None else coupling
+        if trainable and coupling is not None:
+            coupling = torch.as_tensor(coupling, dtype=torch.get_default_dtype())
+            coupling = coupling if coupling.dim() else coupling.repeat(len(pairs))
+        if trainable:
+            field = torch.as_tensor(field, dtype=torch.get_default_dtype())
+            field = field if field.dim() else field.repeat(n)
+        return BoltzmannGraph(pairs, coupling, field, sites=n, spin=spin, trainable=trainable, generator=generator)
 
     def set_parameters(self, *, weight: Tensor | None = None, bias: Tensor | None = None) -> None:
         """Copy in weights, symmetric with zero diagonal over all units, and biases."""

@@ -13,8 +13,10 @@ from gibbsian.derivatives.known import gradients_of, trainable
 from gibbsian.domains import Spin
 from gibbsian.energies.bases import independent_units
 from gibbsian.errors import ArgumentError, ShapeError, as_numbers
+from gibbsian.graphs import read_edges
 from gibbsian.models.annealing import Machine, PairwisePath
 from gibbsian.models.boltzmann import BoltzmannMachine
+from gibbsian.models.graph import BoltzmannGraph
 from gibbsian.models.pairwise import from_edges
 from gibbsian.placement import explained
 from gibbsian.random import require_generator, uniforms
@@ -83,6 +85,35 @@ class Ising(Machine):
         color = _coloring(shape, around)
         self.colors = int(color.max()) + 1
         self.register_buffer("color", color)
+
+    @classmethod
+    def on_graph(
+        cls,
+        edges: object,
+        *,
+        coupling: float | Tensor | None = None,
+        field: float | Tensor = 0.0,
+        sites: int | None = None,
+        trainable: bool = False,
+    ) -> BoltzmannGraph:
+        """An Ising model on any graph, in memory and time of its edges.
+
+        Args:
+            edges: pairs of sites `(m, 2)`, a symmetric scipy sparse matrix, or a networkx graph; every pair once.
+            coupling: J, a number or one for each edge; where it is left out the weights that come with a matrix or graph,
+                else 1.
+            field: h, a number or one for each site.
+            sites: their number; by default as many as the edges name.
+            trainable: make both parameters, one of each per entry given.
+
+        >>> square = Ising.on_graph([[0, 1], [1, 2], [2, 3], [3, 0]], coupling=0.3)
+        >>> square(torch.ones(1, 4))
+        tensor([-1.2000])
+        """
+        pairs, n, weights = read_edges(edges, sites)
+        if coupling is None:
+            coupling = 1.0 if weights is None else weights
+        return BoltzmannGraph(pairs, coupling, field, sites=n, spin=True, trainable=trainable)
 
     def axis_couplings(self) -> Tensor:
         """J to the next site along each axis, `(axes, *shape)`, 0 where there is none."""

@@ -13,8 +13,10 @@ from gibbsian.capabilities import PairwiseTables, Path
 from gibbsian.domains import Categorical
 from gibbsian.energies.bases import base_bias, independent_units
 from gibbsian.errors import ArgumentError, ShapeError, check_count
+from gibbsian.graphs import read_edges
 from gibbsian.models.annealing import Machine, PairwisePath, small_weights
 from gibbsian.models.pairwise import from_tables
+from gibbsian.models.potts_graph import PottsGraph
 from gibbsian.random import require_generator, uniforms
 from gibbsian.units import pick
 
@@ -61,6 +63,40 @@ class Potts(Machine):
         self.register_buffer("between", between, persistent=False)
         self.coupling = nn.Parameter(between * (weight + weight.permute(2, 3, 0, 1)) / 2)
         self.field = nn.Parameter(weight.new_zeros(sites, states))
+
+    @classmethod
+    def on_graph(
+        cls,
+        edges: object,
+        states: int,
+        *,
+        coupling: float | Tensor | None = None,
+        field: float | Tensor = 0.0,
+        sites: int | None = None,
+        trainable: bool = True,
+        generator: torch.Generator | None = None,
+    ) -> PottsGraph:
+        """A Potts machine with couplings only on the edges of a graph, in memory and time of the edges.
+
+        Args:
+            edges: pairs of sites `(m, 2)`, a symmetric scipy sparse matrix, or a networkx graph; every pair once.
+            states: values of each site.
+            coupling: tables `(m, states, states)`, or K for Jᵢⱼ(a, b) = K·1[a = b], a number or one for each edge; where it is left
+                out the weights K that come with a matrix or graph, or tables from N(0, 0.01²).
+            field: a number or `(sites, states)`.
+            sites: their number; by default as many as the edges name.
+            trainable: make both parameters, one of each per entry given.
+            generator: for the initial couplings; a fixed seed where it is left out.
+
+        >>> Potts.on_graph([[0, 1], [1, 2]], states=3).coupling.shape
+        torch.Size([2, 3, 3])
+        """
+        pairs, n, weights = read_edges(edges, sites)
+        coupling = weights if coupling is None else coupling
+        if trainable:
+            field = torch.as_tensor(field, dtype=torch.get_default_dtype())
+            field = field if field.dim() else field.repeat(n, states)
+        return PottsGraph(pairs, states, coupling, field, sites=n, trainable=trainable, generator=generator)
 
     def set_parameters(self, *, field: Tensor | None = None, coupling: Tensor | None = None) -> None:
         """Copy in fields, and couplings that are symmetric and have no block of a site with itself."""

@@ -7,6 +7,7 @@ from torch.nn.functional import pad
 from gibbsian.capabilities import PairwiseTables
 from gibbsian.energy import Energy
 from gibbsian.errors import check_count, check_number
+from gibbsian.fast.sparse import compressed_rows
 from gibbsian.graphs import coloring
 from gibbsian.partition.base import LogZ, bounded, tables
 from gibbsian.random import stream
@@ -51,19 +52,20 @@ def mean_field(
     check_number("mean_field", "tolerance", tolerance)
     graph = tables(energy)
     generator = stream(0, "mean_field", graph.bias.device) if generator is None else generator
-    m = _starts(graph, restarts, generator)
-    blocks = _blocks(graph)
-    done = 0
-    converged = False
-    while done < steps and not converged:
-        moved = torch.zeros((), dtype=torch.float64, device=m.device)
-        for units, source, target, weight in blocks:
-            field = graph.bias[units].repeat(restarts, 1, 1).index_add_(1, target, graph.pull(m[:, source], weight))
-            new = _means(field)
-            moved = torch.maximum(moved, (new - m[:, units]).abs().max())
-            m[:, units] = new
+    means, blocks, done = _starts(graph, restarts, generator), _blocks(graph), 0
+    moving, m = torch.arange(restarts, device=means.device), means.clone()
+    while done < steps and len(moving):
+        moved = torch.zeros(len(moving), dtype=torch.float64, device=m.device)
+        for units, bias, rows in blocks:
+            new = _means((rows @ m.flatten(0, 1)).reshape(len(units), -1, len(moving)).add_(bias))
+            moved = torch.maximum(moved, (new - m.index_select(0, units)).abs_().amax((0, 1)))
+            m.index_copy_(0, units, new)
         done += 1
-        converged = float(moved) <= tolerance
+        still = moved > tolerance
+        if done == steps or not bool(still.all()):  # the others are at rest
+            means[..., moving] = m
+            moving, m = moving[still], m[..., still].contiguous()
+    m, converged = means.permute(2, 0, 1), len(moving) == 0
     bound = graph.log_density(m) + torch.special.entr(torch.cat([_rest(m), m], 2)).flatten(1).sum(1)
     best = int(bound.argmax())
     value = bound[best]
@@ -72,8 +74,8 @@ def mean_field(
 
 
 def _means(field: Tensor) -> Tensor:
-    """Probabilities of the values but 0 from their log-odds against it."""
-    return torch.sigmoid(field) if field.shape[-1] == 1 else torch.softmax(pad(field, (1, 0)), -1)[..., 1:]
+    """Probabilities of the values but 0 from their log-odds `(units, k, restarts)` against it."""
+    return torch.sigmoid(field) if field.shape[1] == 1 else torch.softmax(pad(field, (0, 0, 1, 0)), 1)[:, 1:]
 
 
 def _rest(m: Tensor) -> Tensor:
@@ -87,27 +89,32 @@ def whole(means: Tensor) -> Tensor:
 
 
 def _starts(graph: PairwiseTables, restarts: int, generator: torch.Generator) -> Tensor:
-    """All values alike, those of independent units, and random ones: `(restarts, n, k)`."""
+    """All values alike, those of independent units, and random ones: `(n, k, restarts)`."""
     n, k = graph.bias.shape
     m = torch.rand(restarts, n, k, generator=generator, dtype=torch.float64, device=graph.bias.device)
+    m = m.permute(1, 2, 0).contiguous()
     if k > 1:
         m = _means((1 / m - 1).log())
-    m[0] = 1 / (k + 1)
+    m[..., 0] = 1 / (k + 1)
     if restarts > 1:
-        m[1] = _means(graph.bias)
-    return m
+        m[..., 1] = _means(graph.bias[..., None])[..., 0]
+    return m.contiguous()
 
 
-def _blocks(graph: PairwiseTables) -> list[tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """Units in groups without inner edges, so that updating one at once is coordinate ascent; each with the edges that
-    lead into it: (units, sources, targets as positions in the group, weights)."""
+def _blocks(graph: PairwiseTables) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Units in groups without inner edges, so that updating one at once is coordinate ascent: (units, their biases,
+    rows of the weights of all pairs that lead into their values)."""
     source, target, weight, _ = graph.directed()
-    color = coloring(graph.edges, graph.units)
+    (n, k), color = graph.bias.shape, coloring(graph.edges, graph.units)
+    values = torch.arange(k, device=source.device)
+    column = (source[:, None, None] * k + values[:, None]).expand(weight.shape)
+    position = torch.zeros(n, dtype=torch.long, device=source.device)
     groups = []
-    position = torch.zeros(graph.units, dtype=torch.long, device=source.device)
     for c in range(int(color.max()) + 1):
         units = (color == c).nonzero().flatten()
         position[units] = torch.arange(len(units), device=source.device)
         into = (color[target] == c).nonzero().flatten()
-        groups.append((units, source[into], position[target[into]], weight[into]))
+        row = (position[target[into]][:, None, None] * k + values).expand(len(into), k, k)
+        entries = row.flatten(), column[into].flatten(), weight[into].flatten()
+        groups.append((units, graph.bias[units][..., None], compressed_rows(*entries, (len(units) * k, n * k))))
     return groups

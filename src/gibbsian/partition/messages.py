@@ -53,20 +53,20 @@ def propagate(
     check_number("message passing", "damping", damping, 0.0, 1.0, open_high=True)
     check_number("message passing", "tolerance", tolerance)
     steps = check_count("message passing", "steps", steps)
-    source, target, weight, opposite = graph.directed()
+    source, target, weight, _ = graph.directed()
     both = rho.repeat(2)[:, None]
     coupling = weight / both[:, None]
     nu = torch.zeros_like(weight[:, 0]) if messages is None else messages
     residual, done = float("inf"), 0
     while residual > tolerance and done < steps:
-        cavity = graph.bias.index_add(0, target, both * nu)[source] - nu[opposite]
+        cavity = graph.bias.index_add(0, target, both * nu).index_select(0, source) - nu.roll(len(rho), 0)
         new = message(coupling, cavity)
         residual = float((new - nu).abs().max()) if len(nu) else 0.0
         done += 1
         if residual > tolerance:
             nu = torch.lerp(new, nu, damping)
     total = graph.bias.index_add(0, target, both * nu)
-    cavities = total[source] - nu[opposite]
+    cavities = total[source] - nu.roll(len(rho), 0)
     value, means, information = _beliefs(graph, rho, total, cavities)
     return Beliefs(value, means, information, nu, cavities, residual, residual <= tolerance, done)
 
