@@ -69,11 +69,11 @@ class SparseMatrix(nn.Module):
 
     def product(self, x: Tensor, weight: Tensor) -> Tensor:
         """xW of rows `(batch, nodes)`; differentiable in both, any number of times."""
-        return _Product.apply(self, x, weight)  # type: ignore[no-any-return]
+        return _Product.apply(self, x, weight)
 
     def pairs(self, x: Tensor, y: Tensor) -> Tensor:
         """Σ_batch (xᵢyⱼ + xⱼyᵢ) of every edge: the gradient of Σ y·(xW) in w."""
-        return _Pairs.apply(self, x, y)  # type: ignore[no-any-return]
+        return _Pairs.apply(self, x, y)
 
     def sampled(self, x: Tensor, y: Tensor) -> Tensor:
         """The same without a graph of derivatives."""

@@ -177,7 +177,7 @@ class BoltzmannGraph(Machine):
         """The sites as {0, 1} units."""
         with torch.no_grad():
             low = torch.full_like(self.fields(), -1.0 if self.spin else 0.0)
-            return from_edges(*self.edges.T, self.weights(), self.fields(), low)
+            return from_edges(self.edges[:, 0], self.edges[:, 1], self.weights(), self.fields(), low)
 
     def extra_repr(self) -> str:
         return f"{self.sites} sites, {len(self.edges)} edges, {self.colors} colors, spin={self.spin}"
