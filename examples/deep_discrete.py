@@ -26,7 +26,7 @@ import gibbsian as gb
 from gibbsian import domains, energies, kernels, objectives, partition
 from gibbsian.data import load
 from gibbsian.energies.bases import Factorized
-from gibbsian.training import Checkpoints, Engine, Logging
+from gibbsian.training import Checkpoints, Engine, Guard, Logging
 
 SETS = {"mnist": "binarized-mnist", "caltech": "caltech-silhouettes"}
 KERNELS = {"gradients": lambda alpha: kernels.GibbsWithGradients(), "langevin": kernels.DiscreteLangevin}
@@ -80,6 +80,7 @@ def train(chosen: argparse.Namespace, device: str) -> None:
             lr=chosen.lr,
             schedule=chosen.lr * torch.arange(1, chosen.updates + 1).div(10_000).clamp(max=1),
             ema=0.999,
+            guard=Guard(penalty=0.0, explosion=1e4),  # base rates hold the energies, and gradients grow a hundredfold
             seed=chosen.seed,
             run_dir=chosen.run,
             engine=Engine(precision="tf32" if device == "cuda" else None, compile=device == "cuda"),

@@ -90,6 +90,25 @@ def test_explosions_are_seen_and_large_but_steady_numbers_are_not():
     assert "times its usual size" in str(looks(guard, [2.0, 250.0])[-1])  # even at the start
 
 
+def test_gradients_that_grow_while_a_network_wakes_up_are_no_divergence():
+    growth = [min(2.0 * 1.2**i, 800.0) for i in range(200)]  # as seen in energies of binary images, under a warm-up
+    assert not any(looks(Guard(), growth, "gradient_norm"))
+    assert any(looks(Guard(), growth, "energy_samples"))
+
+
+def test_what_a_rollback_adds_to_the_loss_is_no_divergence():
+    """An energy penalty on energies about -200 makes the loss ten thousand times what it was."""
+    monitor = Monitor(Guard())
+    monitor.keep(0, "state")
+    for _ in range(30):
+        assert monitor.look({"loss": 1.0, "energy_data": -200.0}) is None
+    assert monitor.look({"loss": 1.0, "energy_data": -1e7}) is not None
+    monitor.roll_back(30, "far off", Faulty())
+    for _ in range(30):
+        assert monitor.look({"loss": 8000.0, "energy_data": -200.0}) is None
+    assert monitor.look({"loss": 8000.0, "energy_data": -1e7}) is not None  # the energies are known as before
+
+
 def test_a_runaway_cannot_drag_its_scale_along_and_a_slow_drift_is_no_runaway():
     guard = Guard(explosion=100)
     runaway = [1.05**i for i in range(400)]

@@ -13,6 +13,10 @@ from gibbsian.errors import ArgumentError, check_number, hold_counts
 from gibbsian.objectives.base import Objective
 
 _MEASURED = ("loss", "gradient_norm", "energy_data", "energy_samples", "gap")
+_OWN = (
+    "loss",
+    "gradient_norm",
+)  # belong to the objective, which a rollback changes: found anew, and large while learning
 _SUSTAINED = 3  # looks in a row at a tenth of an explosion that count as one
 _APART = 4.0  # standard deviations between the energies of data and samples: chains that keep up overlap with data
 _REMEMBERED = ("scales", "looks", "tries", "trail", "warned", "high", "signs", "failed_at", "apart_since")
@@ -24,7 +28,7 @@ class Guard:
     """How a training run is watched and what is done when it diverges.
 
     A watched number x (loss, gradient norm, energies of data and samples, their gap) has exploded when
-    |x| > `explosion`·max(1, its scale), or is above a tenth of that three looks in a row. The scale is found in
+    |x| > `explosion`·max(1, its scale), or, for energies, is above a tenth of that three looks in a row. The scale is found in
     the first looks; from then on it follows |x| slowly and grows by two per cent a look at the most, so that a
     runaway cannot hide by dragging it along. A number that is not finite, or a `DivergenceError` of the
     objective, counts as well. Snapshots live in memory: a resumed run goes back no further than its checkpoint.
@@ -117,7 +121,8 @@ class Monitor:
         size = abs(value)
         scale = max(1.0, self.scales.get(name, size))
         self.high[name] = self.high.get(name, 0) + 1 if size > 0.1 * self.guard.explosion * scale else 0
-        if size > self.guard.explosion * scale or self.high[name] == _SUSTAINED:
+        sustained = self.high[name] == _SUSTAINED and name not in _OWN
+        if size > self.guard.explosion * scale or sustained:
             return f"{name} is {value:.4g}, {size / scale:.0f} times its usual size"
         # the first looks find the scale, later ones follow it slowly: a runaway cannot drag it along
         first = min(max(scale, size), 2 * scale)
@@ -158,6 +163,8 @@ class Monitor:
         self.failed_at = step
         self.gaps.clear()
         self.high.clear()
+        for name in _OWN:
+            self.scales.pop(name, None)
         self.apart_since = None
         target, snapshot = self.snapshots[-1]
         rate = f"learning rate times {self.guard.factors(self.tries)[0]:.3g}"
