@@ -104,8 +104,11 @@ def test_an_energy_that_cannot_be_compiled_runs_eagerly_and_says_why():
     assert torch.equal(trace.samples, eager.samples)
 
 
-@pytest.mark.parametrize("kernel", [kernels.NUTS(0.5), kernels.Metropolis(lambda x, g: x, symmetric=True)])
-def test_kernels_that_draw_while_they_run_say_so(kernel):
+@pytest.mark.parametrize(
+    "kernel",
+    [kernels.ParallelTempering(kernels.NUTS(0.5), [1.0, 0.5]), kernels.Metropolis(lambda x, g: x, symmetric=True)],
+)
+def test_kernels_that_cannot_be_compiled_say_so(kernel):
     energy = energies.Gaussian(torch.zeros(2), torch.eye(2))
     with pytest.warns(CompileWarning, match="sampling eagerly, because"):
         trace = gb.sample(energy, kernel, torch.zeros(3, 2), steps=3, generator=gen(), compile=True)

@@ -288,6 +288,51 @@ class Kernel(ABC):
             raise DomainError(f"{name} cannot move states of {energy.domain}; {_advice(energy.domain)}")
 
 
+@dataclass(frozen=True)
+class FreeRunning(Kernel):
+    """A kernel whose chains go through their iterations each at its own pace.
+
+    Some iterations are a machine: `begin` builds it from the state and the inputs of all of them, `micro_step` moves every
+    chain on by one unit of work, wherever in whatever iteration it is, until the machine says that all are done, `finish`
+    takes out what they gave. A machine has three parts, named tuples of tensors: what stays the same, what a micro-step
+    makes anew (its last field tells how far it is) and what it writes into. Cut is by iteration, never by work done: else
+    short trajectories would be preferred.
+    """
+
+    @property
+    @abstractmethod
+    def reaches(self) -> tuple[int, ...]:
+        """Values of `reach` that are worth a compiled form each, in ascending order; the last one is enough for all."""
+
+    @abstractmethod
+    def begin(self, energy: Any, state: Any, inputs: Any) -> tuple[Any, Any, Any]:
+        """The machine for iterations whose inputs have a leading axis: what stays, what moves, what is written into."""
+
+    @abstractmethod
+    def micro_step(self, energy: Any, ground: Any, moving: Any, slots: Any, reach: int) -> Any:
+        """Every chain moved on: the new moving part, whose last field `()` is negative when all iterations are done, and
+        else the `reach` that the next micro-step needs at least."""
+
+    @abstractmethod
+    def finish(self, state: Any, ground: Any, moving: Any, slots: Any) -> tuple[Any, Tensor, Any]:
+        """The state after the iterations, and positions and info of each, with a leading axis."""
+
+    def run(self, energy: Any, state: Any, inputs: Any) -> tuple[Any, Tensor, Any]:
+        """Some iterations of all chains, as PyTorch runs them: the state after them, positions and info of each."""
+        ground, moving, slots = self.begin(energy, state, inputs)
+        look = 8 if moving[-1].is_cuda else 1  # a look waits for the device
+        reach = 0
+        while reach >= 0:
+            for i in range(look):
+                moving = self.micro_step(energy, ground, moving, slots, min(reach + i, self.reaches[-1]))
+            reach = int(moving[-1])
+        return self.finish(state, ground, moving, slots)
+
+    def step(self, energy: Any, state: Any, inputs: Any) -> tuple[Any, Any]:
+        state, _, info = self.run(energy, state, type(inputs)(*(part[None] for part in inputs)))
+        return state, type(info)(*(part[0] for part in info))
+
+
 def _advice(domain: Domain) -> str:
     if isinstance(domain, Discrete):
         return "for discrete states use kernels.Gibbs, SiteGibbs, GibbsWithGradients or DiscreteLangevin"

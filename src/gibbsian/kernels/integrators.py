@@ -62,6 +62,14 @@ class Metric(NamedTuple):
             inverse, root = inverse.reshape(x.shape[1:]), root.reshape(x.shape[1:])
         return Metric(inverse, root, self.dense)
 
+    @property
+    def half(self) -> Tensor | None:
+        """R⁻¹, which takes momenta to unit variance."""
+        if self.root is None or not self.dense:
+            return None if self.root is None else 1 / self.root
+        eye = torch.eye(self.root.shape[-1], dtype=self.root.dtype, device=self.root.device)
+        return torch.linalg.solve_triangular(self.root, eye.expand_as(self.root), upper=False)
+
     def momentum(self, z: Tensor) -> Tensor:
         """v = R z ~ N(0, M)."""
         return self._times(self.root, z)

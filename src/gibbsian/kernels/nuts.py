@@ -1,209 +1,218 @@
-"""The No-U-Turn sampler, all chains in lockstep.
+"""The No-U-Turn sampler, every chain a machine of its own.
 
-Trees of all chains grow leaf by leaf together: a doubling adds the same number of leaves to every chain that
-is still growing, so the place in the tree is a plain number and only a flag per chain says who goes on.
+A micro-step is one leapfrog step of every chain, each at its own leaf of its own tree in its own iteration: a chain whose
+trajectory has ended begins its next iteration at once and waits for nobody. A tree is never built: the leaves of a
+doubling come one after the other, and leaf n (from 0) closes as many subtrees as the binary number n has trailing ones.
+The momenta at the starts of the subtrees that are open are kept in as many slots as the tree is deep,
+
+i_max = popcount(n >> 1),   i_min = i_max - (trailing ones of n) + 1:
+
+an even leaf is stored in slot i_max, an odd leaf n closes the subtrees that began at slots i_max, ..., i_min.
 """
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from gibbsian.domains import Bounded
 from gibbsian.energy import Energy
 from gibbsian.errors import check_count
-from gibbsian.kernels.base import ChainState, event_view, masked, schedule_values
+from gibbsian.kernels.base import ChainState, FreeRunning, masked, schedule_values
 from gibbsian.kernels.hmc import DIVERGENCE, Massive
-from gibbsian.kernels.integrators import Metric, Point, leapfrog
-from gibbsian.kernels.langevin import normal_inputs
+from gibbsian.kernels.integrators import Metric, reflect
+from gibbsian.random import normals
 
-BLOCK = 16  # leaves between two looks at whether any chain still grows, which on CUDA waits for the device
+_WORD = 0xFFFFFFFF
+
+
+def scrambled(seed: Tensor, counter: Tensor) -> Tensor:
+    """32 random bits for every seed (62 bits) and counter, the same on every device: what a tree draws depends on its
+    shape, so that it cannot be drawn before. Two rounds of a mixer of good avalanche, keyed by the halves of the seed.
+
+    >>> bits = scrambled(torch.tensor(2**40 + 3), torch.arange(4096))
+    >>> bool((bits.double().mean() / 2**32 - 0.5).abs() < 4 / 12**0.5 / 64), int(bits.unique().numel())
+    (True, 4096)
+    """
+    word = (seed + counter * 0x1E3779B9) & _WORD
+    for key in (seed >> 32, 0):
+        word = word ^ (word >> 16)
+        word = (word * 0x21F0AAAD) & _WORD  # below 2⁶³: nothing overflows
+        word = word ^ (word >> 15)
+        word = (word * 0x735A2D97) & _WORD
+        word = ((word ^ (word >> 15)) + key) & _WORD
+    return word
+
+
+def unit(bits: Tensor, count: int, dtype: torch.dtype) -> Tensor:
+    """Uniforms in (0, 1] from whole numbers of so many bits: never 0, so that no leaf of weight 0 is chosen."""
+    return (bits.to(dtype) + 0.5) * 2.0**-count
+
+
+def popcount(n: Tensor) -> Tensor:
+    """Ones among the lowest 20 binary digits.
+
+    >>> popcount(torch.tensor([0, 1, 6, 1023])).tolist()
+    [0, 1, 2, 10]
+    """
+    n = n - ((n >> 1) & 0x55555)
+    n = (n & 0x33333) + ((n >> 2) & 0x33333)
+    n = (n + (n >> 4)) & 0xF0F0F
+    return (n + (n >> 8) + (n >> 16)) & 0x1F
 
 
 class NutsInputs(NamedTuple):
-    """Normals for the momenta, step sizes, and each step's own generator for directions and choices."""
+    """Normals for the momenta, the seeds of directions and choices, step sizes."""
 
     z: Tensor
+    seed: Tensor
     step_size: Tensor
-    generator: Any
 
 
 class NutsInfo(NamedTuple):
-    """What a person wants to see of one transition, per chain."""
+    """What a person wants to see of a transition, per chain (and iteration)."""
 
     acceptance: Tensor  # mean of min(1, exp(H₀ - H)) over the leaves
     diverged: Tensor  # bool: an energy error beyond 1000, or a non-finite energy
     depth: Tensor  # doublings that were completed
     leapfrogs: Tensor  # leapfrog steps, those of an abandoned last doubling counted in
+    hamiltonian: Tensor  # H where the transition ended
+    potential: Tensor  # E there
+    step_size: Tensor
 
-
-class Branch(NamedTuple):
-    """Consecutive leaves in order of integration: momenta v and velocities w = M⁻¹v at both ends, and ρ = Σv, all
-    `(chains, numel)`."""
-
-    first_v: Tensor
-    first_w: Tensor
-    last_v: Tensor
-    last_w: Tensor
-    rho: Tensor
-    leaves: int
-
-
-def join(a: Branch, b: Branch, ones: Tensor) -> tuple[Branch, Tensor]:
-    """Two neighboring branches as one, and for each chain whether it still runs straight: ρ·w > 0 at both of its ends,
-    and of each half prolonged by the first leaf of the other, or turns that fall between the halves would be missed."""
-    rho = a.rho + b.rho
-    pairs = [(rho, a.first_w), (rho, b.last_w)]
-    if a.leaves > 1:  # else the prolonged halves are the whole
-        left, right = a.rho + b.first_v, b.rho + a.last_v
-        pairs += [(left, a.first_w), (left, b.first_w), (right, a.last_w), (right, b.last_w)]
-    straight = torch.stack([(r * w) @ ones for r, w in pairs]).amin(0) > 0  # False for NaN
-    return Branch(a.first_v, a.first_w, b.last_v, b.last_w, rho, a.leaves + b.leaves), straight
-
-
-def spread(t: Tensor, x: Tensor) -> Tensor:
-    """A per-chain tensor written out to the shape of x: short events broadcast four times slower."""
-    return event_view(t, x).expand_as(x).contiguous()
-
-
-class Choice(NamedTuple):
-    """A point chosen from some leaves with probabilities ∝ exp(H₀ - H), and log Σ exp(H₀ - H) over them."""
-
-    x: Tensor
-    energy: Tensor
-    score: Tensor
-    log_weight: Tensor
-
-    def or_else(self, other: "Choice", take: Tensor) -> "Choice":
-        """The other's point for chains that take it; the weights add up."""
-        mask = spread(take, self.x)
-        return Choice(
-            torch.where(mask, other.x, self.x),
-            torch.where(take, other.energy, self.energy),
-            torch.where(mask, other.score, self.score),
-            torch.logaddexp(self.log_weight, other.log_weight),
-        )
-
-
-def choose(leaves: list[Point], log_weight: Tensor, u: Tensor) -> Choice:
-    """One of the leaves for each chain, by inversion; u is uniform on (0, 1]."""
-    if len(leaves) == 1:
-        return Choice(leaves[0].x, leaves[0].energy, leaves[0].score, log_weight[0])
-    top = log_weight.amax(0)
-    cumulative = (log_weight - top).exp_().cumsum(0)
-    total = cumulative[-1]
-    index = (cumulative < u * total).sum(0), torch.arange(len(u), device=u.device)
-    x, _, energy, score = zip(*leaves, strict=True)
-    pick = [torch.stack(part)[index] for part in (x, energy, score)]
-    return Choice(pick[0], pick[1], pick[2], top + total.log())
-
-
-class Tally(NamedTuple):
-    """What the leaves of a transition add up to, per chain."""
-
-    acceptance: Tensor  # Σ min(1, exp(H₀ - H))
-    leapfrogs: Tensor
-    diverged: Tensor
-
-    def add(self, log_weight: Tensor, growing: Tensor) -> tuple["Tally", Tensor]:
-        """Count leaves `(leaves, chains)` up to the first that diverges; also says who has met none such."""
-        fine = (log_weight > -DIVERGENCE) & (log_weight < torch.inf)  # False for NaN
-        sound = fine.cumprod(0) != 0
-        counted = growing
-        if len(fine) > 1:
-            counted = torch.cat([growing[:1], growing[1:] & sound[:-1]])
-        probability = torch.where(fine & counted, log_weight.clamp(max=0).exp(), 0.0)
-        tally = Tally(
-            self.acceptance + probability.sum(0),
-            self.leapfrogs + counted.sum(0),
-            self.diverged | (counted & ~fine).any(0),
-        )
-        return tally, sound[-1]
+    def stats(self) -> dict[str, Tensor]:
+        """Under the names that ArviZ and others know them by."""
+        return {
+            "tree_depth": self.depth,
+            "n_steps": self.leapfrogs,
+            "energy": self.hamiltonian,
+            "lp": -self.potential,
+            "step_size": self.step_size,
+        }
 
 
 class Ground(NamedTuple):
-    """What stays the same during a transition."""
+    """What stays the same during some iterations: their inputs, the metric, the entries that are held."""
 
-    energy: Energy
-    metric: Metric
+    inputs: NutsInputs  # z is (iterations, chains, numel)
+    half: Tensor | None  # A = R⁻¹ of the metric M = R Rᵀ: momenta are p = A v, of unit variance
+    dense: bool
     clamp: Tensor | None
+
+    def pull(self, s: Tensor) -> Tensor:
+        """A s, what a force does to p."""
+        return self._times(s, "cij,rcj->rci")
+
+    def push(self, p: Tensor) -> Tensor:
+        """Aᵀ p = M⁻¹ v, the velocity."""
+        return self._times(p, "cji,rcj->rci")
+
+    def _times(self, t: Tensor, each: str) -> Tensor:
+        if self.half is None:
+            return t
+        if not self.dense:
+            return self.half * t
+        if self.half.dim() == 2:
+            return t @ (self.half.T if each == "cij,rcj->rci" else self.half)
+        rows = t.reshape(-1, len(self.half), t.shape[1])  # several replicas of the chains may share their matrices
+        return torch.einsum(each, self.half, rows).reshape(t.shape)
+
+
+class Trees(NamedTuple):
+    """Where every chain is, `(chains,)` or `(chains, numel)`: everything that a micro-step makes anew."""
+
+    x: Tensor  # the end of the trajectory that grows: position, momentum, score
+    p: Tensor
+    s: Tensor
+    far_x: Tensor  # the other end
+    far_p: Tensor
+    far_s: Tensor
+    rho: Tensor  # Σp over the trajectory, the doubling at work left out
+    total: Tensor  # Σp over the leaves of that doubling
+    next_x: Tensor  # the next state as chosen so far: position, score, E and H
+    next_s: Tensor
+    next_e: Tensor
+    next_h: Tensor
+    new_x: Tensor  # the same, among the leaves of the doubling
+    new_s: Tensor
+    new_e: Tensor
+    new_h: Tensor
     start: Tensor  # H₀
-    ones: Tensor  # (numel,): on short rows a product with ones is several times faster than a sum
-    generator: torch.Generator
-
-    def uniforms(self, rows: int) -> Tensor:
-        """Uniforms on (0, 1], `(rows, chains)`: never 0, so that no leaf of weight 0 is chosen."""
-        h = self.start
-        return 1 - torch.rand(rows, len(h), generator=self.generator, dtype=h.dtype, device=h.device)
-
-
-class Tree(NamedTuple):
-    """A doubling: its leaves as one branch, the point chosen from them, its last leaf, and who grows on."""
-
-    branch: Branch
-    choice: Choice
-    end: Point
-    growing: Tensor
+    log_weight: Tensor  # log Σ exp(H₀ - H) over the trajectory
+    new_weight: Tensor  # and over the doubling
+    sign: Tensor  # of time
+    accepted: Tensor  # Σ min(1, exp(H₀ - H))
+    leapfrogs: Tensor
+    leaf: Tensor  # its number in the doubling
+    depth: Tensor
+    iteration: Tensor
+    deepest: Tensor  # (): depth of the deepest tree, -1 when every chain has done its iterations
 
 
-def grow(ground: Ground, level: int, p: Point, eps: Tensor, growing: Tensor, tally: Tally) -> tuple[Tree | None, Tally]:
-    """2^level more leaves from p on; no tree when every chain stopped half-way."""
-    energy, metric, clamp, start, ones, _ = ground
-    stack: list[Branch] = []
-    chosen: Choice | None = None
-    for first in range(0, 1 << level, BLOCK):
-        leaves, log_weights, ran = [], [], []
-        for count in range(first, min(first + BLOCK, 1 << level)):
-            p = leapfrog(energy, p, eps, metric, clamp)
-            v = p.v.flatten(1)
-            w = metric.velocity(p.v).flatten(1)
-            leaves.append(p)
-            log_weights.append(torch.sub(start - p.energy, (v * w) @ ones, alpha=0.5))
-            ran.append(growing)
-            branch = Branch(v, w, v, w, v, 1)
-            while count & 1:  # a subtree is complete: join its halves, as a binary counter carries
-                branch, straight = join(stack.pop(), branch, ones)
-                growing = growing & straight
-                count >>= 1
-            stack.append(branch)
-        log_weight = torch.stack(log_weights)
-        tally, sound = tally.add(log_weight, torch.stack(ran))
-        growing = growing & sound
-        u = ground.uniforms(2) if level else log_weight
-        choice = choose(leaves, log_weight, u[0])
-        if chosen is None:
-            chosen = choice
-        else:
-            total = torch.logaddexp(chosen.log_weight, choice.log_weight)
-            chosen = chosen.or_else(choice, u[1].log() < choice.log_weight - total)
-        if len(stack) == 1 and stack[0].leaves == 1 << level:
-            return Tree(stack[0], chosen, p, growing), tally
-        if not bool(growing.any()):
-            break
-    return None, tally
+class Slots(NamedTuple):
+    """What a micro-step writes into: starts of open subtrees `(chains, depth, numel)`, and what every iteration gave; the
+    last place of each belongs to nobody."""
+
+    p: Tensor  # momentum of the leaf
+    total: Tensor  # Σp up to it, itself counted in
+    before: Tensor  # momentum of the leaf before
+    draws: Tensor  # (iterations + 1, chains, numel)
+    infos: Tensor  # (iterations + 1, chains, 6)
 
 
-def exchange(a: Point, b: Point, turn: Tensor) -> tuple[Point, Point]:
-    """The two points, exchanged where `turn`; their energies are not needed and stay."""
+def chosen(u: Tensor, log_share: Tensor) -> Tensor:
+    """Whether what is new is chosen, with a probability of exp(log share), or 1 if that is more."""
+    return u <= log_share.exp()
 
-    def pick(p: Point, q: Point) -> Point:
-        x, v, score = (torch.where(turn, b, a) for a, b in ((p.x, q.x), (p.v, q.v), (p.score, q.score)))
-        return Point(x, v, p.energy, score)
 
-    return pick(a, b), pick(b, a)
+def spread(mask: Tensor, x: Tensor) -> Tensor:
+    """A mask of chains for `(chains, numel)`; written out it is several times faster, unless it is compiled."""
+    rows = mask[:, None].expand_as(x)
+    return rows if torch.compiler.is_compiling() else rows.contiguous()
+
+
+def dot(a: Tensor, b: Tensor) -> Tensor:
+    """Row by row."""
+    return (a * b).sum(-1)
+
+
+def closes_straight(slots: Slots, levels: int, leaf: Tensor, p: Tensor, total: Tensor) -> Tensor:
+    """Whether none of the subtrees that this leaf closes turns back: ρ·p > 0 at both ends, of the whole and of each half
+    prolonged by the first leaf of the other, or turns that fall between the halves would be missed."""
+    i_max = popcount(leaf >> 1)[:, None]
+    i_min = i_max - popcount(leaf & ~(leaf + 1))[:, None] + 1
+    first, sums = slots.p[:, :levels], slots.total[:, :levels]
+    level = torch.arange(levels, device=p.device)
+    end = p[:, None]
+    rho = total[:, None] - sums + first
+    straight = (dot(rho, first) > 0) & (dot(rho, end) > 0)  # False for NaN
+    closed = (level >= i_min) & (level <= i_max)
+    fine = (straight | ~closed).all(1)
+    if levels > 1:  # the right half of the subtree from slot i begins at slot i + 1; two leaves have no halves
+        half, before = first[:, 1:], slots.before[:, 1:levels]
+        left = sums[:, 1:] - sums[:, :-1] + first[:, :-1]
+        right = total[:, None] - sums[:, 1:] + half + before
+        straight = (dot(left, first[:, :-1]) > 0) & (dot(left, half) > 0)
+        straight = straight & (dot(right, before) > 0) & (dot(right, end) > 0)
+        fine = fine & (straight | ~(closed & (level < i_max))[:, :-1]).all(1)
+    return fine
 
 
 @dataclass(frozen=True)
-class NUTS(Massive):
+class NUTS(Massive, FreeRunning):
     """The No-U-Turn sampler: Hamiltonian Monte Carlo that chooses its own trajectory length.
 
     Trajectories double until they turn back (generalized criterion, with the checks across subtrees) or reach
     2^max_depth - 1 leapfrog steps. The next state is drawn from the whole trajectory with weights exp(-H) and
     a preference for the newer half (biased progressive sampling). Exact for any step size.
 
-    The kernel of choice where nobody wants to tune: let `gibbsian.warm_up` find step size and mass. All
-    chains wait for the longest trajectory among them, so with thousands of chains a well-tuned HMC is faster.
-    In a box trajectories are reflected at the walls, exactly, and tend to stop there.
+    The kernel of choice where nobody wants to tune: let `gibbsian.warm_up` find step size and mass. Chains do not
+    wait for each other; compiled, a leapfrog step of a small model costs less than a microsecond. In a box
+    trajectories are reflected at the walls, exactly, and tend to stop there.
+
+    Depth, leapfrog steps, Hamiltonian and step size of every draw are in `trace.stats` and among the sample statistics of
+    `trace.to_arviz()`.
 
     Reference: Hoffman & Gelman 2014; Betancourt 2017 (multinomial choice, criterion); the iterative form is
     that of Phan, Pradhan & Jankowiak 2019 and Lao et al. 2020.
@@ -216,59 +225,157 @@ class NUTS(Massive):
     >>> g = torch.Generator().manual_seed(0)
     >>> target = gb.energies.Gaussian(torch.zeros(2), torch.tensor([[1.0, 0.9], [0.9, 1.0]]))
     >>> trace = gb.sample(target, NUTS(step_size=0.3), torch.zeros(8, 2), steps=50, generator=g)
-    >>> bool(trace.acceptance > 0.8)
-    True
+    >>> bool(trace.acceptance > 0.8), trace.stats["n_steps"].shape
+    (True, torch.Size([50, 8]))
     """
 
     step_size: float | Tensor
     max_depth: int = 10
     mass: float | Tensor | None = None
     metric: Metric = field(init=False, repr=False, compare=False)
-    draws_in_steps: ClassVar[str] = "NUTS grows trajectories whose length depends on the chains; HMC compiles"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "max_depth", check_count(self, "max_depth", self.max_depth, 1, 20))
 
     def draw(self, energy: Any, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> NutsInputs:
-        z = normal_inputs(x, steps, generator)
+        chains, event = len(x), x[0].numel()
+        block = normals(steps, chains * (event + 2), generator, dtype=x.dtype, device=x.device)
+        a, b = block[:, chains * event :].double().view(torch.int64).split(chains, 1)  # the bits of two normals
+        bits = [scrambled(t >> 2 & (1 << 62) - 1, torch.zeros_like(t)) for t in (a, b)]
         sizes = schedule_values(self.step_size, steps, start, x, "step_size")
-        # a generator for each step: how much a step draws depends on the longest trajectory, and no chain may
-        # shift the numbers of its neighbors' next step
-        seeds = torch.randint(1 << 62, (steps,), generator=generator, device=x.device).tolist()
-        return NutsInputs(z, sizes, [torch.Generator(x.device).manual_seed(seed) for seed in seeds])
+        return NutsInputs(
+            block[:, : chains * event].reshape(steps, *x.shape), (bits[0] << 30) ^ bits[1] & (1 << 62) - 1, sizes
+        )
 
-    def step(self, energy: Energy, state: ChainState, inputs: NutsInputs) -> tuple[ChainState, NutsInfo]:
-        x, e, s, clamp = state
-        metric = self.metric.to(x)
-        v = masked(metric.momentum(inputs.z), clamp)
-        start = e + metric.kinetic(v)
-        ground = Ground(energy, metric, clamp, start, x.new_ones(x[0].numel()), inputs.generator)
-        near = far = Point(x, v, e, s)  # the two ends of the trajectory; the next doubling starts at `near`
-        rho = v.flatten(1)
-        chosen = Choice(x, e, s, torch.zeros_like(e))
-        step_size = inputs.step_size.expand(len(x))  # negative for chains that go back in time
-        alive = torch.ones_like(e, dtype=torch.bool)
-        depth = torch.zeros_like(e, dtype=torch.long)
-        tally = Tally(torch.zeros_like(e), depth, ~alive)
-        for level in range(self.max_depth):
-            u = ground.uniforms(2)
-            turn = u[0] <= 0.5
-            step_size = torch.where(turn, -step_size, step_size)
-            if level:
-                near, far = exchange(near, far, spread(turn, x))
-            eps = spread(torch.where(alive, step_size, 0.0), x)  # chains that are done stand still
-            tree, tally = grow(ground, level, near, eps, alive, tally)
-            if tree is None:
-                break
-            odds = tree.choice.log_weight - chosen.log_weight
-            chosen = chosen.or_else(tree.choice, tree.growing & (u[1].log() < odds))
-            depth = depth + tree.growing
-            first_w, last_w = (metric.velocity(p.v).flatten(1) for p in (far, near))
-            old = Branch(far.v.flatten(1), first_w, near.v.flatten(1), last_w, rho, 1 << level)
-            whole, straight = join(old, tree.branch, ground.ones)
-            near, rho, alive = tree.end, whole.rho, tree.growing & straight
-            if level + 1 < self.max_depth and not bool(alive.any()):
-                break
-        info = NutsInfo(tally.acceptance / tally.leapfrogs, tally.diverged, depth, tally.leapfrogs)
-        return ChainState(chosen.x, chosen.energy, chosen.score, clamp), info
+    @property
+    def reaches(self) -> tuple[int, ...]:
+        """The deeper a subtree may be, the more a micro-step compares: shallow ones first."""
+        deepest = self.max_depth - 1
+        return (min(4, deepest), deepest) if deepest > 4 else (deepest,)
+
+    def begin(self, energy: Energy, state: ChainState, inputs: NutsInputs) -> tuple[Ground, Trees, Slots]:
+        x, e, s = state.x.flatten(1), state.energy, state.score.flatten(1)
+        (chains, n), steps, depth = x.shape, len(inputs.z), max(1, self.max_depth - 1)
+        clamp = state.clamp
+        if clamp is not None:
+            clamp = clamp.reshape(-1, n) if clamp.dim() == state.x.dim() else clamp.reshape(n)
+        half = self.metric.to(state.x).half
+        if half is not None and half.dim() and not self.metric.dense:
+            half = half.reshape(n)
+        ground = Ground(inputs._replace(z=inputs.z.reshape(steps, chains, n)), half, self.metric.dense, clamp)
+        zero, none = torch.zeros_like(x), torch.zeros_like(e)
+        count = torch.zeros_like(e, dtype=torch.long)
+        ends, sums, tallies = (zero,) * 6, (zero,) * 2, (none,) * 5
+        trees = Trees(
+            *ends, *sums, x, s, e, none, zero, zero, none, none, *tallies, count, count, count, count, count[0]
+        )
+        starts = [x.new_zeros(chains, depth + 1, n) for _ in range(3)]
+        gives = x.new_empty(steps + 1, chains, n), x.new_empty(steps + 1, chains, 6)
+        slots = Slots(starts[0], starts[1], starts[2], *gives)
+        return ground, trees, slots
+
+    def micro_step(self, energy: Energy, ground: Ground, trees: Trees, slots: Slots, reach: int) -> Trees:
+        t, inputs, steps = trees, ground.inputs, len(ground.inputs.z)
+        chain = torch.arange(len(t.x), device=t.x.device)
+        active = t.iteration < steps
+        at = t.iteration.clamp(max=steps - 1)
+        seed = inputs.seed[at, chain]
+        step_size = inputs.step_size[at] if inputs.step_size.dim() == 1 else inputs.step_size[at, chain]
+
+        # a new iteration: momenta are drawn, the trajectory is one point
+        first = t.leaf == 0
+        fresh = first & (t.depth == 0)
+        rows = spread(fresh, t.x)
+        z = masked(inputs.z[at, chain], ground.clamp)
+        start = torch.where(fresh, t.next_e + 0.5 * dot(z, z), t.start)
+        next_h = torch.where(fresh, start, t.next_h)
+        log_weight, accepted = (torch.where(fresh, 0.0, v) for v in (t.log_weight, t.accepted))
+        rho = torch.where(rows, z, t.rho)
+        begun = (t.next_x, z, t.next_s)
+        near = [torch.where(rows, a, b) for a, b in zip(begun, (t.x, t.p, t.s), strict=True)]
+        far = [torch.where(rows, a, b) for a, b in zip(begun, (t.far_x, t.far_p, t.far_s), strict=True)]
+
+        # a new doubling, forward or back in time: the ends change places
+        coin = scrambled(seed, t.depth)
+        turn = first & ((coin & 1) == 1)
+        sign = torch.where(fresh, 1.0, t.sign)
+        sign = torch.where(turn, -sign, sign)
+        turn = spread(turn, t.x)
+        (x, before, s), far = (
+            [torch.where(turn, b, a) for a, b in zip(near, far, strict=True)],
+            [torch.where(turn, a, b) for a, b in zip(near, far, strict=True)],
+        )
+
+        x, p, e, s = self._leapfrog(energy, ground, x, before, s, (sign * step_size)[:, None])
+        h = e + 0.5 * dot(p, p)
+        weight = start - h
+        fine = (weight > -DIVERGENCE) & (weight < torch.inf)  # False for NaN
+        accepted = accepted + torch.where(fine, weight.clamp(max=0).exp(), 0.0)
+        leapfrogs = torch.where(fresh, 0, t.leapfrogs) + 1
+
+        # the leaf joins the doubling, and is chosen with its share of the weight
+        size = torch.ones_like(t.depth) << t.depth
+        total = torch.where(spread(first, p), p, t.total + p)
+        new_weight = torch.where(first, weight, torch.logaddexp(t.new_weight, weight))
+        u = unit(scrambled(seed, 32 + size + t.leaf), 32, x.dtype)
+        take = first | chosen(u, weight - new_weight)
+        rows = spread(take, x)
+        new_x, new_s = torch.where(rows, x, t.new_x), torch.where(rows, s, t.new_s)
+        new_e, new_h = torch.where(take, e, t.new_e), torch.where(take, h, t.new_h)
+        slot = torch.where((t.leaf & 1) == 0, popcount(t.leaf >> 1), slots.p.shape[1] - 1)
+        for place, value in ((slots.p, p), (slots.total, total), (slots.before, before)):
+            place[chain, slot] = value
+        sound = fine
+        if reach:
+            sound = sound & closes_straight(slots, reach, t.leaf, p, total)
+
+        # the doubling is complete: it joins the trajectory, is chosen by its weight, and the whole may turn
+        complete = sound & (t.leaf + 1 == size)
+        take = complete & active & chosen(unit(coin >> 1, 31, x.dtype), new_weight - log_weight)
+        rows = spread(take, x)
+        next_x, next_s = torch.where(rows, new_x, t.next_x), torch.where(rows, new_s, t.next_s)
+        next_e, next_h = torch.where(take, new_e, t.next_e), torch.where(take, new_h, next_h)
+        whole, left, right = rho + total, rho + slots.p[:, 0], total + slots.before[:, 0]
+        ends = [(whole, far[1]), (whole, p), (left, far[1])]
+        ends += [(left, slots.p[:, 0]), (right, slots.before[:, 0]), (right, p)]
+        straight = torch.stack([dot(a, b) for a, b in ends]).amin(0) > 0
+        rho = torch.where(spread(complete, x), whole, rho)
+        log_weight = torch.where(complete, torch.logaddexp(log_weight, new_weight), log_weight)
+        depth = t.depth + complete.long()
+        over = ~sound | (complete & (~straight | (depth == self.max_depth)))
+
+        place = torch.where(active, t.iteration, steps)
+        slots.draws[place, chain] = next_x
+        told = (accepted / leapfrogs, (~fine).to(e), depth.to(e), leapfrogs.to(e), next_h, next_e)
+        slots.infos[place, chain] = torch.stack(told, 1)
+        iteration = t.iteration + (over & active).long()
+        leaf = torch.where(over | complete, 0, t.leaf + 1)
+        depth = torch.where(over, 0, depth)
+        deepest = torch.where(iteration < steps, depth, -1).amax()
+        return Trees(
+            x, p, s, far[0], far[1], far[2], rho, total, next_x, next_s, next_e, next_h, new_x, new_s, new_e, new_h, start,
+            log_weight, new_weight, sign, accepted, leapfrogs, leaf, depth, iteration, deepest,
+        )  # fmt: skip
+
+    def _leapfrog(
+        self, energy: Energy, ground: Ground, x: Tensor, p: Tensor, s: Tensor, eps: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """One leapfrog step in momenta of unit variance."""
+        p = torch.addcmul(p, eps, ground.pull(s), value=0.5)
+        x = torch.addcmul(x, eps, ground.push(p))
+        event = (len(x), *energy.domain.shape)
+        if isinstance(energy.domain, Bounded):
+            x, p = (t.flatten(1) for t in reflect(x.reshape(event), p.reshape(event), energy.domain))
+        e, s = energy.energy_and_score(x.reshape(event))
+        s = masked(s.flatten(1), ground.clamp)
+        return x, torch.addcmul(p, eps, ground.pull(s), value=0.5), e, s
+
+    def finish(self, state: ChainState, ground: Ground, trees: Trees, slots: Slots) -> tuple[Any, Tensor, NutsInfo]:
+        acceptance, diverged, depth, leapfrogs, hamiltonian, potential = slots.infos[:-1].unbind(-1)
+        sizes = ground.inputs.step_size
+        sizes = (sizes[:, None] if sizes.dim() == 1 else sizes).expand_as(acceptance)
+        info = NutsInfo(acceptance, diverged != 0, depth.long(), leapfrogs.long(), hamiltonian, potential, sizes)
+        event = state.x.shape
+        end = ChainState(trees.next_x.reshape(event), trees.next_e, trees.next_s.reshape(event), state.clamp)
+        return end, slots.draws[:-1].reshape(-1, *event), info

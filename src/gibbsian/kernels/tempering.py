@@ -11,7 +11,7 @@ from gibbsian.capabilities import Multiple
 from gibbsian.domains import Domain
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, as_numbers
-from gibbsian.kernels.base import Info, Kernel, metropolis_test, where_chain
+from gibbsian.kernels.base import FreeRunning, Info, Kernel, metropolis_test, where_chain
 from gibbsian.random import uniforms
 from gibbsian.trees import like_tuple
 
@@ -130,8 +130,13 @@ class ParallelTempering(Kernel):
 
     @property
     def draws_in_steps(self) -> str:  # type: ignore[override]
-        """As the inner kernel."""
-        return self.kernel.draws_in_steps
+        """As the inner kernel; one whose chains run freely must wait for all of them before a swap."""
+        free = isinstance(self.kernel, FreeRunning)
+        return (
+            f"tempered chains of {type(self.kernel).__name__} wait for each other"
+            if free
+            else self.kernel.draws_in_steps
+        )
 
     def schedules(self) -> tuple[Any, ...]:
         return self.kernel.schedules()

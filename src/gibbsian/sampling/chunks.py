@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gibbsian.kernels.base import Info, Kernel, MetropolisInfo, judge
+from gibbsian.kernels.base import FreeRunning, Info, Kernel, MetropolisInfo, judge
 from gibbsian.trees import is_named
 
 Steps = tuple[Any, list[Tensor], list[Info]]  # the state after some steps, and positions and info of each
@@ -21,6 +21,8 @@ def chunk_size(kernel: Kernel, x: Tensor) -> int:
     one (eager runs draw alike, so that both see the same numbers)."""
     if kernel.draws_in_steps:
         return 1
+    if isinstance(kernel, FreeRunning):  # the more iterations, the less the slowest chain is waited for
+        return max(1, min(250, (1 << 23) // x.numel()))
     return max(1, min(100, (1 << 25) // x.numel())) if x.is_cuda else kernel.unroll
 
 
@@ -42,6 +44,9 @@ def one_step(energy: Any, kernel: Kernel, state: Any, inputs: Any) -> tuple[Any,
 
 def run_steps(energy: Any, kernel: Kernel, state: Any, inputs: Any, step: Callable[..., Any] = one_step) -> Steps:
     """Several steps: the state after them, and the positions and infos of each."""
+    if isinstance(kernel, FreeRunning):
+        state, places, info = kernel.run(energy, state, inputs)
+        return state, list(places.unbind(0)), _per_step(info)
     positions, infos = [], []
     for one in _per_step(inputs):
         state, info = step(energy, kernel, state, one)

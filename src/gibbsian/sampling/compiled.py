@@ -18,7 +18,7 @@ from torch import Tensor
 from gibbsian.errors import CompileWarning
 from gibbsian.fast.compiled import compiled, weak_cache
 from gibbsian.fast.graphs import CapturedChunk, fixed_copy, tensors_of
-from gibbsian.kernels.base import Kernel
+from gibbsian.kernels.base import FreeRunning, Kernel
 from gibbsian.sampling.chunks import one_step, run_chunk, run_steps
 from gibbsian.sampling.record import Record
 
@@ -34,6 +34,10 @@ class EagerSteps:
 
     def run(self, state: Any, inputs: Any, count: int, record: Record) -> Any:
         """`count` steps, taken down in the record: the state after them."""
+        if isinstance(self.kernel, FreeRunning):
+            state, places, info = self.kernel.run(self.energy, state, inputs)
+            record.add_run(places, info)
+            return state
         state, positions, infos = run_steps(self.energy, self.kernel, state, inputs)
         record.add_steps(positions, infos)
         return state

@@ -1,6 +1,6 @@
 """What is kept of a run."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,6 +34,9 @@ class Record:
         self.positions: list[Tensor] = []
         self.infos: list[Info] = []
         self.chunks: list[tuple[Tensor, Tensor, Tensor]] = []
+        self.draws, self.keep = draws, keep
+        self.stats: dict[str, Tensor] = {}  # what else the kernel tells of every draw
+        self.told = 0
         self.enough = max(1, min(64, (1 << 20) // x.numel()))
 
     def add_steps(self, positions: list[Tensor], infos: list[Info]) -> None:
@@ -48,6 +51,21 @@ class Record:
         self.chunks.append((positions, acceptance, diverged))
         if positions.is_cuda or len(self.chunks) * len(positions) >= 8 * self.enough:
             self.flush()
+
+    def add_run(self, positions: Tensor, info: Any) -> None:
+        """Take in iterations of a free-running kernel, with what its info tells of them."""
+        if self.keep:
+            self._take_stats(info.stats(), len(positions))
+        self.add_chunk(positions, info.acceptance, info.diverged)
+
+    def _take_stats(self, stats: dict[str, Tensor], n: int) -> None:
+        at, self.at = self.at, self.told  # chunks that are not yet worked off lie between the two
+        cut = self._cut(n)
+        self.told, self.at = self.at, at
+        for name, values in stats.items():
+            if name not in self.stats:
+                self.stats[name] = values.new_empty(self.draws, *values.shape[1:])
+            self.stats[name][cut.places] = values[cut.kept]
 
     def flush(self) -> None:
         """Work off the steps that have been gathered."""

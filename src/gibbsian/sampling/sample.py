@@ -94,6 +94,7 @@ def sample(
             moments=record.moments,
             draw_acceptance=record.acceptance,
             draw_diverged=record.diverged,
+            stats=record.stats,
             compiled=engine.compiled,
             compile_note=engine.note,
         )

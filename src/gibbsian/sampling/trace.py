@@ -21,6 +21,8 @@ class Trace:
         acceptance: mean acceptance probability over steps and chains, burn-in left out; NaN for unadjusted kernels.
         divergences: for each chain, how many steps met a non-finite or exploding energy or state.
         steps: steps run so far, those of the trace that was resumed counted in.
+        stats: what else the kernel tells of every kept draw, `(draws, chains)` by ArviZ's names: `tree_depth`, `n_steps`,
+            `energy` (the Hamiltonian), `lp` and `step_size` for NUTS.
         compiled: whether steps ran compiled; `compile_note` says why not where that was asked for.
     """
 
@@ -35,6 +37,7 @@ class Trace:
     moments: StreamingMoments | None = None
     draw_acceptance: Tensor | None = None
     draw_diverged: Tensor | None = None
+    stats: dict[str, Tensor] = field(default_factory=dict)
     compiled: bool = False
     compile_note: str = ""
 
@@ -59,6 +62,7 @@ class Trace:
 
         chain_first = lambda t: t.transpose(0, 1).cpu().numpy()  # noqa: E731
         stats = {"acceptance_rate": chain_first(self.draw_acceptance), "diverging": chain_first(self.draw_diverged)}
+        stats |= {name: chain_first(values) for name, values in self.stats.items()}
         return from_dict({"posterior": {name: chain_first(self.samples)}, "sample_stats": stats})
 
     def __repr__(self) -> str:
