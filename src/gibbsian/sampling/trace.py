@@ -1,6 +1,6 @@
 """What a run of a kernel returns."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
