@@ -147,6 +147,8 @@ KERNELS = {
     "guided, dense mass": kernels.UnderdampedLangevin(0.5, friction=0.3, mass=DENSE, adjusted=True),
     "ChEES": kernels.ChEES(0.6, 4.0),
     "ChEES, dense mass": kernels.ChEES(0.7, 3.0, mass=DENSE),
+    "MAMS": kernels.MAMS(1.2, 3),
+    "MAMS, minimal norm and dense mass": kernels.MAMS(1.5, 2, mass=DENSE, integrator="minimal norm"),
     "NUTS": kernels.NUTS(0.5),
     "NUTS, dense mass": kernels.NUTS(0.7, mass=DENSE, max_depth=4),
 }
@@ -165,7 +167,7 @@ def test_real_kernels_leave_the_law_alone(kernel, target):
     [
         "random walk", "random walk, per chain", "user proposal, symmetric", "MALA", "MALA, diagonal mass",
         "MALA, jitter", "HMC", "HMC, diagonal mass", "HMC, jitter", "independence, Gaussian",
-        "guided", "NUTS", "ChEES",
+        "guided", "NUTS", "ChEES", "MAMS",
     ],
 )  # fmt: skip
 def test_walls_are_respected_exactly(kernel, target):
@@ -186,7 +188,7 @@ def test_positive_proposal_with_hastings_term():
 HALF = torch.tensor([True, False])
 
 
-@pytest.mark.parametrize("kernel", [k for k in KERNELS if "user" not in k and "heavy" not in k])
+@pytest.mark.parametrize("kernel", [k for k in KERNELS if not any(word in k for word in ("user", "heavy", "MAMS"))])
 def test_clamped_coordinates_follow_the_conditional(kernel):
     """Exact joint draws with some entries held: the joint law stays, so chains sample their conditionals."""
     mixed = HALF.repeat(CHAINS, 1)

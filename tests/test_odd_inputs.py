@@ -423,6 +423,8 @@ MADE = {
     K.MALA: {"step_size": 0.1, "mass": 1.0},
     K.NUTS: {"step_size": 0.1, "max_depth": 3},
     K.ChEES: {"step_size": 0.1, "trajectory": 1.0, "max_leapfrogs": 5},
+    K.MCLMC: {"step_size": 0.1, "length": 1.0},
+    K.MAMS: {"step_size": 0.1, "leapfrog_steps": 2, "jitter": 0.2},
     K.Langevin: {"step_size": 0.1},
     K.ShortRunLangevin: {"step_size": 0.1, "noise": 0.01, "clip": 1.0, "last": 0.01, "cycle": 5},
     K.AnnealedLangevin: {"steps_per_level": 2, "step_size": 0.1},

@@ -8,6 +8,7 @@ from gibbsian.kernels.gibbs import Gibbs, SiteGibbs
 from gibbsian.kernels.hmc import HMC, MALA
 from gibbsian.kernels.langevin import Langevin, ShortRunLangevin
 from gibbsian.kernels.metropolis import Independence, Metropolis, RandomWalk
+from gibbsian.kernels.microcanonical import MAMS, MCLMC
 from gibbsian.kernels.nuts import NUTS
 from gibbsian.kernels.tempering import ParallelTempering
 from gibbsian.kernels.underdamped import UnderdampedLangevin
@@ -15,6 +16,8 @@ from gibbsian.kernels.underdamped import UnderdampedLangevin
 __all__ = [
     "HMC",
     "MALA",
+    "MAMS",
+    "MCLMC",
     "NUTS",
     "AnnealedLangevin",
     "ChEES",

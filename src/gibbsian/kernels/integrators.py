@@ -89,6 +89,16 @@ class Metric(NamedTuple):
         rows = flat.reshape(-1, len(factor), flat.shape[1])  # several replicas of the chains may share their matrices
         return torch.einsum("cij,rcj->rci", factor, rows).reshape(v.shape)
 
+    def white_velocity(self, u: Tensor) -> Tensor:
+        """R⁻ᵀ u, the velocity in x of one in the coordinates y = Rᵀx, in which the mass is one."""
+        return self.velocity(self.momentum(u))
+
+    def white_force(self, s: Tensor) -> Tensor:
+        """R⁻¹ s, the score in y of one in x."""
+        if self.root is None:
+            return s
+        return self._times(self.root.mT if self.dense else self.root, self.velocity(s))
+
     def kinetic(self, v: Tensor) -> Tensor:
         """½ vᵀM⁻¹v per chain."""
         return 0.5 * (v * self.velocity(v)).flatten(1).sum(1)

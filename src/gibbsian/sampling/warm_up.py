@@ -60,12 +60,13 @@ def warm_up(
 
     Args:
         energy: the target.
-        kernel: one with a step size (or scale) and a Metropolis test; its step size is the first guess.
+        kernel: one with a step size (or scale) and a Metropolis test, or `MCLMC`, whose step size follows its energy error; its
+            step size is the first guess.
         x0: starting points `(chains, *event)`; a dozen chains or more give a good mass.
         steps: length of the warm-up; the mass is adapted from 20 steps on.
         generator: required.
         target_acceptance: δ; by default 0.234 for `RandomWalk` (0.44 in one dimension), 0.574 for `MALA`, 0.8 for
-            `HMC` and `NUTS`, 0.651 (harmonic mean over chains) for `ChEES`, 0.9 for the adjusted `UnderdampedLangevin`, 0.5
+            `HMC` and `NUTS`, 0.651 (harmonic mean over chains) for `ChEES`, 0.9 for `MAMS` and the adjusted `UnderdampedLangevin`, 0.5
             for `DiscreteLangevin`.
         mass: "diagonal", "dense" or None to leave it alone; "auto" is diagonal for kernels that have a mass.
         clamp: as in `sample`; the trace carries it on.

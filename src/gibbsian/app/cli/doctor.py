@@ -150,6 +150,7 @@ _KERNELS: tuple[Any, ...] = (
     kernels.HMC(0.5, 4),
     kernels.NUTS(0.5),
     kernels.ChEES(0.5, 2.0),
+    kernels.MAMS(0.8, 3),
     kernels.UnderdampedLangevin(0.5, adjusted=True),
 )
 
