@@ -2,12 +2,14 @@
 
 import gzip
 import itertools
+import math
+import tracemalloc
 
 import pytest
 import torch
 
 from gibbsian import models, sequences
-from gibbsian.errors import ArgumentError, DataError, TrainingWarning
+from gibbsian.errors import ArgumentError, DataError, DataWarning, ShapeError, TrainingWarning
 from gibbsian.sequences import Alphabet, Family
 from gibbsian.sequences.pseudo_likelihood import PseudoLikelihood
 
@@ -43,10 +45,12 @@ def test_formats_give_the_same_family(tmp_path):
     files = {
         "a.fasta": fasta.encode(),
         "a.fasta.gz": gzip.compress(fasta.encode()),
+        "mark.fasta": b"\xef\xbb\xbf" + fasta.encode(),
         "a.a3m": b">one two\nACGU-aaACGUA\n>b\nACgg.GUAAC-UA\n",
         "a.sto": b"# STOCKHOLM 1.0\n#=GF ID x\none ACGU.\nb ACGUA\n\none ACGUA\nb AC.UA\n//\nrest of the file\n",
-        "dna.fasta": b">one two\r\nACGT-ACGTA\r\n>b\r\nACGTAACNTA\r\n",
-        "low.fasta": b">one two\nacgu-acgua\n>b\nacguaac-ua\n",
+        "low.sto": b"# STOCKHOLM 1.0\none aCGU.acguA\nb ACGUAAC-ua\n//\n",
+        "dna.fasta": b">one two\r\nACGT-ACGTA\r\n>b\r\nACGTAAC-TA\r\n",
+        "low.fasta": b">one two\nacgu-acgua\n>b\nACguaac-ua\n",
     }
     for name, content in files.items():
         (tmp_path / name).write_bytes(content)
@@ -54,21 +58,71 @@ def test_formats_give_the_same_family(tmp_path):
         assert [family.text(i) for i in range(2)] == ["ACGU-ACGUA", "ACGUAAC-UA"], name
         assert family.x.shape == (2, 10, 5)
     assert family.names[0] == "one two"
+    family.write(tmp_path / "again.fasta.gz")
+    again = sequences.read(tmp_path / "again.fasta.gz", "rna")
+    assert torch.equal(again.states, family.states)
+    assert again.names == family.names
 
 
 @pytest.mark.parametrize(("content", "match"), [
-    (b"", "begins with"),
+    (b"", "is empty"),
+    (b"\n \n", "is empty"),
     (b"hello\n", "begins with"),
     (b">a\n>b\n", "no sequences"),
-    (b">a\nACGU\n>b\nACG\n", "'b' has 3 sites, 'a' has 4"),
-    (b">a\nAC1U\n", "'1'"),
+    (b"# STOCKHOLM 1.0\n//\n", "no sequences"),
+    (b">a\nACGU\n>b\nACG\n", "'b' has 3 sites, 'a' has 4; small letters and dots were taken for insertions"),
+    (b">a\nacgu\n>b\nacg\n", "'b' has 3 sites, 'a' has 4; sequences must be aligned"),
+    (b">a\nAC1U\n", "'1', which is no letter"),
+    (">a\nACéU\n".encode(), "'é', which is no letter"),
+    (">a\nACéU\n".encode("latin-1"), "which is no letter"),
+    (">a\nACGU\n".encode("utf-16"), "UTF-16"),
     (b"\x1f\x8bdamaged", "gzip"),
+    (gzip.compress(b">a\nACGU\n" * 1000)[:-20], "gzip"),
+    (b">a\n" + b"A" * ((1 << 24) + 1), "a line of more than"),
     (b"# STOCKHOLM 1.0\na b c\n", "a name and a piece"),
 ])  # fmt: skip
 def test_bad_files_get_a_sentence(tmp_path, content, match):
     (tmp_path / "bad.fasta").write_bytes(content)
     with pytest.raises(DataError, match=match):
         sequences.read(tmp_path / "bad.fasta", "rna")
+
+
+@pytest.mark.parametrize(("content", "match", "rows"), [
+    (b">a\nACGX\n>b\nANNN\n", r"4 letters outside -ACGU were read as gaps \(N 3, X 1\); is alphabet='rna' meant", 2),
+    (b">a\nACGU\n>a\nACGG\n>a\nACGA\n", "2 names stand more than once \\('a' 3 times\\)", 3),
+    (b">caf\xe9\nACGU\n", "1 names are not UTF-8", 1),
+    (b"# STOCKHOLM 1.0\na ACGU\n//\n# STOCKHOLM 1.0\nb ACGUU\n//\n", "more than one alignment; the first", 1),
+])  # fmt: skip
+def test_odd_files_are_read_with_a_sentence(tmp_path, content, match, rows):
+    (tmp_path / "odd.fasta").write_bytes(content)
+    with pytest.warns(DataWarning, match=match):
+        family = sequences.read(tmp_path / "odd.fasta", "rna")
+    assert len(family) == rows
+    assert family.sites == 4
+
+
+def test_small_letters_and_gaps_are_what_one_says(tmp_path):
+    (tmp_path / "a.fasta").write_bytes(b">a\nACgu\n>b\nACGU\n>c\nA---\n")
+    family = sequences.read(tmp_path / "a.fasta", "rna", insertions=False)
+    assert [family.text(i) for i in range(3)] == ["ACGU", "ACGU", "A---"]
+    assert sequences.read(tmp_path / "a.fasta", "rna", insertions=False, most_gaps=0.5).names == ("a", "b")
+    (tmp_path / "b.fasta").write_bytes(b">c\nA---\n")
+    with pytest.raises(DataError, match="raise most_gaps"):
+        sequences.read(tmp_path / "b.fasta", "rna", most_gaps=0.5)
+
+
+def test_large_files_stream(tmp_path):
+    """8 MB of lines, of which few sequences are kept, are read in little more memory than these take."""
+    row = b">name\n" + b"A" + b"-" * 998 + b"\n"
+    with gzip.open(tmp_path / "large.fasta.gz", "wb", compresslevel=1) as out:
+        for i in range(8):
+            out.write(row * 1000 + b">kept%d\n" % i + b"C" * 999 + b"\n")
+    tracemalloc.start()
+    family = sequences.read(tmp_path / "large.fasta.gz", most_gaps=0.5, identity=None)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(family) == 8
+    assert peak < 1e6
 
 
 def test_missing_files_and_alphabets(tmp_path):
@@ -290,3 +344,83 @@ def test_mutations_change_the_energy():
             sequences.mutation_score(model, wild, bad)
     with pytest.raises(ArgumentError, match="alphabet="):
         sequences.mutation_score(potts(3, 6), torch.tensor([0, 1, 2]), "A1C")
+
+
+# --- new sequences ------------------------------------------------------------------------------------------
+
+
+def test_drawn_sequences_follow_the_machine():
+    """Frequencies of 4000 chains against enumeration, five standard errors: a false alarm in 10⁵ or so."""
+    model = potts(3, 3, scale=0.8).float()
+    family = whole(model.double())
+    for start in ("random", "natural"):
+        drawn = sequences.sample_sequences(model, family, 4000, sweeps=20, start=start, generator=gen(), progress=False)
+        truth, _ = family.frequencies()
+        found, _ = drawn.frequencies()
+        assert bool(((found - truth).abs() < 5 * (truth * (1 - truth) / 4000).sqrt()).all())
+    gapless = sequences.sample_sequences(models.Potts(3, 2), family, 5, sweeps=2, generator=gen(), progress=False)
+    assert gapless.alphabet.letters == "AB"
+    with pytest.raises(ShapeError, match="sites and letters"):
+        sequences.sample_sequences(models.Potts(4, 3), family, 5, generator=gen())
+
+
+def test_entropy_is_that_of_enumeration():
+    model = potts(4, 3, scale=0.8)
+    log_p = torch.log_softmax(-model(model.domain.states(dtype=F64)), 0)
+    truth = float(-(log_p.exp() * log_p).sum())
+    found = sequences.entropy(
+        model, whole(model), chains=200, sweeps=10, max_betas=250, generator=gen(), progress=False
+    )
+    assert found.lower < truth < found.upper
+    assert abs(found.value - truth) < 4 * found.stderr
+    assert found.upper - found.lower < 1
+    assert float(found.log_z.value) == pytest.approx(
+        float(torch.logsumexp(-model(model.domain.states(dtype=F64)), 0)), abs=0.2
+    )
+
+
+def test_statistics_of_natural_and_drawn_sequences():
+    letters = Alphabet("-AB")
+    one = Family(torch.randint(0, 3, (50, 5), generator=gen()), letters).reweighted(0.7)
+    other = Family(torch.randint(0, 3, (40, 5), generator=gen(1)), letters)
+    found = sequences.compare(one, other)
+    w = (one.weights / one.weights.sum()).double()
+    x = one.x.double()
+    f1 = torch.einsum("n,nia->ia", w, x)
+    assert torch.allclose(found.one.natural, f1.flatten(), atol=1e-6)
+    centered = x - f1
+    want = [
+        torch.einsum("n,na,nb,nc->abc", w, centered[:, i], centered[:, j], centered[:, k]).flatten()
+        for i, j, k in itertools.combinations(range(5), 3)
+    ]
+    assert torch.allclose(found.three.natural, torch.cat(want), atol=1e-6)  # the third cumulant is the centered moment
+    want = [
+        torch.einsum("n,na,nb->ab", w, centered[:, i], centered[:, j]).flatten()
+        for i, j in itertools.combinations(range(5), 2)
+    ]
+    assert torch.allclose(found.two.natural, torch.cat(want), atol=1e-6)
+    a, b = found.two.natural, found.two.drawn
+    assert found.two.pearson == pytest.approx(float(torch.corrcoef(torch.stack([a, b]))[0, 1]))
+    assert found.two.slope == pytest.approx(
+        float(((a - a.mean()) * (b - b.mean())).sum() / (a - a.mean()).square().sum())
+    )
+    same = (other.states[:, None] == one.states[None]).double().mean(-1)
+    assert torch.allclose(found.nearest.double(), same.amax(1))
+    own = (one.states[:, None] == one.states[None]).double().mean(-1).fill_diagonal_(0)
+    assert torch.allclose(found.nearest_natural.double(), own.amax(1))
+    flat = w.sqrt()[:, None] * centered.flatten(1)
+    _, s, v = torch.linalg.svd(flat)
+    assert torch.allclose((centered.flatten(1) @ v[:2].T).abs(), found.components[0].abs(), atol=1e-5)
+    assert found.explained[0] == pytest.approx(float(s[0] ** 2 / s.square().sum()), abs=1e-5)
+    perfect = sequences.compare(one, one)
+    for part in (perfect.one, perfect.two, perfect.three):
+        assert (part.pearson, part.slope) == (pytest.approx(1), pytest.approx(1))
+    assert "nearest identity" in repr(found)
+    with pytest.raises(ArgumentError, match="differ"):
+        sequences.compare(one, Family(other.states, Alphabet("-BA")))
+
+
+def test_triples_are_drawn_where_there_are_many():
+    family = Family(torch.randint(0, 2, (20, 30), generator=gen()), Alphabet("-A"))
+    assert len(sequences.compare(family, family, triples=10).three.natural) == 80
+    assert math.comb(30, 3) > 10

@@ -207,6 +207,10 @@ class EstimateWarning(GibbsianWarning):
     """An estimate is less trustworthy than its error bar says."""
 
 
+class DataWarning(GibbsianWarning):
+    """Data could be read, but hold something that is likely not meant."""
+
+
 class CompileWarning(GibbsianWarning):
     """Compilation was asked for and is not used, with the reason."""
 

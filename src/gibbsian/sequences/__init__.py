@@ -1,13 +1,15 @@
-"""Families of sequences: alignments, Potts machines learned from them, contacts and the effects of mutations."""
+"""Families of sequences: alignments, Potts machines learned from them, contacts, the effects of mutations, new sequences."""
 
 from gibbsian.sequences.alphabet import Alphabet
+from gibbsian.sequences.checks import Checks, compare, nearest_identity
 from gibbsian.sequences.contacts import Contacts, contacts, precision
 from gibbsian.sequences.family import Family, similarity_weights
 from gibbsian.sequences.inference import fit_potts
 from gibbsian.sequences.mutations import mutation_score, mutation_table
 from gibbsian.sequences.reading import read
+from gibbsian.sequences.sampling import Entropy, entropy, sample_sequences
 
 __all__ = [
-    "Alphabet", "Contacts", "Family", "contacts", "fit_potts", "mutation_score", "mutation_table", "precision", "read",
-    "similarity_weights",
+    "Alphabet", "Checks", "Contacts", "Entropy", "Family", "compare", "contacts", "entropy", "fit_potts", "mutation_score",
+    "mutation_table", "nearest_identity", "precision", "read", "sample_sequences", "similarity_weights",
 ]  # fmt: skip

@@ -68,8 +68,12 @@ class Alphabet:
         table[[ord("."), ord("*")]] = gap
         for state, letter in enumerate(self.letters):
             table[ord(letter)] = state
-        if self.name == "rna":
-            table[ord("T")] = self.letters.index("U")
-        elif self.name == "dna":
-            table[ord("U")] = self.letters.index("T")
+        for usual, other in ("UT", "TU"):  # nucleotides are written both ways
+            if self.name in ("rna", "dna") and usual in self.letters:
+                table[ord(other)] = self.letters.index(usual)
         return table
+
+    def known(self) -> bytes:
+        """The bytes that stand for a letter, or for a gap, as such."""
+        letters = self.letters + {"rna": "T", "dna": "U"}.get(self.name, "") + "-.*"
+        return letters.encode()

@@ -63,7 +63,7 @@ class BoltzmannLearning:
             f"Boltzmann learning ended after {steps} updates at a Pearson correlation of {pearson:.3f}, below {target}; "
             "raise steps= or lr=",
             TrainingWarning,
-            stacklevel=4,
+            stacklevel=3,
         )
         return self.potts
 

@@ -1,9 +1,12 @@
 """A family of aligned sequences, and how much each of them counts."""
 
+import gzip
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -46,13 +49,17 @@ class Family:
         return len(self.states)
 
     def __repr__(self) -> str:
-        sites = self.states.shape[1]
-        return f"Family({len(self)} sequences of {sites} sites, {self.alphabet.name}, effective number {self.effective:.1f})"
+        return f"Family({len(self)} sequences of {self.sites} sites, {self.alphabet.name}, effective number {self.effective:.1f})"
 
     @cached_property
     def x(self) -> Tensor:
         """One-hot rows `(sequences, sites, letters)`."""
         return _one_hot(self.states, len(self.alphabet))
+
+    @property
+    def sites(self) -> int:
+        """The length of every sequence."""
+        return self.states.shape[1]
 
     @property
     def effective(self) -> float:
@@ -90,7 +97,7 @@ class Family:
         check_number(self, "pseudocount", pseudocount, 0, 1)
         q = len(self.alphabet)
         f = torch.zeros(self.states.shape[1], q, dtype=torch.float64)
-        for rows, w in self._blocks():
+        for rows, w in self.blocks():
             f += torch.einsum("n,nia->ia", w, rows.double())
         return (1 - pseudocount) * f + pseudocount / q
 
@@ -102,7 +109,7 @@ class Family:
         single = self.profile(pseudocount)
         sites, q = single.shape
         pairs = torch.zeros(sites * q, sites * q, dtype=torch.float64)
-        for rows, w in self._blocks():
+        for rows, w in self.blocks():
             flat = rows.flatten(1)
             pairs += ((flat * w[:, None].to(flat)).T @ flat).double()
         pairs = ((1 - pseudocount) * pairs + pseudocount / q**2).reshape(sites, q, sites, q)
@@ -110,11 +117,28 @@ class Family:
             pairs[i, :, i] = torch.diag(single[i])
         return single, pairs
 
-    def _blocks(self, size: int = 4096) -> Iterator[tuple[Tensor, Tensor]]:
+    def blocks(self, size: int = 4096) -> Iterator[tuple[Tensor, Tensor]]:
         """One-hot rows of some sequences at a time, and their weights, which add up to 1 over all."""
         share = self.weights.double() / self.weights.double().sum()
         for states, w in zip(self.states.split(size), share.split(size), strict=True):
             yield _one_hot(states, len(self.alphabet)), w
+
+    def write(self, path: str | Path) -> None:
+        """Write the sequences to a FASTA file, gzipped where its name ends in .gz.
+
+        >>> import tempfile, os
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = os.path.join(folder, "new.fasta")
+        ...     Family(torch.tensor([[1, 0, 4]]), Alphabet.of("rna"), ("one",)).write(file)
+        ...     Path(file).read_text()
+        '>one\\nA-U\\n'
+        """
+        file = Path(path).expanduser()
+        letters = np.frombuffer(self.alphabet.letters.encode(), dtype=np.uint8)
+        with gzip.open(file, "wb") if file.suffix == ".gz" else file.open("wb") as out:
+            for row, states in enumerate(self.states.cpu().numpy()):
+                name = self.names[row] if self.names else f"sequence{row + 1}"
+                out.write(b">" + name.encode() + b"\n" + letters[states].tobytes() + b"\n")
 
 
 def _one_hot(states: Tensor, q: int) -> Tensor:
