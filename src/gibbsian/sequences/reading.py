@@ -5,8 +5,8 @@ import warnings
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from io import BufferedIOBase
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 import torch
@@ -172,7 +172,7 @@ def _records(file: Path) -> Iterator[tuple[bytes, bytes]]:
         raise DataError(f"{file.name} is a damaged gzip file: {error}") from error
 
 
-def _lines(opened: IO[bytes], file: str) -> Iterator[bytes]:
+def _lines(opened: BufferedIOBase, file: str) -> Iterator[bytes]:
     """The lines of a file, none longer than memory allows."""
     while line := opened.readline(_LONGEST + 1):
         if len(line) > _LONGEST:
