@@ -38,7 +38,7 @@ FLOORS = [
     ["objectives"],
     ["training"],
     ["uses"],
-    ["sequences"],
+    ["sequences", "spins"],
     ["data"],
     ["metrics"],
     ["plots", "testing", "sklearn"],

@@ -30,7 +30,7 @@ _MODULES = {
     name: name
     for name in (
         "capabilities", "data", "derivatives", "domains", "energies", "errors", "kernels", "maxent", "metrics", "models",
-        "nets", "objectives", "partition", "plots", "random", "sampling", "schedules", "sequences", "sklearn", "testing",
+        "nets", "objectives", "partition", "plots", "random", "sampling", "schedules", "sequences", "sklearn", "spins", "testing",
         "training", "units",
     )
 } | {"hybrid": "uses.hybrid"}  # fmt: skip
@@ -58,6 +58,7 @@ if TYPE_CHECKING:
         schedules,
         sequences,
         sklearn,
+        spins,
         testing,
         training,
         units,

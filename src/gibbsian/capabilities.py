@@ -16,7 +16,7 @@ from torch import Tensor
 from gibbsian.errors import CapabilityError
 
 __all__ = [
-    "ActiveModel", "Annealable", "BoundedModel", "ClampedModel", "Classifier", "ConditionallySampleable",
+    "ActiveModel", "Annealable", "Bonds", "BoundedModel", "ClampedModel", "Classifier", "ClusterModel", "ConditionallySampleable",
     "ConditionedModel", "Contrast", "ContrastiveModel", "CountedClasses", "DocumentModel", "DrawableModel",
     "DroppableModel", "Estimate", "Family", "FieldModel", "Filters", "GibbsModel", "HiddenModel", "InitializableModel", "Jet",
     "JointModel", "LabeledModel", "LatentModel", "LayerContrast", "LayeredModel", "Multiple", "NoiseLevels",
@@ -380,6 +380,23 @@ class TabledModel(Protocol):
 
     def pairwise_tables(self) -> PairwiseTables:
         """All its units as tables of values, with the same log Z."""
+
+
+class Bonds(NamedTuple):
+    """Pairs of units that like to be equal, log p*(x) = Σ_edges K_e·1[xᵢ = xⱼ] + Σᵢ hᵢ(xᵢ) + constant: `edges` (2, m) in any order, K =
+    `strength` (m,), `field` (n, values), or None where there is none. Values of two-valued units are low and high."""
+
+    edges: Tensor
+    strength: Tensor
+    field: Tensor | None
+
+
+@runtime_checkable
+class ClusterModel(Protocol):
+    """A machine whose pairs care only whether they are equal, so that clusters of equal units can move together."""
+
+    def cluster_bonds(self) -> Bonds:
+        """All pairs, and what is left for single units."""
 
 
 # --- learning ---------------------------------------------------------------------------------------

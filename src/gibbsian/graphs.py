@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gibbsian.errors import ArgumentError, ShapeError, check_count
 
-__all__ = ["Edges", "adjacency", "coloring", "components", "read_edges"]
+__all__ = ["Edges", "adjacency", "coloring", "components", "hooked", "joined", "read_edges"]
 
 
 class Edges(NamedTuple):
@@ -127,6 +127,36 @@ def components(edges: Tensor, n: int) -> Tensor:
     """Which connected component every node belongs to, `(n,)`."""
     _, label = scipy.sparse.csgraph.connected_components(adjacency(edges, n), directed=False)
     return torch.as_tensor(label, dtype=torch.long, device=edges.device)
+
+
+def joined(a: Tensor, b: Tensor, n: int) -> Tensor:
+    """A number below n for every node, the same for nodes that edges (a, b) join: by scipy on the CPU, elsewhere in place."""
+    if a.device.type != "cpu":
+        return hooked(a, b, n)
+    ends = a.numpy().astype(np.int32), b.numpy().astype(np.int32)
+    matrix = scipy.sparse.coo_array((np.ones(len(a), dtype=np.int8), ends), shape=(n, n)).tocsr()
+    _, label = scipy.sparse.csgraph.connected_components(matrix, directed=False)
+    return torch.from_numpy(label).long()
+
+
+def hooked(a: Tensor, b: Tensor, n: int) -> Tensor:
+    """The same by hooking roots of trees to smaller ones and shortening the ways to them, all edges at once: in a number
+    of rounds that grows with log n (Shiloach & Vishkin 1982).
+
+    >>> hooked(torch.tensor([4, 1]), torch.tensor([1, 2]), 5)
+    tensor([0, 1, 1, 3, 1])
+    """
+    root = torch.arange(n, device=a.device)
+    while len(a):
+        a, b = root[a], root[b]
+        low, high = torch.minimum(a, b), torch.maximum(a, b)
+        apart = low != high
+        a, b = low[apart], high[apart]
+        root.scatter_reduce_(0, b, a, "amin")
+        shorter = root[root]
+        while not torch.equal(shorter, root):
+            root, shorter = shorter, shorter[shorter]
+    return root
 
 
 def coloring(edges: Tensor, n: int) -> Tensor:

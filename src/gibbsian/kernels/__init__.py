@@ -3,6 +3,7 @@
 from gibbsian.kernels.annealed import AnnealedLangevin
 from gibbsian.kernels.base import ChainState, Info, Kernel
 from gibbsian.kernels.chees import ChEES
+from gibbsian.kernels.cluster import SwendsenWang, Wolff
 from gibbsian.kernels.discrete import DiscreteLangevin, GibbsWithGradients
 from gibbsian.kernels.gibbs import Gibbs, SiteGibbs
 from gibbsian.kernels.hmc import HMC, MALA
@@ -34,5 +35,7 @@ __all__ = [
     "RandomWalk",
     "ShortRunLangevin",
     "SiteGibbs",
+    "SwendsenWang",
     "UnderdampedLangevin",
+    "Wolff",
 ]

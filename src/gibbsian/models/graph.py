@@ -8,14 +8,14 @@ import copy
 import torch
 from torch import Tensor
 
-from gibbsian.capabilities import Pairwise, Path
+from gibbsian.capabilities import Bonds, Pairwise, Path
 from gibbsian.domains import Binary, Spin
 from gibbsian.energies.bases import base_bias, independent_units
 from gibbsian.errors import ArgumentError, ShapeError, as_numbers
 from gibbsian.fast.sparse import SparseMatrix
 from gibbsian.graphs import coloring, read_edges
 from gibbsian.models.annealing import Machine, PairwisePath, small_weights
-from gibbsian.models.pairwise import from_edges
+from gibbsian.models.pairwise import from_edges, two_valued_bonds
 from gibbsian.placement import explained
 from gibbsian.random import require_generator, uniforms
 
@@ -178,6 +178,11 @@ class BoltzmannGraph(Machine):
         with torch.no_grad():
             low = torch.full_like(self.fields(), -1.0 if self.spin else 0.0)
             return from_edges(self.edges[:, 0], self.edges[:, 1], self.weights(), self.fields(), low)
+
+    def cluster_bonds(self) -> Bonds:
+        """Neighbors that like to be equal."""
+        with torch.no_grad():
+            return two_valued_bonds(self.edges.T, self.weights(), self.fields(), -1.0 if self.spin else 0.0)
 
     def extra_repr(self) -> str:
         return f"{self.sites} sites, {len(self.edges)} edges, {self.colors} colors, spin={self.spin}"

@@ -8,18 +8,19 @@ import copy
 import torch
 from torch import Tensor
 
-from gibbsian.capabilities import Pairwise, Path
+from gibbsian.capabilities import Bonds, Pairwise, Path
 from gibbsian.derivatives.known import gradients_of, trainable
 from gibbsian.domains import Spin
 from gibbsian.energies.bases import independent_units
 from gibbsian.errors import ArgumentError, ShapeError, as_numbers
 from gibbsian.graphs import read_edges
+from gibbsian.models import checkerboard
 from gibbsian.models.annealing import Machine, PairwisePath
 from gibbsian.models.boltzmann import BoltzmannMachine
 from gibbsian.models.graph import BoltzmannGraph
-from gibbsian.models.pairwise import from_edges
+from gibbsian.models.pairwise import from_edges, two_valued_bonds
 from gibbsian.placement import explained
-from gibbsian.random import require_generator, uniforms
+from gibbsian.random import quick_uniforms, require_generator
 
 
 class Ising(Machine):
@@ -52,6 +53,7 @@ class Ising(Machine):
     field: Tensor
     bonds: Tensor
     color: Tensor
+    first: Tensor
 
     def __init__(
         self,
@@ -85,6 +87,8 @@ class Ising(Machine):
         color = _coloring(shape, around)
         self.colors = int(color.max()) + 1
         self.register_buffer("color", color)
+        self.packed = checkerboard.packs(shape, self.colors)
+        self.register_buffer("first", checkerboard.begins(shape) if self.packed else None, persistent=False)
 
     @classmethod
     def on_graph(
@@ -164,25 +168,50 @@ class Ising(Machine):
         return 2 * field.gather(1, site[:, None]).squeeze(1)
 
     def gibbs_noise(self, x: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-        """One uniform a site: each is resampled once a sweep."""
+        """One uniform a site: each is resampled once a sweep. Every sweep has a call of its own, so that no cut matters."""
         require_generator(generator, x.device)
-        u = uniforms(steps, x.numel(), generator, dtype=x.dtype, device=x.device)
+        u = torch.empty(steps, x.numel(), dtype=x.dtype, device=x.device)
+        for row in u:
+            row.copy_(quick_uniforms(x.numel(), generator, dtype=x.dtype, device=x.device))
         return (u.reshape(steps, *x.shape),)
 
     def gibbs_sweep(
         self, x: Tensor, noise: tuple[Tensor, ...], clamp: Tensor | None = None, beta: Tensor | None = None
     ) -> Tensor:
-        """Every color in turn: sites of one color are no neighbors, so they are drawn together."""
+        """Every color in turn: sites of one color are no neighbors, so they are drawn together. Two colors are packed,
+        where they can be (`models.checkerboard`)."""
         (u,) = noise
         with torch.no_grad():
-            scale = 2.0 if beta is None else 2 * (beta.reshape(-1, *[1] * len(self.shape)) if beta.dim() else beta)
+            scale = -2.0 if beta is None else -2 * (beta.reshape(-1, *[1] * len(self.shape)) if beta.dim() else beta)
+            if self.packed:
+                return self._packed_sweep(x, u, clamp, scale)
             for color in range(self.colors):
-                p = torch.sigmoid(scale * self.local_field(x))
+                new = _drawn(self.local_field(x).mul_(scale), u)
                 moves = self.color == color
                 if clamp is not None:
                     moves = moves & ~clamp
-                x = torch.where(moves, 2 * (u < p).to(x.dtype) - 1, x)
+                x = torch.where(moves, new, x)
             return x
+
+    def _packed_sweep(self, x: Tensor, u: Tensor, clamp: Tensor | None, scale: float | Tensor) -> Tensor:
+        """The same, each color a lattice of half the size; its uniforms are the first and second half of each row of u."""
+        colors = list(checkerboard.split(x, self.first))
+        held = None if clamp is None else checkerboard.split(clamp.expand(x.shape), self.first)
+        uniform = self.coupling.dim() < 2 and all(self.periodic)
+        fields = checkerboard.split(self.field, self.first) if self.field.dim() else (self.field, self.field)
+        if not uniform:
+            parts = [checkerboard.split(coupling, self.first) for coupling in self.axis_couplings()]
+            couplings = [part[0] for part in parts], [part[1] for part in parts]
+        draws = u.chunk(2, -1)
+        for color in (0, 1):
+            first, other = self.first if color == 0 else ~self.first, colors[1 - color]
+            if uniform:
+                total = checkerboard.uniform_pull(other, first, self.coupling, len(self.shape))
+            else:
+                total = checkerboard.pull(other, first, couplings[color], couplings[1 - color])
+            new = _drawn(total.add_(fields[color]).mul_(scale), draws[color])
+            colors[color] = new if held is None else torch.where(held[color], colors[color], new)
+        return checkerboard.join(colors[0], colors[1], self.first)
 
     def path(self, base_bias: Tensor | None = None, *, data: Tensor | None = None) -> Path:
         """The annealing path from independent spins, of this bias or fitted to data."""
@@ -208,6 +237,17 @@ class Ising(Machine):
             bias = self.field.expand(self.shape).flatten()
             return from_edges(here, ahead, couplings, bias, torch.full_like(bias, -1.0))
 
+    def cluster_bonds(self) -> Bonds:
+        """Neighbors that like to be equal: J sᵢsⱼ = 2J·1[sᵢ = sⱼ] - J."""
+        with torch.no_grad():
+            here, ahead, couplings = self._edges()
+            if not all(self.periodic):
+                real = (self.bonds != 0).flatten()
+                here, ahead, couplings = here[real], ahead[real], couplings[real]
+            return two_valued_bonds(
+                torch.stack([here, ahead]), couplings, self.field.expand(self.shape).flatten(), -1.0
+            )
+
     def to_boltzmann(self) -> BoltzmannMachine:
         """The same law as a Boltzmann machine over flattened sites, with a dense weight matrix; for small ones."""
         n = self.domain.numel
@@ -225,6 +265,11 @@ class Ising(Machine):
 
     def extra_repr(self) -> str:
         return f"{self.shape}, periodic={self.periodic}"
+
+
+def _drawn(logits: Tensor, u: Tensor) -> Tensor:
+    """±1 with these log-odds of -1, from uniforms u: -1 where u < p. The place of the log-odds is used."""
+    return torch.copysign(torch.ones((), dtype=u.dtype, device=u.device), torch.sub(u, logits.sigmoid_(), out=logits))
 
 
 def _finite(ising: object, name: str, value: float | Tensor) -> Tensor:

@@ -10,7 +10,7 @@ this form, with the same log Z. Hidden units are units like the others.
 import torch
 from torch import Tensor
 
-from gibbsian.capabilities import Pairwise, PairwiseTables
+from gibbsian.capabilities import Bonds, Pairwise, PairwiseTables
 from gibbsian.errors import DivergenceError
 
 
@@ -41,6 +41,20 @@ def from_tables(i: Tensor, j: Tensor, coupling: Tensor, field: Tensor) -> Pairwi
     constant = field[:, 0].sum() - coupling[:, 0, 0].sum()  # the corner is in both fields
     edges = torch.stack([i, j])[:, used]
     return PairwiseTables((field - field[:, :1])[:, 1:], edges, rest[used, 1:, 1:], constant)
+
+
+def two_valued_bonds(edges: Tensor, weight: Tensor, bias: Tensor, low: float) -> Bonds:
+    """The form of E = -Σ w xᵢxⱼ - b·x over edges `(2, m)` of units with values (low, 1), as pairs that are equal or not:
+
+    w xᵢxⱼ = (w/2)(1 - low)²·1[xᵢ = xⱼ] + terms of single units
+    """
+    span = 1 - low
+    # (value 1) - (value low) of what is left for single units
+    slope = span * bias
+    if low == 0:
+        slope = slope.index_add(0, edges[0], weight / 2).index_add(0, edges[1], weight / 2)
+    field = torch.stack([torch.zeros_like(slope), slope], 1) if bool((slope != 0).any()) else None
+    return Bonds(edges, weight * (span * span / 2), field)
 
 
 def _refuse_infinite(weight: Tensor, bias: Tensor) -> None:

@@ -9,10 +9,10 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from gibbsian.capabilities import PairwiseTables, Path
+from gibbsian.capabilities import Bonds, PairwiseTables, Path
 from gibbsian.domains import Categorical
 from gibbsian.energies.bases import base_bias, independent_units
-from gibbsian.errors import ArgumentError, check_count
+from gibbsian.errors import ArgumentError, CapabilityError, check_count
 from gibbsian.fast.sparse import SparseMatrix
 from gibbsian.graphs import coloring, read_edges
 from gibbsian.models.annealing import Machine, PairwisePath, small_weights
@@ -202,6 +202,17 @@ class PottsGraph(Machine):
             i, j = self.edges.T
             table = torch.where((i < j)[:, None, None], self.tables(), self.tables().mT)
             return from_tables(torch.minimum(i, j), torch.maximum(i, j), table, self.fields())
+
+    def cluster_bonds(self) -> Bonds:
+        """Neighbors that like to be equal; tables say more than that."""
+        if self.coupling.dim() == 3:
+            raise CapabilityError(
+                "pairs of this PottsGraph have tables of couplings, so more counts than whether they are equal; clusters "
+                "need one number an edge, coupling=K; use kernels.Gibbs"
+            )
+        with torch.no_grad():
+            field = self.fields() if bool((self.field != 0).any()) else None
+            return Bonds(self.edges.T, self._weights(), field)
 
     def initialize_visible_bias(self, data: Tensor) -> None:
         """Set the fields to the log-frequencies of the data: the profile, right where nothing is coupled."""
