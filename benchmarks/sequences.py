@@ -1,0 +1,365 @@
+"""Families of sequences beside adabmDCA and pydca: contacts, mutants of TEM-1, and Boltzmann learning.
+
+    GIBBSIAN_DATA=... python benchmarks/sequences.py --peers PYTHON --save benchmarks/results/sequences.json
+    GIBBSIAN_DATA=... python benchmarks/sequences.py --gpu --save benchmarks/results/sequences_gpu.json
+
+PYTHON is the interpreter of an environment with adabmDCA and pydca. One core (`OMP_NUM_THREADS=1`); CPU seconds from the file
+to the scores of all pairs, imports left out, on both sides. Families of more rows than `--rows` are cut to that many, every
+k-th, the same file for all. Contacts: below 8 Å, |i - j| > 4.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+import gibbsian
+from gibbsian import sequences
+from gibbsian.errors import DataWarning, TrainingWarning
+from gibbsian.sequences import Contacts, Family
+
+FAMILIES = {
+    "RF00167": ("RF00167.fasta.gz", "rna", "heavy_atom"),
+    "PF00014": ("PF00014_mgap6.fasta.gz", "protein", "heavy_atom"),
+    "PF00071": ("PF00071.fasta.gz", "protein", "heavy_atom"),
+    "PF13354": ("PF13354_wo_ref_seqs.fasta.gz", "protein", "family_minimum"),
+    "BLAT_ECOLX": ("BLAT_ECOLX.a2m.gz", "protein", "heavy_atom"),
+}
+# what runs in the peers' environment; `scores` is a list of [i, j, score]
+PEERS = {
+    "mean field, pydca": """
+from pydca.meanfield_dca.meanfield_dca import MeanFieldDCA
+begin()
+scores = [[i, j, s] for (i, j), s in MeanFieldDCA(FILE, KIND, pseudocount=0.5, seqid=0.8).compute_sorted_FN_APC()]
+""",
+    "mean field, adabmDCA": """
+from adabmDCA.api.contacts import predict_contacts
+begin()
+m = predict_contacts(fasta_path=FILE, alphabet=KIND, pseudocount=0.5, device="cpu").scores
+m = m.tolist()
+scores = [[i, j, m[i][j]] for i in range(len(m)) for j in range(i + 1, len(m))]
+""",
+    "pseudo-likelihood, pydca": """
+from pydca.plmdca.plmdca import PlmDCA
+begin()
+found = PlmDCA(FILE, KIND, seqid=0.8, max_iterations=100, num_threads=1).compute_sorted_FN_APC()
+scores = [[i, j, s] for (i, j), s in found]
+""",
+}
+PEER = """
+import json, logging, sys, time, warnings
+import numpy
+warnings.simplefilter("ignore")
+logging.disable(logging.CRITICAL)
+FILE, KIND = sys.argv[1:3]
+times = []
+def begin():
+    times.append(time.process_time())
+{body}
+print(json.dumps({{"seconds": time.process_time() - times[0], "scores": [[int(i), int(j), float(s)] for i, j, s in scores]}}))
+"""
+BOLTZMANN = """
+import json, logging, sys, time, warnings
+warnings.simplefilter("ignore")
+from adabmDCA.api.training import train_model
+seconds = []
+for steps in (2, {steps}):
+    begun = time.process_time()
+    train_model(sys.argv[1], alphabet=sys.argv[2], learning_rate=0.05, n_sweeps=10, sampler="gibbs", n_chains={chains},
+        target_pearson=0.999, max_gradient_steps=steps, max_epochs=steps, checkpoint_interval=None, device="cpu")
+    seconds.append(time.process_time() - begun)
+print(json.dumps({{"seconds": (seconds[1] - seconds[0]) / ({steps} - 2)}}))
+"""
+
+
+def folder() -> Path:
+    return Path(os.environ["GIBBSIAN_DATA"]) / "sequence_families"
+
+
+def touching(name: str, sites: int) -> torch.Tensor:
+    """1 where two sites touch, 0 where they do not, NaN where nobody knows."""
+    table = pd.read_csv(folder() / f"{name}_distances.csv.gz").dropna(subset=[FAMILIES[name][2]])
+    out = torch.full((sites, sites), torch.nan)
+    distance = torch.tensor(table[FAMILIES[name][2]].to_numpy(copy=True))
+    out[torch.tensor(table["i"].to_numpy(copy=True)), torch.tensor(table["j"].to_numpy(copy=True))] = (
+        distance < 8
+    ).float()
+    return out
+
+
+def precisions(found: Contacts, truth: torch.Tensor) -> list[float]:
+    """Of the best L, L/2, L/5 pairs."""
+    sites = len(truth)
+    return [round(sequences.precision(found, truth, n), 4) for n in (sites, sites // 2, sites // 5)]
+
+
+def ranked(scores: list[list[float]], sites: int) -> Contacts:
+    """Scores of a peer as contacts."""
+    pairs = [(i, j, s) for i, j, s in scores if abs(i - j) > 4]
+    pairs.sort(key=lambda one: -one[2])
+    index = torch.tensor([[i, j] for i, j, _ in pairs])
+    return Contacts(index, torch.tensor([s for *_, s in pairs]), torch.zeros(sites, sites))
+
+
+def cut(name: str, rows: int, to: Path) -> Path:
+    """Every k-th sequence without insertions and odd letters, so that all programs read the same."""
+    file, alphabet, _ = FAMILIES[name]
+    family = sequences.read(folder() / file, alphabet, identity=None)
+    if len(family) > rows:
+        family = family.select(torch.arange(rows) * len(family) // rows)
+    path = to / f"{name}.fasta"
+    Family(family.states, family.alphabet, tuple(f"s{i}" for i in range(len(family)))).write(path)
+    return path
+
+
+def ours(path: Path, alphabet: str, method: str) -> tuple[float, Contacts]:
+    begun = time.process_time()
+    family = sequences.read(path, alphabet, progress=False)
+    found = sequences.contacts(sequences.fit_potts(family, method, progress=False))
+    return time.process_time() - begun, found
+
+
+def peer(python: str, body: str, path: Path, alphabet: str, most: float) -> dict | str:
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "PYTHONPATH": ""}
+    try:
+        done = subprocess.run(
+            [python, "-c", body, str(path), alphabet], capture_output=True, text=True, timeout=most, env=environment, check=False
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return f"not done in {most:.0f} s"
+    if done.returncode:
+        return "failed: " + (done.stderr.strip().splitlines() or ["?"])[-1][:200]
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def contacts_table(
+    names: list[str], rows: int, python: str | None, most: float, record: Callable[[dict], None]
+) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        for name in names:
+            path, alphabet = cut(name, rows, Path(place)), FAMILIES[name][1]
+            family = sequences.read(path, alphabet, progress=False)
+            truth = touching(name, family.sites)
+            row = {
+                "family": name,
+                "rows": len(family),
+                "sites": family.sites,
+                "effective": round(family.effective, 1),
+                "methods": {},
+            }
+            for method in ("mean-field", "pseudo-likelihood", "asymmetric"):
+                seconds, found = ours(path, alphabet, method)
+                row["methods"][f"{method}, gibbsian"] = {
+                    "seconds": round(seconds, 2),
+                    "precision": precisions(found, truth),
+                }
+            for label, body in PEERS.items() if python else ():
+                found = peer(python, PEER.format(body=body), path, alphabet, most)
+                if isinstance(found, str):
+                    row["methods"][label] = {"missing": found}
+                else:
+                    scores = ranked(found["scores"], family.sites)
+                    row["methods"][label] = {
+                        "seconds": round(found["seconds"], 2),
+                        "precision": precisions(scores, truth),
+                    }
+            for label, one in row["methods"].items():
+                print(f"{name:12s}{label:32s}", one, flush=True)
+            record(row)
+
+
+def boltzmann_table(python: str | None, chains: int, steps: int) -> dict:
+    """CPU seconds of an update, 10 sweeps of Gibbs."""
+    with tempfile.TemporaryDirectory() as place:
+        out = {}
+        for name in ("RF00167", "PF00014"):
+            path, alphabet = cut(name, 4000, Path(place)), FAMILIES[name][1]
+            family = sequences.read(path, alphabet, progress=False)
+            seconds = []
+            for n in (2, steps):
+                begun = time.process_time()
+                sequences.fit_potts(family, "boltzmann", chains=chains, steps=n, target=0.999, progress=False)
+                seconds.append(time.process_time() - begun)
+            row = {"gibbsian": round((seconds[1] - seconds[0]) / (steps - 2), 3)}
+            if python:
+                found = peer(python, BOLTZMANN.format(steps=steps, chains=chains), path, alphabet, 900)
+                row["adabmDCA"] = found if isinstance(found, str) else round(found["seconds"], 3)
+            out[name] = {"chains": chains, "sweeps": 10, "seconds an update": row}
+            print(name, out[name], flush=True)
+    return out
+
+
+def tem1(rows: int | None, device: str = "cpu", identity: float = 0.8) -> dict:
+    """Spearman of -ΔE with the column 2500, settings of plmc: penalties, gaps ignored, weights at 80 % identity."""
+    family = sequences.read(folder() / FAMILIES["BLAT_ECOLX"][0], identity=None)
+    wild = family.states[:1]
+    if rows is not None and len(family) > rows:
+        family = family.select(
+            torch.cat([torch.zeros(1, dtype=torch.long), torch.arange(1, rows) * len(family) // rows])
+        )
+    family = family.reweighted(identity, progress=False)
+    table = pd.read_csv(folder() / "BLAT_ECOLX_mutants.csv.gz")
+    letters = family.alphabet.without_gap()
+    site = table["mutant"].str[1:-1].astype(int) - 24
+    kept = table[(site >= 0) & (site < family.sites)]
+    site = torch.tensor(site[kept.index].to_numpy(copy=True))
+    letter = torch.tensor([letters.index(m[-1]) for m in kept["mutant"]])
+    out = {
+        "rows": len(family),
+        "effective": round(family.effective, 1),
+        "mutants": len(kept),
+        "published": {"ProteinGym, EVmutation": 0.707, "ProteinGym, site-independent": 0.466},
+    }
+    for name, gaps, l2 in (
+        ("plmc's penalties, gaps ignored", "ignored", "plmc"),
+        ("λ = 0.01, gap as a letter", "letter", 0.01),
+    ):
+        begun = time.perf_counter(), time.process_time()
+        potts = sequences.fit_potts(family, gaps=gaps, l2=l2, device=device, progress=False)
+        seconds = time.perf_counter() - begun[0], time.process_time() - begun[1]
+        states = wild[0].long() - (gaps == "ignored")
+        scores = sequences.mutation_table(potts, states).cpu()[:, 1 if gaps == "letter" else 0 :]
+        rho = pd.Series(scores[site, letter].numpy()).corr(kept["2500"].reset_index(drop=True), method="spearman")
+        out[name] = {
+            "spearman": round(float(rho), 4),
+            "wall seconds": round(seconds[0], 1),
+            "CPU seconds": round(seconds[1], 1),
+        }
+        print("TEM-1", name, out[name], flush=True)
+    profile = family.profile(1 / (1 + family.effective)).log()[:, 1:].float()
+    rho = pd.Series(profile[site, letter].sub(profile[site, wild[0].long()[site] - 1]).numpy()).corr(
+        kept["2500"].reset_index(drop=True), method="spearman"
+    )
+    out["sites alone"] = {"spearman": round(float(rho), 4)}
+    print("TEM-1 sites alone", out["sites alone"], flush=True)
+    return out
+
+
+def gpu_run(names: list[str], seconds: float, record: Callable[[dict], None]) -> None:
+    """Boltzmann learning to a Pearson correlation of 0.95, log Z from both sides, and pseudo-likelihood times."""
+    began = time.perf_counter()
+    for name in names:
+        file, alphabet, _ = FAMILIES[name]
+        family = sequences.read(folder() / file, alphabet, progress=False)
+        truth, row = touching(name, family.sites), {"family": name, "rows": len(family), "sites": family.sites}
+        for method in ("pseudo-likelihood", "asymmetric"):
+            torch.cuda.synchronize()
+            begun = time.perf_counter()
+            potts = sequences.fit_potts(family, method, device="cuda", progress=False)
+            torch.cuda.synchronize()
+            found = precisions(sequences.contacts(potts.cpu()), truth)
+            row[method] = {"seconds": round(time.perf_counter() - begun, 2), "precision": found}
+            print(name, method, row[method], flush=True)
+        if time.perf_counter() - began > seconds:
+            record(row | {"boltzmann": "no time left"})
+            continue
+        row["boltzmann"] = boltzmann_on_gpu(family, truth)
+        print(name, "boltzmann", row["boltzmann"], flush=True)
+        record(row)
+
+
+def boltzmann_on_gpu(family: Family, truth: torch.Tensor) -> dict:
+    generator = torch.Generator("cuda").manual_seed(0)
+    begun = time.perf_counter()
+    potts = sequences.fit_potts(family, "boltzmann", generator=generator, steps=4000, progress=False)
+    torch.cuda.synchronize()
+    learned = time.perf_counter() - begun
+    out = {"seconds": round(learned, 1), "precision": precisions(sequences.contacts(potts), truth.to("cuda"))}
+    begun = time.perf_counter()
+    drawn = sequences.sample_sequences(
+        potts, family, 5000, sweeps=300, start="natural", generator=generator, progress=False
+    )
+    checks = sequences.compare(family, drawn, triples=200)
+    out["drawn"] = {
+        "seconds": round(time.perf_counter() - begun, 1),
+        **{
+            n: [round(getattr(checks, n).pearson, 4), round(getattr(checks, n).slope, 3)]
+            for n in ("one", "two", "three")
+        },
+    }
+    out["drawn"]["nearest identity"] = [
+        round(float(checks.nearest.mean()), 3),
+        round(float(checks.nearest_natural.mean()), 3),
+    ]
+    begun = time.perf_counter()
+    found = sequences.entropy(
+        potts, family, drawn=drawn, chains=500, max_betas=1000, generator=generator, progress=False
+    )
+    z = found.log_z
+    out["log Z"] = {
+        "value": float(z.value),
+        "lower": float(z.lower),
+        "upper": float(z.upper),
+        "forward": float(z.diagnostics["forward"].value) if "forward" in z.diagnostics else None,
+        "reverse": float(z.diagnostics["reverse"].value) if "reverse" in z.diagnostics else None,
+    }
+    out["entropy"] = {
+        "value": found.value,
+        "lower": found.lower,
+        "upper": found.upper,
+        "seconds": round(time.perf_counter() - begun, 1),
+    }
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--peers", help="an interpreter with adabmDCA and pydca")
+    parser.add_argument("--families", nargs="*", default=None)
+    parser.add_argument("--rows", type=int, default=4000)
+    parser.add_argument("--timeout", type=float, default=400.0, help="seconds that a peer may take")
+    parser.add_argument("--parts", nargs="*", default=["contacts", "boltzmann", "tem1"])
+    parser.add_argument("--tem1-rows", type=int)
+    parser.add_argument("--gpu", action="store_true")
+    parser.add_argument(
+        "--seconds", type=float, default=150.0, help="on the GPU: begin no Boltzmann learning after this"
+    )
+    parser.add_argument("--save")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore", DataWarning)
+    warnings.simplefilter("ignore", TrainingWarning)
+    torch.set_num_threads(1)
+    results: dict = {
+        "machine": platform.processor() or platform.machine(),
+        "torch": torch.__version__,
+        "gibbsian": gibbsian.__version__,
+    }
+    if options.save and Path(options.save).exists():  # parts may be run one by one
+        results |= json.loads(Path(options.save).read_text())
+
+    def save() -> None:
+        if options.save:
+            Path(options.save).write_text(json.dumps(results, indent=1) + "\n")
+
+    def record(row: dict) -> None:
+        results.setdefault("contacts", [])
+        results["contacts"] = [one for one in results["contacts"] if one["family"] != row["family"]] + [row]
+        save()
+
+    if options.gpu:
+        results["machine"] = torch.cuda.get_device_name()
+        gpu_run(options.families or ["RF00167", "PF00071"], options.seconds, record)
+        results["tem1"] = tem1(None, "cuda")
+        save()
+        return
+    if "contacts" in options.parts:
+        contacts_table(options.families or list(FAMILIES), options.rows, options.peers, options.timeout, record)
+    if "boltzmann" in options.parts:
+        results["boltzmann"] = boltzmann_table(options.peers, 1000, 12)
+        save()
+    if "tem1" in options.parts:
+        results["tem1"] = tem1(options.tem1_rows)
+        save()
+
+
+if __name__ == "__main__":
+    main()
