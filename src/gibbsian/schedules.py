@@ -75,6 +75,25 @@ def salakhutdinov(n: int) -> Tensor:
     return betas.to(torch.get_default_dtype())
 
 
+def recovery_ladder(levels: int = 6, spread: float = 1.0) -> Tensor:
+    """Noise levels σ₁ > ... > σ_L for `objectives.RecoveryLikelihood`, in the proportions of Gao et al. (2021).
+
+    Evenly among the first half of 1000 steps of diffusion whose β grow from 1e-4 to 0.02, in units in which blurred data are
+    x + σz: σ² = 1/Π(1 - β) - 1. The paper has six, from 3.4 down to 0.01.
+
+    Args:
+        levels: L.
+        spread: standard deviation of the data.
+
+    >>> recovery_ladder()
+    tensor([3.4430, 2.0411, 1.2402, 0.7236, 0.3423, 0.0100])
+    """
+    levels = _check("recovery_ladder", levels, low=0.0, spread=spread)
+    kept = torch.cumprod(1 - torch.linspace(1e-4, 0.02, 1000, dtype=torch.float64), 0)
+    at = torch.linspace(500, 0, levels, dtype=torch.float64).round().long()
+    return (spread * (1 / kept[at] - 1).sqrt()).to(torch.get_default_dtype())
+
+
 class NoiseLadder(NamedTuple):
     """Noise levels σ₁ > ... > σ_L, and steps and step size of `AnnealedLangevin` that go with them."""
 

@@ -96,14 +96,14 @@ _LAWS = (moons, rings, circles, eight_gaussians, checkerboard, pinwheel, two_spi
 TOYS: dict[str, Callable[[_Draw], Tensor]] = {law.__name__: law for law in _LAWS}
 
 
-def toy(name: str, n: int, *, generator: torch.Generator, dtype: torch.dtype = torch.float32) -> Tensor:
+def toy(name: str, n: int, *, generator: torch.Generator, dtype: torch.dtype | None = None) -> Tensor:
     """`n` independent draws `(n, 2)` from a toy law in the plane.
 
     Args:
         name: moons, rings, circles, eight_gaussians, checkerboard, pinwheel, two_spirals, swiss_roll or cross.
         n: how many.
         generator: required; the points are made where it lives.
-        dtype: of the points.
+        dtype: of the points; torch's default one when left out.
 
     >>> toy("moons", 1000, generator=torch.Generator().manual_seed(0)).shape
     torch.Size([1000, 2])
@@ -113,4 +113,4 @@ def toy(name: str, n: int, *, generator: torch.Generator, dtype: torch.dtype = t
     if key not in TOYS:
         raise ArgumentError(f"there is no toy set {name!r}; {suggest(key, TOYS)}There are {', '.join(TOYS)}")
     n = check_count("toy", "n", n)
-    return TOYS[key](_Draw(n, generator, dtype))
+    return TOYS[key](_Draw(n, generator, dtype or torch.get_default_dtype()))

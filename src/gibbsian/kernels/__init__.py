@@ -5,6 +5,7 @@ from gibbsian.kernels.base import ChainState, Info, Kernel
 from gibbsian.kernels.chees import ChEES
 from gibbsian.kernels.cluster import SwendsenWang, Wolff
 from gibbsian.kernels.discrete import DiscreteLangevin, GibbsWithGradients
+from gibbsian.kernels.flow import GradientFlow
 from gibbsian.kernels.gibbs import Gibbs, SiteGibbs
 from gibbsian.kernels.hmc import HMC, MALA
 from gibbsian.kernels.langevin import Langevin, ShortRunLangevin
@@ -26,6 +27,7 @@ __all__ = [
     "DiscreteLangevin",
     "Gibbs",
     "GibbsWithGradients",
+    "GradientFlow",
     "Independence",
     "Info",
     "Kernel",

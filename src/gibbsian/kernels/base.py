@@ -84,7 +84,10 @@ class MoveInputs(NamedTuple):
 
 
 def positive(name: str, value: Any, kernel: str, *, zero: bool = False) -> None:
-    """Refuse a hyper-parameter (number, tensor or schedule) that is not positive and finite."""
+    """Refuse a hyper-parameter (number, tensor or schedule) that is not positive and finite. While a CUDA graph is being captured
+    nothing can be read, and whoever captures has made the same kernel eagerly before."""
+    if isinstance(value, Tensor) and value.is_cuda and torch.cuda.is_current_stream_capturing():
+        return
     try:
         t = torch.as_tensor(value)
         good = (

@@ -6,12 +6,14 @@ from gibbsian.objectives.classification import ClassificationLikelihood, CrossEn
 from gibbsian.objectives.conditional import Conditional
 from gibbsian.objectives.contrastive import ContrastiveDivergence, ExactLikelihood, MonteCarloLikelihood
 from gibbsian.objectives.discrepancy import EnergyDiscrepancy
+from gibbsian.objectives.matching import EnergyMatching
 from gibbsian.objectives.neighbors import MinimumProbabilityFlow, PseudoLikelihood, RatioMatching
 from gibbsian.objectives.noise import FlowNoise, GaussianNoise, MarginalNoise, MixtureNoise, UniformNoise
 from gibbsian.objectives.noise_contrastive import EnergyMargin, NoiseContrastive, RankingContrastive
 from gibbsian.objectives.persistent import PersistentContrastiveDivergence
 from gibbsian.objectives.perturb_and_map import PerturbAndMAP
 from gibbsian.objectives.perturbations import Around, Flips, Heat, Masked, Neighbors
+from gibbsian.objectives.recovery import RecoveryLikelihood
 from gibbsian.objectives.redrawn import Binarized, Blurred
 from gibbsian.objectives.regularizers import Centered, Sparsity, WeightDecay
 from gibbsian.objectives.score import (
@@ -39,6 +41,7 @@ __all__ = [
     "DropoutCrossEntropy",
     "EnergyDiscrepancy",
     "EnergyMargin",
+    "EnergyMatching",
     "ExactLikelihood",
     "ExplicitScoreMatching",
     "Flips",
@@ -65,6 +68,7 @@ __all__ = [
     "PseudoLikelihood",
     "RankingContrastive",
     "RatioMatching",
+    "RecoveryLikelihood",
     "SlicedScoreMatching",
     "Sparsity",
     "UniformNoise",

@@ -62,11 +62,13 @@ class Step(NamedTuple):
     """What an objective may want to know about the training step that it is called in.
 
     `watched`: somebody will look at the metrics; those that cost time are left out otherwise. `fused`: the step will
-    be repeated so often that compiling its element-wise parts pays.
+    be repeated so often that compiling its element-wise parts pays. `done`: how many updates came before it; a step that is
+    repeated stands for all up to the next of the objective's `turns`, so it may only be compared with those.
     """
 
     watched: bool = True
     fused: bool = False
+    done: int = 0
 
 
 def state_modules(state: Any) -> Iterator[nn.Module]:
@@ -174,6 +176,21 @@ class Objective(ABC):
         """The kernels that it draws its samples with, those of its parts included."""
         return tuple(kernel for part in self.parts() for kernel in part.kernels())
 
+    def planned(self, steps: int) -> Self:
+        """The same for a run of so many steps: shares of the run become numbers of steps."""
+        return self
+
+    def turns(self) -> tuple[int, ...]:
+        """After how many updates its loss becomes another one; those of its parts included."""
+        return tuple(turn for part in self.parts() for turn in part.turns())
+
+    def generate(self, energy: Any, n: int, state: Any, generator: torch.Generator, **options: Any) -> Tensor:
+        """n draws `(n, *event)` of a trained energy in the way that this principle has for it; what `run.draw` calls."""
+        raise CapabilityError(
+            f"{type(self).__name__} has no way of its own to draw; use gibbsian.draw(run.energy, {n}, generator=...), or "
+            "of run.ema where there is one"
+        )
+
     def chains_of(self, state: Any) -> Tensor | None:
         """The persistent chains `(slots, *event)` in its state; None where it keeps none."""
         return None
@@ -231,6 +248,12 @@ class WrappedObjective(SteppedObjective):
 
     def gentler(self, steps_factor: float, penalty: float) -> Self:
         return replace(self, objective=self.objective.gentler(steps_factor, penalty))
+
+    def planned(self, steps: int) -> Self:
+        return replace(self, objective=self.objective.planned(steps))
+
+    def generate(self, energy: Any, n: int, state: Any, generator: torch.Generator, **options: Any) -> Tensor:
+        return self.objective.generate(energy, n, self.inner(state), generator, **options)
 
     def chains_of(self, state: Any) -> Tensor | None:
         return self.objective.chains_of(self.inner(state))

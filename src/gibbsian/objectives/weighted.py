@@ -52,6 +52,12 @@ class Weighted(SteppedObjective):
     def gentler(self, steps_factor: float, penalty: float) -> Self:
         return replace(self, objectives=tuple(part.gentler(steps_factor, penalty) for part in self.objectives))
 
+    def planned(self, steps: int) -> Self:
+        return replace(self, objectives=tuple(part.planned(steps) for part in self.objectives))
+
+    def generate(self, energy: Any, n: int, state: Any, generator: torch.Generator, **options: Any) -> Tensor:
+        return self.objectives[0].generate(energy, n, state[0], generator, **options)
+
     def chains_of(self, state: Any) -> Tensor | None:
         found = (part.chains_of(own) for part, own in zip(self.objectives, state, strict=True))
         return next((chains for chains in found if chains is not None), None)

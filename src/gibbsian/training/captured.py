@@ -193,7 +193,7 @@ class CapturedSteps(Steps):
     def _step(self, batch: Any, state: Any, *, watched: bool = True) -> Loss:
         """A step up to its gradients, in new memory."""
         self.job.updates.drop_gradients()
-        return self.forward(batch, state, Step(watched, fused=True))
+        return self.forward(batch, state, Step(watched, fused=True, done=self.job.run.step))
 
     def _capture(self, batch: Any) -> _Captured | None:
         """The graphs of single steps on batches like this one."""

@@ -45,6 +45,7 @@ class Job:
         self.feed = self.make_feed(data)
         if epochs is not None:
             settings = self.settings = dataclasses.replace(settings, steps=_steps_in(epochs, self.feed))
+        objective = self.original_objective = run.objective = objective.planned(settings.steps)
         run.state = objective.init(energy, self.feed.first(), self.stream("init"))
         modules = [energy, *state_modules(run.state)]
         self.world.copy_from_first(modules)
@@ -62,6 +63,7 @@ class Job:
         self.monitor = Monitor(settings.guard) if settings.guard else None
         self.log = Log(None, run.history)
         self.loss_sum, self.summed = torch.zeros((), dtype=torch.float64, device=self.device), 0
+        self.turns = frozenset(objective.turns())
         self.best: tuple[int, float] | None = None
         self.saved_at: int | None = None
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from gibbsian.errors import ArgumentError, ProcessError
+from gibbsian.objectives.base import Step
 from gibbsian.progress import progress_bar
 from gibbsian.random import stream
 from gibbsian.training import keep
@@ -149,7 +150,8 @@ class Plan:
         """How many steps are taken now, and what comes after them."""
         done, settings = self.job.run.step, self.job.settings
         regular = min(period - done % period for period in self.periods)
-        free = int(min(settings.steps - done, regular, *(hook.left(done) for hook in self.hooks)))
+        turns = [turn - done for turn in self.job.turns if turn > done]
+        free = int(min(settings.steps - done, regular, *turns, *(hook.left(done) for hook in self.hooks)))
         at_once = steps.at_once(free, min(settings.steps, *self.periods))
         step = done + at_once
         look = self.guard is not None and (step == 1 or at_once > 1 or step % self.guard.every == 0)
@@ -194,7 +196,8 @@ class Validation:
         self.feed.noise = stream(job.settings.seed, f"validation/transform/{job.world.rank}", job.device)
         total, rows = 0.0, 0
         for batch in self.feed.sweep():
-            loss = job.run.objective(energy, batch, freeze(job.run.state, modules=False), generator)
+            state = freeze(job.run.state, modules=False)
+            loss = job.run.objective.loss(energy, batch, state, generator, Step(done=job.run.step))
             total, rows = total + float(loss.value.detach()) * rows_of(batch), rows + rows_of(batch)
         return {"loss": total / rows}
 

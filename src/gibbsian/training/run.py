@@ -6,10 +6,13 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from gibbsian.errors import ArgumentError, CapabilityError, check_number, hold_counts
 from gibbsian.objectives.base import Objective
+from gibbsian.placement import placement
+from gibbsian.random import check_draws
 from gibbsian.training.guard import Guard
 
 PRECISIONS = (None, "bf16", "tf32")
@@ -162,6 +165,21 @@ class Run:
                 "objectives.PersistentContrastiveDivergence, alone or as a part of objectives.Weighted"
             )
         return found
+
+    def draw(self, n: int, *, generator: torch.Generator, **options: Any) -> Tensor:
+        """n draws `(n, *event)` of the trained energy, averaged where there is an average, in the way that its principle has
+        for it: down the gradient flow that energy matching learned, level by level for recovery likelihood.
+
+        Others refuse, and `gibbsian.draw(run.energy, n, generator=...)` draws of any model by what suits it.
+
+        Args:
+            n: how many.
+            generator: the source of randomness.
+            options: those of the objective's `generate`.
+        """
+        energy = self.energy if self.ema is None else self.ema
+        n = check_draws(n, generator, placement(energy)[1])
+        return self.objective.generate(energy, n, self.state, generator, **options)
 
     @property
     def events(self) -> list[dict[str, Any]]:

@@ -27,7 +27,7 @@ class Steps:
         self.job = job
 
     def reset(self) -> None:
-        """Parameters, optimizer or objective were replaced."""
+        """Parameters, optimizer or objective were replaced, or the objective has come to one of its turns."""
 
     def at_once(self, free: int, usual: int) -> int:
         """How many of the next `free` steps, where only the last may be looked at, `differentiate` takes at once; as a rule
@@ -51,6 +51,8 @@ class Steps:
         job.summed += 1
         if job.ema is not None:
             job.ema.update(run.energy, run.step)
+        if run.step in job.turns:
+            self.reset()
 
     # --- the two halves of a step -----------------------------------------------------------------
 
@@ -58,7 +60,7 @@ class Steps:
         """One step up to its gradients."""
         run, rows = self.job.run, rows_of(batch)
         try:
-            loss = self.forward(batch, run.state, Step(watched))
+            loss = self.forward(batch, run.state, Step(watched, done=run.step))
         except (DivergenceError, torch.linalg.LinAlgError) as error:
             return Outcome(Loss(torch.tensor(math.nan), run.state, {}), rows, str(error))
         return Outcome(loss._replace(value=loss.value.detach(), other=None, gradients=None), rows)  # frees the graph

@@ -1,0 +1,207 @@
+"""Energy matching: one potential that carries noise to data, and is the data's energy where it arrives."""
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+from torch.distributions import Distribution
+
+from gibbsian.capabilities import Sampleable
+from gibbsian.domains import Domain, Real
+from gibbsian.energy import Energy
+from gibbsian.errors import ArgumentError, check_choice, check_number, hold_counts
+from gibbsian.kernels.base import Kernel, where_chain
+from gibbsian.kernels.flow import GradientFlow
+from gibbsian.objectives.base import Batch, Loss, Step, SteppedObjective, finish, observed, observed_with
+from gibbsian.objectives.chains import energy_gap, more_steps, walk
+from gibbsian.objectives.noise import NAMED, FittedNoise, given_noise
+from gibbsian.objectives.pairing import PAIRINGS, paired
+from gibbsian.placement import placement
+from gibbsian.sampling.sample import sample
+
+
+class MatchingState(NamedTuple):
+    """The noise that was fitted to the data, where it is such."""
+
+    noise: nn.Module | None
+
+
+@dataclass(frozen=True)
+class EnergyMatching(SteppedObjective):
+    """Noise is led to data along -∇V of one potential V(x) = ε_max·E(x), and near the data exp(-E) is their law.
+
+        flow:      E ‖-∇V(x_t) - (x₁ - x₀)‖²/d,      x_t = (1-t)x₀ + t x₁ + σz,   t ~ U(0, 1)
+        contrast:  λ [V(x⁺) - V(x⁻)],      x⁻ from x ← x - ∇V dt + √(2ε(t)dt) z, half of them from data, half from noise
+
+    The first `flow_steps` updates match the flow alone, noise x₀ and data x₁ paired by optimal transport within the batch; it is
+    cheap, and puts the potential in place everywhere. The others add contrastive divergence, whose chains start where the flow
+    ends: what is left is to correct the energy near the data. ε(t) is 0 before τ, grows to ε_max at t = 1 and stays there.
+
+    What is trained is E = V/ε_max itself, independent of time: `gibbsian.draw`, likelihoods, composition and all else work on it
+    as on any energy. `run.draw` follows the flow from noise, in some hundred gradients. After the first phase alone the draws are
+    good, but exp(-E) is not yet the law of the data.
+
+    Reference: Balcerak et al. 2025.
+
+    Args:
+        temperature: ε_max. Small ones, such as 0.01 for images, make energies large: let the network's output be scaled to it,
+            such as `energies.ConvEnergy(...) * 100`.
+        tau: τ, when noise begins in a chain; 1 for images.
+        sigma: σ, noise on the path; 0 for images.
+        weight: λ; 0.001 for images.
+        steps: of the chains of the second phase.
+        step_size: dt.
+        flow_steps: updates of the first phase; a number below 1 is a share of the run.
+        flow_weight: what the flow counts in the second phase. Where its ways lead through the data, as in the plane, it bends the
+            energy there: 0 leaves that to the contrast alone.
+        taper: in the second phase let it fall from t = τ on to nothing at t = 1, where the contrast knows better.
+        floor: the least that the contrast counts, such as -0.02: beyond it chains are left alone. None for no such.
+        data_share: share of the chains that start at data.
+        data_time: t at which those begin; 1 is Langevin dynamics from the first step on, 0 the same way as from noise.
+        pairing: "exact" finds the assignment of least transport on the CPU, so that on CUDA steps cannot be captured; "sinkhorn"
+            draws from an entropic plan on the device, which can; "independent" pairs at random.
+        noise: where the flow begins: None for the reference draws of the domain (standard normal), or as in `NoiseContrastive`,
+            such as "gaussian" (with the moments of the data), an energy with `sample()`, a torch distribution.
+        time, method: how long `run.draw` follows the flow, τ_s, and how: "euler" or "heun".
+
+    >>> import gibbsian as gb
+    >>> g = torch.Generator().manual_seed(0)
+    >>> energy, data = gb.energies.MLPEnergy(2, hidden=(16,)), torch.randn(64, 2, generator=g)
+    >>> run = gb.fit(energy, EnergyMatching(steps=20), data, steps=10, batch_size=32)
+    >>> run.objective.flow_steps, run.draw(5, generator=g).shape
+    (9, torch.Size([5, 2]))
+    """
+
+    needs_energy: ClassVar[bool] = True
+    domains: ClassVar[tuple[type[Domain], ...]] = (Real,)
+    elsewhere: ClassVar[str] = "declare domains.Real (data in a box may keep their values), or use EnergyDiscrepancy"
+
+    temperature: float = 0.15
+    tau: float = 0.8
+    sigma: float = 0.1
+    weight: float = 2.0
+    steps: int = 200
+    step_size: float = 0.01
+    flow_steps: float = 0.9
+    flow_weight: float = 1.0
+    taper: bool = False
+    floor: float | None = None
+    data_share: float = 0.5
+    data_time: float = 1.0
+    pairing: str = "exact"
+    noise: str | FittedNoise | Energy | Distribution | None = None
+    time: float = 2.0
+    method: str = "euler"
+
+    def __post_init__(self) -> None:
+        for name in ("sigma", "weight", "flow_weight", "data_time"):
+            check_number(self, name, getattr(self, name))
+        hold_counts(self, "steps")
+        check_number(self, "data_share", self.data_share, 0.0, 1.0)
+        check_choice(self, "pairing", self.pairing, PAIRINGS)
+        check_number(self, "flow_steps", self.flow_steps)
+        if self.flow_steps >= 1:
+            hold_counts(self, "flow_steps")
+        if self.floor is not None:
+            check_number(self, "floor", self.floor, -float("inf"), 0.0)
+        self.flow()  # its options are the kernel's to check
+        if isinstance(self.noise, str):
+            check_choice(self, "noise", self.noise, tuple(NAMED))
+        elif self.noise is not None and not isinstance(self.noise, FittedNoise | Sampleable):
+            raise ArgumentError(
+                f"EnergyMatching(noise={self.noise!r}): give None for standard normal noise, one of "
+                f"{', '.join(map(repr, NAMED))}, an energy with sample(), or a torch distribution"
+            )
+
+    # --- what others ask --------------------------------------------------------------------------
+
+    def flow(self, **changes: Any) -> GradientFlow:
+        """The kernel that follows the flow."""
+        own = {"tau": self.tau, "time": self.time, "method": self.method}
+        return GradientFlow(**{"step_size": self.step_size, "temperature": self.temperature, **own, **changes})
+
+    def kernels(self) -> tuple[Kernel, ...]:
+        return (self.flow(),)
+
+    def planned(self, steps: int) -> Self:
+        return self if self.flow_steps >= 1 else replace(self, flow_steps=int(self.flow_steps * steps))
+
+    def turns(self) -> tuple[int, ...]:
+        return (int(self.flow_steps),) if self.flow_steps >= 1 else ()
+
+    def gentler(self, steps_factor: float, penalty: float) -> Self:
+        return replace(self, steps=more_steps(self.steps, steps_factor))
+
+    def init(self, energy: Any, batch: Batch, generator: torch.Generator) -> MatchingState:
+        self.check(energy, batch)
+        source = NAMED[self.noise] if isinstance(self.noise, str) else self.noise
+        if not isinstance(source, FittedNoise):
+            return MatchingState(None)
+        return MatchingState(source.fit(energy.domain, observed(batch), generator).requires_grad_(False))
+
+    def generate(
+        self,
+        energy: Any,
+        n: int,
+        state: MatchingState,
+        generator: torch.Generator,
+        *,
+        start: Tensor | None = None,
+        clamp: Tensor | None = None,
+        **options: Any,
+    ) -> Tensor:
+        """n draws at the end of the flow from noise; `options` are those of `kernels.GradientFlow`, and `start` and `clamp` as in
+        `gibbsian.draw`."""
+        like = torch.zeros((), dtype=placement(energy)[0], device=generator.device)
+        x = self._noise(energy, n, like, state, generator) if start is None else start
+        kernel = self.flow(**options)
+        return sample(energy, kernel, x, keep=False, clamp=clamp, generator=generator, progress=False).last
+
+    # --- the loss -----------------------------------------------------------------------------------
+
+    def _noise(self, energy: Any, n: int, like: Tensor, state: MatchingState, generator: torch.Generator) -> Tensor:
+        if self.noise is None:
+            return energy.domain.sample(n, generator=generator, dtype=like.dtype)
+        noise = given_noise(self.noise, energy.domain) if state.noise is None else state.noise
+        with torch.no_grad():
+            return noise.sample(n, generator=generator).to(like)  # type: ignore[operator]
+
+    def _flow_loss(
+        self, energy: Any, x1: Tensor, state: MatchingState, generator: torch.Generator, taper: bool = False
+    ) -> Tensor:
+        """How far -∇V is from the straight ways from noise to data, squared, per entry."""
+        x0 = paired(self.pairing, self._noise(energy, len(x1), x1, state, generator), x1, generator)
+        t = torch.rand(len(x1), *[1] * (x1.dim() - 1), generator=generator, dtype=x1.dtype, device=x1.device)
+        xt = torch.lerp(x0, x1, t)
+        if self.sigma:
+            xt = xt + self.sigma * torch.randn(x1.shape, generator=generator, dtype=x1.dtype, device=x1.device)
+        off = self.temperature * energy.score(xt, create_graph=True) - (x1 - x0)
+        each = off.square()
+        return (each * ((1 - t) / max(1 - self.tau, 1e-9)).clamp(max=1) if taper else each).mean()
+
+    def _negatives(
+        self, energy: Any, data: Tensor, state: MatchingState, generator: torch.Generator, step: Step
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Where chains from data and from noise end."""
+        n = len(data)
+        at_data = torch.arange(n, device=data.device) < round(self.data_share * n)
+        start = where_chain(at_data, data.detach(), self._noise(energy, n, data, state, generator))
+        begin = torch.where(at_data, self.data_time, 0.0)[None]
+        return walk(energy, self.flow(begin=begin), start, self.steps, generator, watched=step.watched)
+
+    def loss(self, energy: Any, batch: Batch, state: MatchingState, generator: torch.Generator, step: Step) -> Loss:
+        x = observed_with(batch, generator)
+        share = 0 < self.flow_steps < 1  # of a run that nobody has planned
+        contrasts = self.weight > 0 and not share and step.done >= self.flow_steps
+        if not contrasts:
+            flow = self._flow_loss(energy, x, state, generator)
+            return finish(self, flow, state, {"flow": flow})
+        samples, moved = self._negatives(energy, x, state, generator, step)
+        gap, metrics = energy_gap(energy, x, samples, watched=step.watched)
+        contrast = self.weight * self.temperature * gap
+        value = contrast if self.floor is None else contrast.clamp(min=self.floor)
+        if self.flow_weight:
+            metrics["flow"] = self._flow_loss(energy, x, state, generator, self.taper)
+            value = value + self.flow_weight * metrics["flow"]
+        return finish(self, value, state, metrics | moved)

@@ -1,0 +1,291 @@
+"""Energy matching: pairs of least transport, the flow against closed forms, chains, phases."""
+
+import itertools
+import math
+
+import pytest
+import torch
+from objective_oracles import F64, gen, gradient
+from torch import nn
+
+import gibbsian as gb
+from gibbsian import domains, energies, errors, kernels, objectives
+from gibbsian.objectives import EnergyMatching
+from gibbsian.objectives.base import Step
+from gibbsian.objectives.pairing import assigned, paired, sinkhorn_rows
+from gibbsian.testing import check_kernel, check_objective
+
+# --- pairs ------------------------------------------------------------------------------------------
+
+
+def cost(x0, x1):
+    return float((x0 - x1).square().sum())
+
+
+def test_on_the_line_the_assignment_is_sorting():
+    x0, x1 = (torch.randn(200, 1, generator=gen(i), dtype=F64) for i in range(2))
+    rows = assigned(x0, x1)
+    assert torch.equal(x0[rows].flatten().argsort(), x1.flatten().argsort())
+    assert torch.equal(rows.sort().values, torch.arange(200))
+
+
+def test_no_permutation_is_cheaper():
+    x0, x1 = (torch.randn(6, 3, generator=gen(i), dtype=F64) for i in range(2))
+    best = min(cost(x0[list(order)], x1) for order in itertools.permutations(range(6)))
+    assert cost(paired("exact", x0, x1, gen()), x1) == pytest.approx(best, abs=1e-12)
+    assert cost(paired("independent", x0, x1, gen()), x1) > best
+
+
+def test_the_entropic_plan_tends_to_the_assignment():
+    x0, x1 = torch.randn(64, 2, generator=gen(), dtype=F64), 3 * torch.randn(64, 2, generator=gen(1), dtype=F64)
+    exact, random = cost(x0[assigned(x0, x1)], x1), cost(x0, x1)
+    ratios = [
+        (cost(x0[sinkhorn_rows(x0, x1, gen(), entropy=h, rounds=r)], x1) - exact) / (random - exact)
+        for h, r in ((3.0, 50), (0.3, 50), (0.003, 3000))
+    ]
+    assert ratios[0] > ratios[1] > ratios[2]
+    assert abs(ratios[2]) < 0.01
+    often = (
+        torch.stack([torch.bincount(sinkhorn_rows(x0, x1, gen(i)), minlength=64) for i in range(200)]).double().mean(0)
+    )
+    assert (often - 1).abs().max() < 0.35  # 5 standard errors of a Poisson number, 1/√200, each
+
+
+# --- the flow ---------------------------------------------------------------------------------------
+
+
+class Bowl(gb.Energy):
+    """E = ½(k/T)(x - c)², so that V = T·E = ½k(x - c)²."""
+
+    def __init__(self, k, c=0.0, temperature=0.3, dim=1):
+        super().__init__(domains.Real(dim))
+        self.k = nn.Parameter(torch.tensor(k, dtype=F64))
+        self.c, self.temperature = c, temperature
+
+    def forward(self, x):
+        return 0.5 * self.k / self.temperature * (x - self.c).square().sum(1)
+
+
+@pytest.mark.parametrize(("k", "pairing"), [(0.4, "exact"), (2.0, "exact"), (2.0, "independent"), (0.4, "sinkhorn")])
+def test_the_flow_loss_to_one_datum(k, pairing):
+    """x₁ = c: -∇V - (x₁ - x₀) = (k(1-t) - 1)(c - x₀), so the loss is (k²/3 - k + 1)(1 + c²) at σ = 0."""
+    c, energy = 1.5, Bowl(k, 1.5)
+    objective = EnergyMatching(temperature=0.3, sigma=0.0, flow_steps=10, pairing=pairing)
+    x, state = torch.full((64, 1), c, dtype=F64), objective.init(energy, torch.full((4, 1), c, dtype=F64), gen())
+    losses, slopes = [], []
+    for seed in range(100):
+        loss = objective(energy, x, state, gen(seed)).value
+        losses.append(loss.detach())
+        slopes.append(torch.autograd.grad(loss, energy.k)[0])
+    for found, truth in ((losses, (k * k / 3 - k + 1) * (1 + c * c)), (slopes, (2 * k / 3 - 1) * (1 + c * c))):
+        found = torch.stack(found)
+        assert abs(float(found.mean()) - truth) < 5 * float(found.std()) / 100**0.5
+
+
+def velocity(x, c):
+    """∫ (c - x)/(1 - t) N(x; tc, (1-t)²) dt / ∫ N(x; tc, (1-t)²) dt."""
+    t = (torch.arange(20000, dtype=F64) + 0.5) / 20000
+    p = torch.exp(-((x[:, None] - t * c) ** 2) / (2 * (1 - t) ** 2)) / (1 - t)
+    return ((c - x[:, None]) / (1 - t) * p).sum(1) / p.sum(1)
+
+
+def test_training_finds_the_mean_velocity():
+    """To one datum from N(0, 1), where noise has mass: the closed form within 0.12 (its size is 1 to 2)."""
+    energy = energies.MLPEnergy(1, hidden=(32, 32)).double()
+    objective = EnergyMatching(temperature=0.3, sigma=0.0, flow_steps=10**6, pairing="independent")
+    gb.fit(energy, objective, torch.ones(512, 1, dtype=F64), steps=600, batch_size=256, lr=5e-3, schedule="cosine")
+    x = torch.linspace(-1.0, 0.7, 18, dtype=F64)
+    found = 0.3 * energy.score(x[:, None])[:, 0]
+    assert (found - velocity(x, 1.0)).abs().max() < 0.12
+
+
+def test_noise_of_the_path_blurs_it():
+    """With σ the datum is hit less sharply: loss (k²(1/3·(1 + c²) + σ²) - k(1 + c²) + 1 + c²)."""
+    k, c, sigma, energy = 1.2, 0.5, 0.7, Bowl(1.2, 0.5)
+    objective = EnergyMatching(temperature=0.3, sigma=sigma, flow_steps=10)
+    x = torch.full((64, 1), c, dtype=F64)
+    found = torch.stack(
+        [objective(energy, x, objective.init(energy, x, gen()), gen(i)).value.detach() for i in range(200)]
+    )
+    truth = (k * k / 3 - k + 1) * (1 + c * c) + k * k * sigma**2
+    assert abs(float(found.mean()) - truth) < 5 * float(found.std()) / 200**0.5
+
+
+# --- chains -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["euler", "heun"])
+def test_the_law_of_its_chains(method):
+    """V = ½kx²: Euler's stationary variance is ε/(k(1 - k dt/2)); Heun's (1 - h/2)²·2ε dt/(1 - (1 - h + h²/2)²), h = k dt."""
+    k, dt, temperature = 2.0, 0.3, 0.25
+    h = k * dt
+    exact = temperature / (k * (1 - h / 2))
+    if method == "heun":
+        exact = 2 * temperature * dt * (1 - h / 2) ** 2 / (1 - (1 - h + h * h / 2) ** 2)
+    kernel = kernels.GradientFlow(dt, temperature, begin=1.0, method=method)
+    energy = Bowl(k, temperature=temperature)
+    start = torch.zeros(20000, 1, dtype=F64)
+    x = gb.sample(energy, kernel, start, steps=40, keep=False, generator=gen(), progress=False).last
+    assert abs(float(x.var()) / exact - 1) < 5 * math.sqrt(2 / 20000)
+
+
+def test_noise_begins_in_time():
+    kernel = kernels.GradientFlow(step_size=0.05, temperature=0.2, tau=0.6, time=3.0)
+    inputs = kernel.draw(None, torch.zeros(3, 1), 60, gen())
+    epsilon = inputs.scale.double().square() / (2 * 0.05)
+    t = 0.05 * torch.arange(60, dtype=F64)
+    expected = 0.2 * ((t - 0.6) / 0.4).clamp(0, 1)
+    torch.testing.assert_close(epsilon, expected, rtol=0, atol=1e-5)
+    later = kernel.draw(None, torch.zeros(3, 1), 10, gen(), start=13)
+    torch.testing.assert_close(later.scale, inputs.scale[13:23])
+    begun = kernels.GradientFlow(0.05, 0.2, 0.6, begin=torch.tensor([[0.0, 0.8, 1.0]])).draw(
+        None, torch.zeros(3, 1), 60, gen()
+    )
+    torch.testing.assert_close(begun.scale[:, 0], inputs.scale)
+    torch.testing.assert_close(begun.scale[:44, 1], inputs.scale[16:])
+    assert bool((begun.scale[:, 2] == inputs.scale[-1]).all())
+    jump = kernels.GradientFlow(0.1, 0.2, tau=1.0).draw(None, torch.zeros(1, 1), 20, gen()).scale
+    assert bool((jump[:10] == 0).all())
+    assert bool((jump[10:] == jump[-1]).all())
+    assert float(jump[-1]) > 0
+
+
+def test_the_kernel_conforms_and_clamps():
+    energy = Bowl(1.0, temperature=0.25, dim=2)
+    check_kernel(
+        kernels.GradientFlow(0.1, 0.25), energy, torch.randn(6, 2, generator=gen(), dtype=F64), generator=gen()
+    )
+    x = torch.randn(6, 2, generator=gen(), dtype=F64)
+    held = gb.sample(
+        energy, kernels.GradientFlow(0.1, 0.25, method="heun"), x, clamp=torch.tensor([True, False]), generator=gen()
+    )
+    assert torch.equal(held.last[:, 0], x[:, 0])
+    assert not torch.equal(held.last[:, 1], x[:, 1])
+    assert held.steps == 20
+
+
+def contrast(**options):
+    options = {"temperature": 0.3, "flow_steps": 0, "flow_weight": 0.0, "steps": 60, "step_size": 0.2, **options}
+    return EnergyMatching(**options)
+
+
+def test_contrast_rests_where_the_chains_have_the_variance_of_the_data():
+    """At k with ε/(k(1 - k dt/2)) = s² the mean gradient is 0, and it points there from both sides."""
+    dt, temperature, k = 0.2, 0.3, 1.4
+    s2 = temperature / (k * (1 - k * dt / 2))
+    x = math.sqrt(s2) * torch.randn(16, 2000, 1, generator=gen(5), dtype=F64)
+
+    def slope(k):
+        energy, objective = Bowl(k), contrast()
+        found = torch.stack([gradient(energy, objective, rows, seed=i) for i, rows in enumerate(x)])
+        return float(found.mean() / found.std() * len(x) ** 0.5)
+
+    assert abs(slope(k)) < 6  # of Student's law with 15 degrees of freedom: 2e-5
+    assert slope(0.7 * k) < -8 < 8 < slope(1.3 * k)
+
+
+def test_the_gradient_is_that_of_data_and_of_detached_ends():
+    energy, x = Bowl(1.1), torch.randn(32, 1, generator=gen(), dtype=F64)
+    objective = contrast(weight=2.5)
+    loss = objective(energy, x, objective.init(energy, x, gen()), gen(3))
+    (slope,) = torch.autograd.grad(loss.value, energy.k)
+    gap = float(loss.metrics["gap"])  # E = k·½x²/T, so that dE/dk = E/k
+    assert float(slope) == pytest.approx(2.5 * 0.3 * gap / 1.1, rel=1e-10)
+    assert float(loss.value.detach()) == pytest.approx(2.5 * 0.3 * gap, rel=1e-10)
+    floored = contrast(weight=1e6, floor=-0.02)
+    assert float(floored(energy, 0.01 * x, floored.init(energy, x, gen()), gen()).value.detach()) == pytest.approx(
+        -0.02
+    )
+
+
+def test_taper_leaves_the_end_of_the_way_to_the_contrast():
+    """(1 + c²)·∫ w(t)(k(1-t) - 1)² dt with w = min(1, (1-t)/(1-τ))."""
+    k, c, energy = 1.0, 0.5, Bowl(1.0, 0.5)
+    x = torch.full((64, 1), c, dtype=F64)
+    objective = contrast(flow_weight=1.0, taper=True, tau=0.5, steps=1, sigma=0.0)
+    found = torch.stack(
+        [objective(energy, x, objective.init(energy, x, gen()), gen(i)).metrics["flow"] for i in range(200)]
+    )
+    t = (torch.arange(10000, dtype=F64) + 0.5) / 10000
+    truth = float((((1 - t) / 0.5).clamp(max=1) * (k * (1 - t) - 1) ** 2).mean()) * (1 + c * c)
+    assert abs(float(found.mean()) - truth) < 5 * float(found.std()) / 200**0.5
+
+
+# --- phases, runs -----------------------------------------------------------------------------------
+
+
+def small(**options):
+    return EnergyMatching(**{"steps": 4, "step_size": 0.1, **options})
+
+
+def test_a_share_of_the_run_becomes_a_number_of_steps():
+    assert small(flow_steps=0.75).planned(40).flow_steps == 30
+    assert small(flow_steps=30).planned(40).flow_steps == 30
+    together = objectives.Weighted([small(flow_steps=0.5), objectives.WeightDecay(1e-3)]).planned(10)
+    assert together.turns() == (5,)
+    energy, x = energies.MLPEnergy(2, (8,)), torch.randn(16, 2, generator=gen())
+    objective = small(flow_steps=5)
+    state = objective.init(energy, x, gen())
+    keys = [set(objective.loss(energy, x, state, gen(), Step(done=done)).metrics) for done in (0, 4, 5, 9)]
+    assert keys[0] == keys[1] == {"flow"}
+    assert keys[2] == keys[3] >= {"flow", "gap", "energy_data"}
+
+
+def test_a_run_turns_and_resumes_to_the_bit(tmp_path):
+    x = gb.data.toy("moons", 200, generator=gen())
+    how = {"batch_size": 32, "progress": False, "logging": gb.training.Logging(every=1)}
+    make = lambda: energies.MLPEnergy(2, (8,))  # noqa: E731
+    whole = gb.fit(make(), small(flow_steps=0.5), x, steps=8, validation=x[:40], **how)
+    assert [("gap" in r) for r in whole.history if "loss" in r] == [False] * 4 + [True] * 4
+    gb.fit(make(), small(flow_steps=4), x, steps=3, run_dir=tmp_path / "run", **how)
+    again = gb.resume(tmp_path / "run", x, steps=8)
+    assert again.objective.flow_steps == 4
+    for a, b in zip(whole.energy.parameters(), again.energy.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_draws_follow_the_flow():
+    energy, x = Bowl(2.0, 1.0, 0.25, dim=2), torch.randn(64, 2, generator=gen(), dtype=F64)
+    run = gb.fit(energy, small(temperature=0.25, flow_steps=5, step_size=0.02), x, steps=1)
+    still = run.draw(3000, generator=gen(), time=1.0, tau=1.0)  # e^{-k} of the way is left
+    k = float(energy.k.detach())
+    assert float(still.var()) == pytest.approx((1 - k * 0.02) ** 100, rel=0.1)
+    law = run.draw(3000, generator=gen(), time=6.0)
+    assert float(law.var()) == pytest.approx(0.25 / (k * (1 - k * 0.01)), rel=0.1)
+    assert run.draw(5, generator=gen(), method="heun", start=x[:5]).shape == (5, 2)
+    assert gb.draw(energy, 5, generator=gen(), steps=10).shape == (5, 2)  # by any kernel
+    assert isinstance(gb.uses.draw.suitable_kernel(energy, run.objective), kernels.GradientFlow)
+    other = gb.fit(energy, objectives.DenoisingScoreMatching(0.3), x, steps=1)
+    with pytest.raises(errors.CapabilityError, match=r"gibbsian\.draw"):
+        other.draw(5, generator=gen())
+
+
+@pytest.mark.parametrize(
+    "noise", [None, "gaussian", objectives.MixtureNoise(2), energies.Gaussian(torch.zeros(2), torch.eye(2))]
+)
+def test_it_conforms_whatever_the_noise(noise):
+    pytest.importorskip("sklearn.covariance")  # whose import moves Python's random state
+    x = torch.randn(32, 2, generator=gen())
+    for flow_steps in (0, 7):
+        check_objective(small(noise=noise, flow_steps=flow_steps), energies.MLPEnergy(2, (8,)), x, generator=gen())
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "word"),
+    [
+        (lambda: small(temperature=0.0), errors.ArgumentError, "temperature"),
+        (lambda: small(pairing="greedy"), errors.ArgumentError, "sinkhorn"),
+        (lambda: small(noise="pink"), errors.ArgumentError, "gaussian"),
+        (lambda: small(noise=3), errors.ArgumentError, "standard normal"),
+        (lambda: small(flow_steps=2.5), errors.ArgumentError, "flow_steps"),
+        (lambda: small(tau=1.5), errors.ArgumentError, "tau"),
+        (lambda: small().check(gb.models.RBM(3, 2), torch.ones(2, 3)), errors.DomainError, "EnergyDiscrepancy"),
+    ],
+)
+def test_what_is_refused(make, error, word):
+    with pytest.raises(error, match=word):
+        make()
+
+
+def test_the_guard_makes_it_gentler():
+    assert small(steps=10).gentler(2.0, 0.1).steps == 20
