@@ -730,3 +730,22 @@ def test_precision_of_numbers_is_that_of_what_they_meet():
     assert float(energies.Parzen(points, 0.1).bandwidth[0]) == 0.1
     found = gb.maximum_entropy(lambda x: x, [0.7], domains.Binary(1), tolerance=1e-12)
     assert float(found.moments[0]) == pytest.approx(0.7, abs=1e-10)  # in single precision it would be 1e-8 off
+
+
+@pytest.mark.parametrize("domain", [gb.domains.Binary(3), gb.domains.Spin(3)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_two_valued_domains_hold_their_values_and_nothing_near_them(domain, dtype):
+    tiny = torch.finfo(dtype).tiny
+    odd = [0.0, 1.0, -1.0, 0.5, 2.0, tiny, -tiny, tiny / 4, 1e-30, 1e300, -1e300, torch.nan, torch.inf, -torch.inf]
+    values = torch.tensor(odd, dtype=dtype)
+    values = torch.cat(
+        [
+            values,
+            torch.nextafter(values, torch.full_like(values, 9)),
+            torch.nextafter(values, -torch.full_like(values, 9)),
+        ]
+    )
+    for value in values:
+        x = torch.ones(2, 3, dtype=dtype)
+        x[1, 2] = value
+        assert domain.holds(x) == bool(domain.contains(x).all()), float(value)

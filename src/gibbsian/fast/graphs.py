@@ -26,16 +26,38 @@ def first_cause(error: BaseException) -> str:
     return " ".join(str(error).split())[:200]
 
 
+class Pool:
+    """Memory that several graphs share, so that they need that of the largest and not of all.
+
+    They are replayed one at a time, and each makes anew what it reads from the pool: what outlives a replay (outputs) is
+    held by somebody, and memory that is held is not given to another graph.
+    """
+
+    def __init__(self) -> None:
+        self.handle: Any = None
+
+    def of_next(self) -> Any:
+        """The handle for the next capture."""
+        if self.handle is None:
+            self.handle = torch.cuda.graph_pool_handle()
+        return self.handle
+
+    def renew(self) -> None:
+        """Leave the memory of a capture that failed, which nobody may use again."""
+        self.handle = None
+
+
 def capture(
-    function: Callable[[], Result], *, generators: Sequence[torch.Generator] = (), pool: Any = None
+    function: Callable[[], Result], *, generators: Sequence[torch.Generator] = (), pool: Pool | None = None
 ) -> tuple[torch.cuda.CUDAGraph, Result]:
     """The graph of what a function does, and the tensors that its replays write to.
 
     Args:
         function: launches kernels and never waits for the device.
         generators: those that it draws from.
-        pool: `graph.pool()` of a graph that shares its memory.
+        pool: memory to be shared with other graphs.
     """
+    pool = Pool() if pool is None else pool
     graph = torch.cuda.CUDAGraph()
     for generator in generators:
         graph.register_generator_state(generator)
@@ -43,9 +65,10 @@ def capture(
     enabled = gc.isenabled()
     gc.disable()  # graphs of earlier runs, freed meanwhile, would break the capture
     try:
-        with torch.cuda.graph(graph, pool=pool):
+        with torch.cuda.graph(graph, pool=pool.of_next()):
             return graph, function()
     except RuntimeError as error:
+        pool.renew()
         raise CaptureError(first_cause(error)) from error
     finally:
         if enabled:
@@ -127,10 +150,11 @@ class CapturedChunk:
     Args:
         whole: `(*things, state, inputs, step) -> (state, *outputs)`, the chunk; `things` are read where they live.
         step: `(*things, state, inputs) -> (state, info)`, compiled; unrolled, the chunk itself would compile for ever.
+        pool: memory that it shares with other chunks.
     """
 
-    def __init__(self, whole: Callable[..., Any], step: Callable[..., Any]) -> None:
-        self.whole, self.step = whole, step
+    def __init__(self, whole: Callable[..., Any], step: Callable[..., Any], pool: Pool | None = None) -> None:
+        self.whole, self.step, self.pool = whole, step, pool
         self.graph: torch.cuda.CUDAGraph | None = None
         self.state: Any = None
         self.inputs: Any = None
@@ -155,5 +179,5 @@ class CapturedChunk:
             carry_over(self.state, end)
             return tuple(outputs)
 
-        graph, self.outputs = capture(whole)
+        graph, self.outputs = capture(whole, pool=self.pool)
         return graph

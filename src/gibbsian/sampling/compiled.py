@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gibbsian.errors import CompileWarning
 from gibbsian.fast.compiled import compiled, weak_cache
-from gibbsian.fast.graphs import CapturedChunk, fixed_copy, tensors_of
+from gibbsian.fast.graphs import CapturedChunk, Pool, fixed_copy, tensors_of
 from gibbsian.kernels.base import FreeRunning, Kernel
 from gibbsian.sampling.chunks import one_step, run_chunk, run_steps
 from gibbsian.sampling.record import Record
@@ -57,6 +57,7 @@ class _Chunk:
 
 
 _chunk = weak_cache(lambda energy, *key: _Chunk())
+_pool = weak_cache(lambda energy: Pool())
 _compiled_step = weak_cache(lambda energy, *key: compiled(one_step))
 
 
@@ -120,7 +121,7 @@ class CompiledSteps(EagerSteps):
         plain = _seconds(run_chunk, arguments)
         start = time.perf_counter()
         step = _compiled_step(self.energy, *self.key) if self.captured else None
-        fast = compiled(run_chunk) if step is None else CapturedChunk(run_chunk, step)
+        fast = compiled(run_chunk) if step is None else CapturedChunk(run_chunk, step, _pool(self.energy))
         try:
             fast(*arguments)
         except RuntimeError as error:  # it runs eagerly: what fails is the compiler or the capture

@@ -15,6 +15,19 @@ def _even(low: int, wanted: float, high: int) -> int:
     return int(min(max(low, wanted), high)) // 2 * 2
 
 
+def sums_in_two_passes(x: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
+    """Σ(x - shift) and Σ(x - shift)² over the first axis."""
+    centered = x - shift
+    return centered.sum(0), centered.square_().sum(0)
+
+
+def sums_in_one_pass(x: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
+    """The same for GPUs, where memory is what costs, by a pass that is slow on a CPU."""
+    variance, mean = torch.var_mean(x, 0, correction=0)
+    mean = mean - shift
+    return len(x) * mean, len(x) * (variance + mean.square())
+
+
 @dataclass
 class StreamingMoments:
     """Mean, variance, R-hat and effective sample sizes of `total` draws that are never kept.
@@ -67,17 +80,18 @@ class StreamingMoments:
         if places:
             self.spaced[first : self.filled] = x[places] if len(places) < len(x) else x
         if len(self.sums):
-            self._add(x - self.spaced[0])
+            self._add(x, self.spaced[0])
         self.count += len(x)
 
-    def _add(self, centered: Tensor) -> None:
+    def _add(self, x: Tensor, shift: Tensor) -> None:
         done, batches = 0, len(self.sums)
-        while done < len(centered):  # one run of draws that fall into the same batch after the other
+        while done < len(x):  # one run of draws that fall into the same batch after the other
             batch = (self.count + done) * batches // self.total
-            end = min(len(centered), -(-(batch + 1) * self.total // batches) - self.count)
-            part = centered[done:end]
-            self.sums[batch] += part.sum(0)  # few terms: their own precision is enough until they are added up
-            self.squares += part.square().sum(0)
+            end = min(len(x), -(-(batch + 1) * self.total // batches) - self.count)
+            add = sums_in_one_pass if x.is_cuda else sums_in_two_passes
+            total, squares = add(x[done:end], shift)
+            self.sums[batch] += total  # few terms: their own precision is enough until they are added up
+            self.squares += squares
             done = end
 
     def summary(self) -> dict[str, Tensor]:

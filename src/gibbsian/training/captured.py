@@ -7,6 +7,7 @@ whole steps in front of the forward pass, in the same graph: row numbers and rat
 
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,19 +44,19 @@ class _Captured:
 class _Inputs:
     """What goes into the graph of a block: row numbers, learning rates, weights of the average."""
 
-    def __init__(self, feed: TensorRows, length: int) -> None:
+    def __init__(self, feed: TensorRows, length: int, groups: int) -> None:
         self.feed, self.length = feed, length
         self.rows = torch.zeros(length, feed.size, dtype=torch.long, device=feed.device)
-        self.numbers = torch.zeros(2, length, device=feed.device)
-        self.rates, self.ema_weights = self.numbers
+        self.numbers = torch.zeros(length, groups + 1, 4, device=feed.device)[..., 0]  # aligned, as kernels want them
+        self.rates, self.ema_weights = self.numbers[:, :groups], self.numbers[:, groups]
 
     def fill(self, job: Job) -> None:
         """Write down what the coming steps need, and move the data's position past them."""
         self.rows.copy_(self.feed.peek(self.length).view_as(self.rows))
         self.feed.skip(self.length)
         steps = range(job.run.step, job.run.step + self.length)
-        weights = [0.0] * self.length if job.ema is None else [job.ema.weight(k + 1) for k in steps]
-        numbers = torch.tensor([[job.rate(k) for k in steps], weights], pin_memory=True)
+        weight = (lambda k: 0.0) if job.ema is None else job.ema.weight
+        numbers = torch.tensor([[*job.updates.rates(job.rate(k)), weight(k + 1)] for k in steps], pin_memory=True)
         self.numbers.copy_(numbers, non_blocking=True)  # nobody waits for the device here
 
 
@@ -83,6 +84,7 @@ class CapturedSteps(Steps):
         self.block: tuple[_Captured, _Inputs] | None = None
         self.replayed: _Captured | None = None  # whose gradients are in place
         self.longest = _BLOCK
+        self.pool = graphs.Pool()  # single steps and blocks need memory by turns
 
     def differentiate(self, count: int, *, watched: bool) -> Outcome:
         if count > 1 and self.block is not None:
@@ -160,11 +162,13 @@ class CapturedSteps(Steps):
         if length == 1:
             self.longest = 1
             return None
-        inputs = _Inputs(feed, length)
+        inputs = _Inputs(feed, length, len(job.updates.base_rates))
+        if job.ema is not None:
+            job.ema.follow(job.run.energy, inputs.ema_weights[0])  # by nothing: what is to be captured must be compiled
         generators = (job.generator, feed.noise)
         before = [g.get_state() for g in generators]
         try:
-            return self._captured(lambda: self._steps(inputs), generators), inputs
+            return self._captured(lambda: self._steps(inputs), generators, inputs.rates[-1]), inputs
         except RuntimeError as error:
             self._recover(before)
             self.reset()  # the graphs of single steps hold the old generators
@@ -176,16 +180,18 @@ class CapturedSteps(Steps):
     def _steps(self, inputs: _Inputs) -> Loss:
         """Whole steps, but for the last update."""
         job, feed, state, last = self.job, inputs.feed, self.state, inputs.length - 1
+        values = []
         for k in range(inputs.length):
-            job.updates.copy_rates(inputs.rates[k])
             loss = self._step(feed.prepare(feed.take(inputs.rows[k])), state, watched=k == last)
             state = loss.state
             if k < last:
                 job.clip_gradients(measure=False)
-                job.updates.optimizer.step()
-                job.loss_sum += loss.value.detach()
+                with job.updates.reading(inputs.rates[k]):
+                    job.updates.optimizer.step()
+                values.append(loss.value.detach())
                 if job.ema is not None:
                     job.ema.follow(job.run.energy, inputs.ema_weights[k])
+        job.loss_sum += torch.stack(values).sum(dtype=job.loss_sum.dtype)
         return loss
 
     # --- capture --------------------------------------------------------------------------------------
@@ -213,18 +219,20 @@ class CapturedSteps(Steps):
             self._refuse(graphs.first_cause(error))
             return None
 
-    def _captured(self, step: Any, generators: Sequence[torch.Generator]) -> _Captured:
+    def _captured(self, step: Any, generators: Sequence[torch.Generator], rates: Tensor | None = None) -> _Captured:
+        """The graphs of steps whose last update reads its rates from there."""
         job, updates = self.job, self.job.updates
-        forward, loss = graphs.capture(step, generators=generators)
+        forward, loss = graphs.capture(step, generators=generators, pool=self.pool)
         gradients = [(p, p.grad) for p in job.parameters]
         moved = graphs.moves(self.state, loss.state)
 
         def move() -> None:
             if updates.capturable:
-                updates.optimizer.step()
+                with nullcontext() if rates is None else updates.reading(rates):
+                    updates.optimizer.step()
             graphs.carry_over(self.state, loss.state)
 
-        graph = graphs.capture(move, pool=forward.pool())[0] if moved or updates.capturable else None
+        graph = graphs.capture(move, pool=self.pool)[0] if moved or updates.capturable else None
         metrics = {name: metric.detach() for name, metric in loss.metrics.items()}
         return _Captured(forward, graph, gradients, Loss(loss.value.detach(), self.state, metrics))
 

@@ -3,13 +3,15 @@
 import copy
 import inspect
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from gibbsian.errors import ArgumentError, CheckpointError, check_number
+from gibbsian.fast.compiled import compiled_copy
 from gibbsian.training.run import Settings
 
 _OFFERED = ("Adadelta", "Adagrad", "Adam", "Adamax", "AdamW", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD")
@@ -24,6 +26,28 @@ def _is_schedule(value: Any) -> bool:
     return callable(value) or (isinstance(value, Tensor) and value.dim() == 1)
 
 
+_FEW = (
+    8  # tensors that are moved by one compiled kernel: more take long to compile, and launch less often for their size
+)
+
+
+def _descend(parameters: list[Tensor], gradients: list[Tensor], rate: Tensor) -> None:
+    torch._foreach_sub_(parameters, torch._foreach_mul(gradients, rate))
+
+
+def _follow(average: list[Tensor], parameters: list[Tensor], weight: Tensor) -> None:
+    torch._foreach_add_(average, torch._foreach_mul(torch._foreach_sub(parameters, average), weight))
+
+
+def _as_one(function: Any, first: list[Tensor], second: list[Tensor], number: Any) -> bool:
+    """Move a few tensors on a GPU by one compiled kernel; False where that is not for them."""
+    if not (isinstance(number, Tensor) and first and len(first) <= _FEW and all(t.is_cuda for t in first)):
+        return False
+    key = tuple((tuple(a.shape), a.stride(), a.dtype, b.stride(), b.dtype) for a, b in zip(first, second, strict=True))
+    compiled_copy(function, key)(first, second, number)
+    return True
+
+
 class CapturableSGD(torch.optim.SGD):
     """Stochastic gradient descent whose learning rate is a tensor, for CUDA graphs.
 
@@ -33,6 +57,10 @@ class CapturableSGD(torch.optim.SGD):
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
         for group in self.param_groups:
+            moved = [p for p in group["params"] if p.grad is not None]
+            plain = not group["weight_decay"] and not group["momentum"]
+            if plain and _as_one(_descend, [p.detach() for p in moved], [p.grad for p in moved], group["lr"]):
+                continue
             for p in group["params"]:
                 if p.grad is None:
                     continue
@@ -180,9 +208,8 @@ class Updates:
 
     def set_rate(self, step: int, factor: float) -> None:
         """Set the learning rate, times a factor, and scheduled options of a step."""
-        rate = self.rate(step) * factor
-        for group, base in zip(self.optimizer.param_groups, self.base_rates, strict=True):
-            own = base * (rate / self.lr)
+        rates = self.rates(self.rate(step) * factor)
+        for group, own in zip(self.optimizer.param_groups, rates, strict=True):
             if isinstance(group["lr"], Tensor):  # a captured step reads it where it is
                 group["lr"].fill_(own)
             else:
@@ -190,10 +217,22 @@ class Updates:
             for name, schedule in self.options.items():
                 group[name] = value_at(schedule, step)
 
-    def copy_rates(self, rate: Tensor) -> None:
-        """Set the learning rate from a tensor, for steps inside a CUDA graph."""
-        for group, base in zip(self.optimizer.param_groups, self.base_rates, strict=True):
-            torch.mul(rate, base / self.lr, out=group["lr"])
+    def rates(self, rate: float) -> list[float]:
+        """The learning rate of every group, where that of the first is `rate`."""
+        return [base * (rate / self.lr) for base in self.base_rates]
+
+    @contextmanager
+    def reading(self, rates: Tensor) -> Iterator[None]:
+        """Let steps that are captured read their rates `(groups,)` from there."""
+        groups = self.optimizer.param_groups
+        own = [group["lr"] for group in groups]
+        try:
+            for group, rate in zip(groups, rates, strict=True):
+                group["lr"] = rate
+            yield
+        finally:
+            for group, rate in zip(groups, own, strict=True):
+                group["lr"] = rate
 
     def drop_gradients(self) -> None:
         """Forget the gradients."""
@@ -248,7 +287,9 @@ class Ema:
     @torch.no_grad()
     def follow(self, energy: nn.Module, weight: float | Tensor) -> None:
         """Go that share of the way to the energy."""
-        for mine, theirs in zip(self.energy.parameters(), energy.parameters(), strict=True):
-            mine.lerp_(theirs, weight)
+        mine, theirs = ([p.detach() for p in module.parameters()] for module in (self.energy, energy))
+        if not _as_one(_follow, mine, theirs, weight):
+            for average, parameter in zip(mine, theirs, strict=True):
+                average.lerp_(parameter, weight)
         for copied, buffer in zip(self.energy.buffers(), energy.buffers(), strict=True):
             copied.copy_(buffer)

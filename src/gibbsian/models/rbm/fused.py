@@ -31,8 +31,10 @@ def fused_contrast(
         both = torch.cat([batch, v])  # the samples are written once, where the gradient's product reads them
         v = both[n:]
         a = up.logits(v)
-    pair = torch.cat([torch.sigmoid(a_data) * (-1 / n), torch.sigmoid(a) * (1 / m)])
+    # what is summed over the same rows or columns is one kernel: launches are what costs here
+    whole, sign = torch.cat([a_data, a]), torch.cat([a.new_full((n, 1), -1 / n), a.new_full((m, 1), 1 / m)])
+    pair = torch.sigmoid(whole) * sign
+    cumulants = F.softplus(whole).sum(1) * sign[:, 0]
     g_weight = torch.mm(both.T.to(weight.dtype), pair.to(weight.dtype)).to(b.dtype)
-    g_b = v.mean(0) - batch.mean(0)
-    cumulants = [F.softplus(x).sum(1).mean() for x in (a, a_data)]  # by rows: a sum of everything keeps one core busy
-    return (g_b * b).sum() + cumulants[0] - cumulants[1], v, [g_weight, g_b, pair.sum(0)]
+    g_b, g_c = torch.cat([both * sign, pair], 1).sum(0).split([len(b), len(c)])
+    return torch.cat([cumulants, g_b * b]).sum(), v, [g_weight, g_b, g_c]
