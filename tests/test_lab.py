@@ -57,7 +57,7 @@ def test_every_section_moves_without_an_error_and_fits_its_window(browser, addre
         settled(browser)
         assert browser.run("window.lab.bench().experiment.id") == section
         assert browser.run("document.documentElement.scrollWidth <= innerWidth"), f"{section} is wider than {width}"
-        assert browser.run(f"new Set({SEEN}).size > 8"), f"{section} shows nothing"
+        assert browser.run(f"new Set({SEEN}).size > 4"), f"{section} shows nothing"
         assert browser.run(
             "[...document.querySelectorAll('canvas')].every((c) => c.getAttribute('aria-label')?.length > 3)"
         )

@@ -500,6 +500,18 @@ def test_machines_know_what_the_librarys_know(found):
     close(log_prob.tolist(), LABELED.class_log_prob(ROWS[:1])[0].tolist(), 1e-9)
 
 
+def test_labeled_machines_with_held_pixels_have_the_law_of_enumeration(found):
+    """p(x, y | x₀ = 1, x₁ = 0) over all states of the library's machine."""
+    one = found["machines"][0]["labels"]
+    x = torch.cartesian_prod(*[torch.tensor([0.0, 1.0], **torch_f64)] * 9)
+    x = x[(x[:, 0] == 1) & (x[:, 1] == 0)]
+    p = torch.softmax(-torch.stack([LABELED.pair_energy(x, y) for y in range(3)], 1).flatten(), 0).detach().view(-1, 3)
+    share, mean = p.sum(0), (p.sum(1) @ x)[2:]
+    assert one["mean"][:2] == [1, 0]
+    for found_share, truth in ((one["share"], share), (one["mean"][2:], mean)):
+        agree((torch.tensor(found_share) - truth) / (truth * (1 - truth) / 5000).sqrt())
+
+
 def test_contrastive_divergence_of_machines_is_the_librarys(found):
     (one,) = found["contrasts"]
     loss = MACHINE(ROWS).mean() - MACHINE(SWEPT).mean()

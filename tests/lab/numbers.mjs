@@ -55,6 +55,17 @@ function machineOf(one, c) {
   return m;
 }
 
+/** Pixels and labels together, some pixels held: how often each label and each pixel comes up. */
+function labelsOf(m, one, c) {
+  const n = one.sweeps.rows, rng = new c.Random(8), labels = new Array(n).fill(0), rows = new Float64Array(n * m.visible);
+  const clamp = Array.from({ length: m.visible }, (_, i) => i < 2);
+  for (let r = 0; r < n; r++) rows[r * m.visible] = 1; // the first two are held at 1, 0
+  for (let t = 0; t < one.sweeps.burnIn; t++) c.sweep(m, rows, rng, { clamp, labels });
+  const share = Array.from({ length: m.classes }, (_, y) => labels.filter((l) => l === y).length / n);
+  const mean = Array.from({ length: m.visible }, (_, i) => rows.filter((_, k) => k % m.visible === i).reduce((a, b) => a + b, 0) / n);
+  return { share, mean };
+}
+
 const RUN = {
   random({ seed, n }, c) {
     const rng = new c.Random(seed);
@@ -142,7 +153,8 @@ const RUN = {
       ais: c.summarize(log),
       swept: Array.from(swept.visible),
       visible: Array.from(model.visible),
-      logits: m.classes ? m.labelLogits(rows, 0) : null,
+      logits: m.labelLogits(rows, 0),
+      labels: labelsOf(m, one, c),
     };
   },
   contrasts(one, c) { // CD of a machine with given samples

@@ -3,9 +3,15 @@
 
 import { el } from "./ui/dom.js";
 import { Bench } from "./ui/bench.js";
+import { annealing } from "./sections/annealing.js";
+import { digits } from "./sections/digits.js";
 import { landscape } from "./sections/landscape.js";
+import { lattice } from "./sections/lattice.js";
+import { machine } from "./sections/machine.js";
+import { noise } from "./sections/noise.js";
+import { wells } from "./sections/wells.js";
 
-const EXPERIMENTS = [landscape];
+const EXPERIMENTS = [landscape, machine, wells, lattice, noise, annealing, digits];
 const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
 const main = document.getElementById("main"), tabs = document.getElementById("tabs");
 let bench = null, written = "";

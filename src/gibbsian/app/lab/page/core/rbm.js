@@ -16,7 +16,7 @@ export class RBM {
   }
 
   /** Small random weights, and visible biases at the log-odds of the data. */
-  start(data, rng, scale = 0.05) {
+  start(data, rng, scale = 0.1) {
     const n = data.length / this.visible;
     for (let k = 0; k < this.weight.length; k++) this.weight[k] = scale * rng.normal();
     for (let i = 0; i < this.visible; i++) {
@@ -138,11 +138,13 @@ export function rowMoments(rbm, rows, out) {
   }
 }
 
-/** One block Gibbs sweep of rows in place: hidden given visible, then visible given hidden. */
-export function sweep(rbm, rows, rng, { clamp = null, means = null } = {}) {
-  const { visible, hidden } = rbm, n = rows.length / visible, h = new Float64Array(hidden), v = new Float64Array(visible);
+/** One block Gibbs sweep of rows in place: hidden units given the rest, then pixels and labels given them. Where `clamp` is
+ * set pixels stay; `labels` holds one of every row, drawn anew unless `heldLabel`. `means` gets the pixels' chances. */
+export function sweep(rbm, rows, rng, { clamp = null, means = null, labels = null, heldLabel = false } = {}) {
+  const { visible, hidden, classes } = rbm, n = rows.length / visible, h = new Float64Array(hidden), v = new Float64Array(visible);
+  const logits = new Float64Array(classes);
   for (let r = 0; r < n; r++) {
-    rbm.hiddenInput(rows, r * visible, h);
+    rbm.hiddenInput(rows, r * visible, h, labels ? labels[r] : -1);
     for (let j = 0; j < hidden; j++) h[j] = rng.uniform() < sigmoid(h[j]) ? 1 : 0;
     rbm.visibleInput(h, v);
     for (let i = 0; i < visible; i++) {
@@ -151,6 +153,16 @@ export function sweep(rbm, rows, rng, { clamp = null, means = null } = {}) {
       if (!held) rows[at] = rng.uniform() < p ? 1 : 0;
       if (means) means[at] = held ? rows[at] : p;
     }
+    if (!labels || heldLabel) continue;
+    let top = -Infinity;
+    for (let y = 0; y < classes; y++) {
+      let u = rbm.labelBias[y];
+      for (let j = 0, k = y * hidden; j < hidden; j++, k++) u += rbm.labelWeight[k] * h[j];
+      logits[y] = u;
+      if (u > top) top = u;
+    }
+    for (let y = 0; y < classes; y++) logits[y] = Math.exp(logits[y] - top);
+    labels[r] = rng.choice(logits);
   }
 }
 

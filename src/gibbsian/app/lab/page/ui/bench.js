@@ -4,6 +4,11 @@ import { Random } from "../core/random.js";
 import { build, read, written } from "./controls.js";
 import { colors, el } from "./dom.js";
 
+/** The meaning of colors: [[color, words], …]. */
+function keyOf(legend) {
+  return legend.length ? el("span", { class: "legend" }, legend.map(([color, text]) => el("span", {}, el("i", { style: `background: var(--${color})` }), text))) : null;
+}
+
 const BUDGET = 11; // milliseconds of a frame that steps may take
 
 export class Bench {
@@ -51,9 +56,9 @@ export class Bench {
   }
 
   /** A large canvas to look at, with a title. `hands`: it takes touches. */
-  stage(label, make, { hands = false, caption = "", max = null } = {}) {
+  stage(label, make, { hands = false, caption = "", max = null, legend = [] } = {}) {
     const canvas = el("canvas", { role: "img", "aria-label": label, class: hands ? "hands" : null, tabindex: hands ? "0" : null });
-    const note = el("span", {}, caption);
+    const note = el("span", {}, caption, keyOf(legend));
     const figure = el("figure", {}, el("figcaption", {}, el("b", {}, label), note), canvas);
     if (max) figure.style.maxWidth = `${max}px`;
     this.stages.append(figure);
@@ -63,8 +68,7 @@ export class Bench {
   /** A small chart below; `legend` as [[color, words], …]. */
   chart(label, make, legend = []) {
     const canvas = el("canvas", { role: "img", "aria-label": label });
-    const words = el("span", { class: "legend" }, legend.map(([color, text]) => el("span", {}, el("i", { style: `background: var(--${color})` }), text)));
-    this.charts.append(el("figure", {}, el("figcaption", {}, el("b", {}, label), words), canvas));
+    this.charts.append(el("figure", {}, el("figcaption", {}, el("b", {}, label), keyOf(legend)), canvas));
     return this.keep(canvas, make, {});
   }
 
@@ -109,7 +113,7 @@ export class Bench {
 
   /** Only the settings that mean something now are seen. */
   arrange() {
-    for (const control of this.experiment.controls) this.builtControls[control.id].node.hidden = control.when ? !control.when(this.values) : false;
+    for (const control of this.experiment.controls) this.builtControls[control.id].node.hidden = control.kind === "hidden" || (control.when ? !control.when(this.values) : false);
   }
 
   /** Settings that are not the defaults, for the address. */
@@ -199,7 +203,8 @@ export class Bench {
     this.c = colors();
     for (const thing of this.fitted) thing.fit?.();
     this.sim.refit?.();
-    this.sim.draw(); // at once, or a canvas of a new size would be seen empty
+    this.sim.draw(); // at once, or canvases of a new size would be seen empty
+    this.sim.charts?.();
     this.redraw();
   }
 }

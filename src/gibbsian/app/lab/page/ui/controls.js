@@ -81,6 +81,7 @@ export function build(control, value, changed) {
     input.addEventListener("change", () => changed(input.checked));
     return { node: el("div", { class: "field" }, el("label", { class: "check", for: id }, input, control.label), note), show: (v) => (input.checked = v) };
   }
+  if (control.kind === "hidden") return { node: el("div"), show: () => {} }; // kept in the address alone
   const error = el("small", { class: "error", role: "alert" });
   const input = el("input", { type: "text", id, value, spellcheck: "false", autocapitalize: "off", autocomplete: "off" });
   input.addEventListener("input", () => {

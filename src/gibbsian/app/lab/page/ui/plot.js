@@ -21,8 +21,8 @@ export class Plot {
     this.ctx.setTransform(ratio, 0, 0, ratio, 0, 0);
   }
 
-  /** Begin anew with axes over x = [a, b], y = [a, b]. `log`: the y axis counts factors of ten. */
-  begin(c, { x, y, xLabel = "", yLabel = "", yTicks = true, xTicks = true, log = false }) {
+  /** Begin anew with axes over x = [a, b], y = [a, b]. `log`: the y axis counts factors of ten. `every`: the ticks of x. */
+  begin(c, { x, y, xLabel = "", yLabel = "", yTicks = true, xTicks = true, log = false, every = null }) {
     const { ctx, margin } = this;
     this.c = c;
     this.x0 = x[0]; this.x1 = x[1] > x[0] ? x[1] : x[0] + 1;
@@ -35,7 +35,7 @@ export class Plot {
     const bottom = this.height - margin.bottom;
     if (xTicks) {
       ctx.textAlign = "center"; ctx.textBaseline = "top";
-      for (const t of ticks(this.x0, this.x1, Math.max(2, Math.floor(this.width / 70)))) {
+      for (const t of every ?? ticks(this.x0, this.x1, Math.max(2, Math.floor(this.width / 70)))) {
         const at = this.px(t);
         ctx.strokeStyle = c.grid;
         stroke(ctx, at, margin.top, at, bottom);
