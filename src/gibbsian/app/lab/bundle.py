@@ -20,7 +20,7 @@ def bundle(folder: Path | None = None) -> str:
     """The page as one document.
 
     >>> text = bundle()
-    >>> "<link" in text, "</html>" in text, " src=" in text
+    >>> "style.css" in text, "</html>" in text, "main.js" in text
     (False, True, False)
     """
     folder = folder or page()

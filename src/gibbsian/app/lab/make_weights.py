@@ -41,8 +41,18 @@ def train(hidden: int = 80, epochs: int = 400) -> tuple[gb.models.RBM, dict[str,
     objective = gb.objectives.Centered(
         gb.objectives.PersistentContrastiveDivergence(gb.kernels.Gibbs(), steps=5, chains=100)
     )
-    run = {"optimizer": "sgd", "lr": 0.3, "schedule": "linear", "ema": 0.999, "batch_size": 100}
-    gb.fit(rbm, objective, rows[:TRAIN], epochs=epochs, seed=0, **run)
+    gb.fit(
+        rbm,
+        objective,
+        rows[:TRAIN],
+        epochs=epochs,
+        seed=0,
+        batch_size=100,
+        lr=0.3,
+        schedule="linear",
+        optimizer="sgd",
+        ema=0.999,
+    )
     correct = guess(rbm, x[TRAIN:]).eq(y[TRAIN:]).float().mean()
     return rbm, {"rows": TRAIN, "correct": round(float(correct), 3)}
 
