@@ -41,6 +41,7 @@ FLOORS = [
     ["sequences", "spins"],
     ["data"],
     ["metrics"],
+    ["tables"],
     ["plots", "testing", "sklearn"],
     ["app"],
     ["__main__"],

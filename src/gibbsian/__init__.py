@@ -30,8 +30,8 @@ _MODULES = {
     name: name
     for name in (
         "capabilities", "data", "derivatives", "domains", "energies", "errors", "kernels", "maxent", "metrics", "models",
-        "nets", "objectives", "partition", "plots", "random", "sampling", "schedules", "sequences", "sklearn", "spins", "testing",
-        "training", "units",
+        "nets", "objectives", "partition", "plots", "random", "sampling", "schedules", "sequences", "sklearn", "spins", "tables",
+        "testing", "training", "units",
     )
 } | {"hybrid": "uses.hybrid"}  # fmt: skip
 
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         sequences,
         sklearn,
         spins,
+        tables,
         testing,
         training,
         units,

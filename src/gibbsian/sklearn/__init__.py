@@ -9,6 +9,7 @@ from gibbsian.sklearn.classifiers import DBNClassifier, JointEnergyClassifier
 from gibbsian.sklearn.density import EnergyDensity
 from gibbsian.sklearn.gaussian_rbm import GaussianRBM
 from gibbsian.sklearn.outliers import EnergyOutlierDetector
+from gibbsian.sklearn.table import TableEnergy
 
 __all__ = [
     "BernoulliRBM",
@@ -17,4 +18,5 @@ __all__ = [
     "EnergyOutlierDetector",
     "GaussianRBM",
     "JointEnergyClassifier",
+    "TableEnergy",
 ]

@@ -1,0 +1,135 @@
+"""Families of laws over tables, and the choice among them by the likelihood of held-out rows.
+
+mixture   latent classes with correlated numbers, by expectation-maximization
+tilted    the mixture, tilted by a network
+neural    a network energy over the transformed row, on top of independent columns
+rbm       a restricted Boltzmann machine of joined units, its hidden states gone through
+parzen    windows on the rows
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from gibbsian.random import stream
+from gibbsian.tables.boltzmann import fit_rbm
+from gibbsian.tables.codec import Codec
+from gibbsian.tables.em import Whole, choose_mixture, fit_mixture
+from gibbsian.tables.laws import Law, MixtureLaw, TiltedLaw
+from gibbsian.tables.mixture import Mixture
+from gibbsian.tables.parzen import fit_parzen
+from gibbsian.tables.rows import Rows
+from gibbsian.tables.tilted import fit_tilt
+
+FAMILIES = ("mixture", "tilted", "neural", "rbm", "parzen")
+_COMPARED = 6000  # rows at most that the families are compared on
+_MIXED = 50000  # rows at most that the chosen mixture goes through as a whole
+_WORTH = 0.01  # nats a row by which a costlier family must be better
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the families share.
+
+    Attributes:
+        components: of the mixture, None to choose.
+        hidden: widths of networks.
+        units: hidden units of the Boltzmann machine.
+        steps: updates of networks, at most.
+        seed: of everything.
+    """
+
+    components: int | None = None
+    hidden: tuple[int, ...] = (64, 64)
+    units: int = 6
+    steps: int = 800
+    seed: int = 0
+
+
+@dataclass
+class Chosen:
+    """A family that was fitted: its law, the held-out log-likelihood a row of all that were tried, and how to fit it again."""
+
+    family: str
+    law: Law
+    scores: dict[str, float]
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+def independent(whole: Whole) -> Mixture:
+    """Columns that know nothing of each other."""
+    one = whole.component()
+    return Mixture(one.log_weight, one.mean, whole.covariance.diagonal()[None] + whole.floor, one.table, whole.states)
+
+
+def choose(
+    families: Sequence[str], codec: Codec, train: Rows, held: Rows, options: Options, watch: Callable[[str], None] | None = None
+) -> Chosen:  # fmt: skip
+    """Fit families and keep the one under which held-out rows are most likely.
+
+    Families are compared on some thousand rows; those that cost more must be better by 0.01 nats a row.
+    """
+    if train.n > _COMPARED:
+        train = train.take(torch.randperm(train.n, generator=stream(options.seed, "compared"))[:_COMPARED])
+    whole = Whole.of(train, tuple(codec.states))
+    best: Chosen | None = None
+    scores: dict[str, float] = {}
+    for family in sorted(families, key=FAMILIES.index):
+        made = _fit(family, codec, train, held, whole, options, best)
+        score = float(made.law.log_prob(held).value.clamp(min=-1e6).mean())
+        scores[family] = score
+        if watch is not None:
+            watch(f"{family}: {score:.3f} nats a held-out row")
+        if best is None or score > scores[best.family] + _WORTH:
+            best = made
+    assert best is not None
+    best.scores = scores
+    return best
+
+
+def _fit(family: str, codec: Codec, train: Rows, held: Rows, whole: Whole, options: Options, so_far: Chosen | None) -> Chosen:  # fmt: skip
+    seed, steps = options.seed, {"steps": options.steps, "hidden": options.hidden, "seed": options.seed}
+    if family in {"mixture", "tilted"}:
+        if so_far is not None and so_far.family == "mixture":
+            base = so_far.settings["base"]
+        elif options.components is None:
+            base, _ = choose_mixture(train, held, whole, seed=seed)
+        else:
+            base = fit_mixture(train, whole, options.components, seed=seed)
+        settings: dict[str, Any] = {"base": base, "components": base.components - 1}
+        if family == "mixture":
+            return Chosen(family, MixtureLaw(base, codec), {}, settings)
+        law, took = fit_tilt(base, codec, train, held, **steps)  # type: ignore[arg-type]
+        return Chosen(family, TiltedLaw(law, codec, seed), {}, settings | {"steps": took})
+    if family == "neural":
+        law, took = fit_tilt(independent(whole), codec, train, held, **steps)  # type: ignore[arg-type]
+        return Chosen(family, TiltedLaw(law, codec, seed), {}, {"steps": took})
+    if family == "rbm":
+        mixture, took = fit_rbm(train, held, whole, hidden=options.units, seed=seed)
+        return Chosen(family, MixtureLaw(mixture, codec), {}, {"steps": took})
+    mixture, chosen = fit_parzen(train, whole, seed=seed)
+    return Chosen(family, MixtureLaw(mixture, codec), {}, {"chosen": chosen})
+
+
+def refit(chosen: Chosen, codec: Codec, rows: Rows, options: Options) -> Law:
+    """The chosen family once more, on all rows, with the settings that were chosen."""
+    whole, seed = Whole.of(rows, tuple(codec.states)), options.seed
+    if chosen.family == "parzen":
+        return MixtureLaw(fit_parzen(rows, whole, seed=seed, chosen=chosen.settings["chosen"])[0], codec)
+    if chosen.family == "rbm":
+        return MixtureLaw(fit_rbm(rows, None, whole, hidden=options.units, seed=seed, steps=max(chosen.settings["steps"], 1))[0], codec)  # fmt: skip
+    if chosen.family == "neural":
+        base = independent(whole)
+    else:
+        some = rows if rows.n <= _MIXED else rows.take(torch.randperm(rows.n, generator=stream(seed, "mixed"))[:_MIXED])
+        rounds = 60 if rows.n <= _COMPARED else max(5, math.ceil(60 * _COMPARED / some.n))
+        base = fit_mixture(
+            some, whole, chosen.settings["components"], seed=seed, steps=rounds, start=chosen.settings["base"]
+        )
+    if chosen.family == "mixture" or not chosen.settings["steps"]:
+        return MixtureLaw(base, codec)
+    law, _ = fit_tilt(base, codec, rows, None, seed=seed, steps=chosen.settings["steps"], hidden=options.hidden)
+    return TiltedLaw(law, codec, seed)

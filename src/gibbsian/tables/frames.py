@@ -1,0 +1,374 @@
+"""Tables of any make as columns of cells, and back: pandas, polars, Arrow, arrays.
+
+A column comes in as whatever its library holds and becomes `Cells`: numbers, dates, truth values or words, with a mark
+on those that are missing (NaN, None, pd.NA, NaT, null). What is made of cells goes back into a table of the same
+make with the same types.
+"""
+
+import datetime
+from collections.abc import Callable, Sequence
+from numbers import Number
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gibbsian.errors import CapabilityError, DataError
+
+DAY = np.timedelta64(1, "D")
+_DATES = (datetime.date, datetime.datetime, np.datetime64)
+
+
+class CellError(DataError, TypeError):
+    """A cell holds something that is neither a number, a word, a date nor a truth value."""
+
+
+class Cells(NamedTuple):
+    """One column.
+
+    Attributes:
+        name: of the column.
+        form: "number", "date", "truth", "text" or "empty".
+        values: float64 (numbers; days since 1970 for dates), bool, or objects; anything where `missing`.
+        missing: `(n,)` bool.
+        dtype: as its library calls it, for the way back.
+        categories: names that the column declares, where it does.
+    """
+
+    name: str
+    form: str
+    values: np.ndarray
+    missing: np.ndarray
+    dtype: str = "object"
+    categories: tuple[Any, ...] | None = None
+
+    def take(self, rows: Any) -> "Cells":
+        """Some of the rows."""
+        return self._replace(values=self.values[rows], missing=self.missing[rows])
+
+
+class Frame(NamedTuple):
+    """A table as columns, and how to make one like it.
+
+    Attributes:
+        columns: in order.
+        make: "pandas", "polars", "arrow" or "array".
+        index: of a pandas frame.
+    """
+
+    columns: tuple[Cells, ...]
+    make: str = "array"
+    index: Any = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns)
+
+    def __len__(self) -> int:  # rows, not fields
+        return len(self.columns[0].values) if self.columns else 0
+
+    def take(self, rows: Any) -> "Frame":
+        """Some of the rows."""
+        index = None if self.index is None else self.index[rows]
+        return Frame(tuple(column.take(rows) for column in self.columns), self.make, index)
+
+
+def as_frame(table: Any, names: Sequence[str] | None = None) -> Frame:
+    """Any table as columns; `names` are those of an array's columns.
+
+    >>> as_frame(np.array([[1.0, np.nan], [2.0, 3.0]])).columns[1].missing
+    array([ True, False])
+    """
+    home = type(table).__module__.split(".")[0]
+    if isinstance(table, Frame):
+        return table
+    if home in {"pandas", "polars", "pyarrow"}:
+        names, columns, index = _MAKES[home](table)
+        make = "arrow" if home == "pyarrow" else home
+    else:
+        array = np.asarray(table)
+        if array.ndim != 2:
+            raise DataError(f"a table has rows and columns, got an array of shape {array.shape}; use x.reshape(-1, 1)")
+        names = [f"x{i}" for i in range(array.shape[1])] if names is None else names
+        columns, make, index = [(column, None, str(array.dtype), None) for column in array.T], "array", None
+    twice = sorted({str(name) for name in names if list(names).count(name) > 1})
+    if twice:
+        raise DataError(
+            f"the table has more than one column named {', '.join(map(repr, twice))}; give each its own name"
+        )
+    if not len(names):
+        raise DataError("the table has no columns; give at least one")
+    cells = [cells_of(str(name), *column) for name, column in zip(names, columns, strict=True)]
+    return Frame(tuple(cells), make, index)
+
+
+def cells_of(
+    name: str, values: Any, missing: np.ndarray | None = None, dtype: str = "object", categories: Any = None
+) -> Cells:
+    """A column from an array of any type; mixed types are refused with the row."""
+    values = np.asarray(values)
+    if values.dtype.kind in "OUS":
+        form, values, missing = _objects(name, values.astype(object), missing)
+    elif values.dtype.kind == "b":
+        form = "truth"
+    elif values.dtype.kind == "M":
+        form, missing = "date", np.isnat(values) if missing is None else missing | np.isnat(values)
+        values = _days(values, missing)
+    elif values.dtype.kind in "iuf":
+        form, values = "number", values.astype(np.float64)
+        missing = np.isnan(values) if missing is None else missing | np.isnan(values)
+    else:
+        raise CellError(f"column {name!r} is of type {values.dtype}; give numbers, words, dates or truth values")
+    missing = np.zeros(len(values), bool) if missing is None else missing
+    if form == "number":
+        _refuse_infinite(name, values, missing)
+    return Cells(name, "empty" if missing.all() else form, values, missing, dtype, categories)
+
+
+def _refuse_infinite(name: str, values: np.ndarray, missing: np.ndarray) -> None:
+    bad = np.isinf(values) & ~missing
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise DataError(
+            f"row {row + 1}, column {name!r} is infinite ({int(bad.sum())} such cells in the column; infinity, inf); leave "
+            "the cell empty, or put a number there"
+        )
+
+
+def _days(values: np.ndarray, missing: np.ndarray) -> np.ndarray:
+    return np.where(missing, np.nan, values.astype("datetime64[us]").astype(np.int64) / 86_400_000_000)
+
+
+def _form(value: Any) -> str:
+    if isinstance(value, bool | np.bool_):
+        return "truth"
+    if isinstance(value, Number) and not isinstance(value, complex | np.complexfloating):
+        return "number"
+    if isinstance(value, str | bytes):
+        return "text"
+    return "date" if isinstance(value, _DATES) else "other"
+
+
+def is_missing(value: Any) -> bool:
+    """None, NaN, NaT or pd.NA.
+
+    >>> [is_missing(value) for value in (None, float("nan"), np.datetime64("NaT"), "", 0)]
+    [True, True, True, False, False]
+    """
+    if value is None or type(value).__name__ in {"NAType", "NaTType"}:
+        return True
+    return isinstance(value, float | np.floating | np.datetime64) and bool(value != value)
+
+
+def _objects(name: str, values: np.ndarray, missing: np.ndarray | None) -> tuple[str, np.ndarray, np.ndarray]:
+    """A column of objects: of what form they are, and as what they are kept."""
+    gone = np.array([is_missing(value) for value in values], dtype=bool)
+    missing = gone if missing is None else missing | gone
+    forms = np.array(["" if m else _form(v) for v, m in zip(values, missing, strict=True)])
+    kinds, counts = np.unique(forms[~missing], return_counts=True)
+    if "other" in kinds:
+        row = int(np.argmax(forms == "other"))
+        raise CellError(
+            f"row {row + 1}, column {name!r} holds a {type(values[row]).__name__}; the argument must be a string or a real "
+            "number, a date, a truth value, or missing"
+        )
+    if len(kinds) > 1:
+        usual = kinds[counts.argmax()]
+        row = int(np.argmax(~missing & (forms != usual)))
+        raise MixedError(name, row, values[row], forms[row], str(usual))
+    if not len(kinds):
+        return "empty", values, missing
+    form = str(kinds[0])
+    if form == "number":
+        return form, np.array([np.nan if m else float(v) for v, m in zip(values, missing, strict=True)]), missing
+    if form == "date":
+        dates = np.array([np.datetime64("NaT") if m else np.datetime64(_naive(v)) for v, m in zip(values, missing, strict=True)])  # fmt: skip
+        return form, _days(dates, missing), missing
+    return form, values, missing
+
+
+def _naive(value: Any) -> Any:
+    """A time without its zone, in UTC."""
+    if isinstance(value, datetime.datetime) and value.tzinfo is not None:
+        return value.astimezone(datetime.UTC).replace(tzinfo=None)
+    return value
+
+
+class MixedError(DataError):
+    """A column holds values of more than one form."""
+
+    def __init__(self, name: str, row: int, value: Any, form: str, usual: str) -> None:
+        self.name = name
+        words = {"number": "numbers", "text": "words", "truth": "truth values", "date": "dates"}
+        super().__init__(
+            f"row {row + 1}, column {name!r} holds {value!r} where most cells hold {words[usual]}; correct or empty the cell, "
+            f"or take all as categories: types={{{name!r}: 'category'}}, on the command line --types {name}=category"
+        )
+
+
+# --- the makes ------------------------------------------------------------------------------------
+
+_Parts = tuple[list[str], list[tuple[Any, Any, str, Any]], Any]
+
+
+def _from_pandas(table: Any) -> _Parts:
+    import pandas as pd
+
+    if isinstance(table, pd.Series):
+        table = table.to_frame()
+    columns = []
+    for i in range(table.shape[1]):
+        series = table.iloc[:, i]
+        missing, kind, categories = series.isna().to_numpy(), series.dtype, None
+        if isinstance(kind, pd.CategoricalDtype):
+            categories, values = tuple(kind.categories), series.astype(object).to_numpy()
+        elif pd.api.types.is_bool_dtype(kind):
+            values = series.to_numpy(dtype=bool, na_value=False) if missing.any() else series.to_numpy(dtype=bool)
+        elif pd.api.types.is_numeric_dtype(kind):
+            if pd.api.types.is_complex_dtype(kind):
+                raise CellError(f"column {series.name!r}: complex data not supported")
+            values = series.to_numpy(dtype=np.float64, na_value=np.nan)
+        elif pd.api.types.is_datetime64_any_dtype(kind):
+            plain = series.dt.tz_convert(None) if isinstance(kind, pd.DatetimeTZDtype) else series
+            values = plain.to_numpy(dtype="datetime64[us]")
+        else:
+            values = series.to_numpy(dtype=object)
+        columns.append((values, missing, str(kind), categories))
+    return list(table.columns), columns, table.index
+
+
+def _from_polars(table: Any) -> _Parts:
+    import polars as pl
+
+    columns = []
+    for series in table.get_columns():
+        missing = series.is_null().to_numpy()
+        if series.dtype.is_numeric():
+            values = series.cast(pl.Float64).to_numpy()
+        elif series.dtype == pl.Boolean:
+            values = series.fill_null(False).to_numpy()
+        elif series.dtype in (pl.Date, pl.Datetime):
+            values = series.cast(pl.Datetime("us")).to_numpy().astype("datetime64[us]")
+        else:
+            values = np.array(series.cast(pl.String).to_list(), dtype=object)
+        columns.append((values, missing, str(series.dtype), None))
+    return table.columns, columns, None
+
+
+def _from_arrow(table: Any) -> _Parts:
+    import pyarrow as pa
+
+    columns = []
+    for column in table.columns:
+        kind, missing = column.type, column.is_null().to_numpy()
+        if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+            values = column.cast(pa.float64()).to_numpy()
+        elif pa.types.is_boolean(kind):
+            values = column.fill_null(False).to_numpy()
+        elif pa.types.is_timestamp(kind) or pa.types.is_date(kind):
+            values = column.cast(pa.timestamp("us")).to_numpy().astype("datetime64[us]")
+        else:
+            values = np.array(column.cast(pa.string()).to_pylist(), dtype=object)
+        columns.append((values, missing, str(kind), None))
+    return table.column_names, columns, None
+
+
+_MAKES: dict[str, Callable[[Any], _Parts]] = {
+    "pandas": _from_pandas, "polars": _from_polars, "pyarrow": _from_arrow,
+}  # fmt: skip
+
+
+def as_table(frame: Frame) -> Any:
+    """A table of the frame's make out of its cells, in the types that they came in where those can hold them."""
+    if frame.make == "pandas":
+        return _to_pandas(frame)
+    if frame.make == "polars":
+        return _to_polars(frame)
+    if frame.make == "arrow":
+        return _to_arrow(frame)
+    return _to_array(frame)
+
+
+def _plain(cells: Cells) -> np.ndarray:
+    """Values with what stands for missing in their type."""
+    if cells.form == "date":
+        micro = np.round(np.where(cells.missing, 0.0, cells.values.astype(np.float64)) * 86_400_000_000).astype(
+            np.int64
+        )
+        dates = micro.astype("datetime64[us]")
+        dates[cells.missing] = np.datetime64("NaT")
+        return dates
+    if cells.form == "number":
+        return np.where(cells.missing, np.nan, cells.values.astype(np.float64))
+    values = cells.values.astype(object)
+    values[cells.missing] = None
+    return values
+
+
+def _to_pandas(frame: Frame) -> Any:
+    import pandas as pd
+
+    made = {}
+    for cells in frame.columns:
+        series = pd.Series(_plain(cells), index=frame.index)
+        kind: Any = pd.CategoricalDtype(cells.categories) if cells.categories is not None else cells.dtype
+        if cells.missing.any() and str(kind) == "bool":
+            kind = "boolean"
+        elif cells.missing.any() and str(kind).startswith(("int", "uint")):
+            kind = "Float64" if cells.form != "number" else "float64"
+        if cells.form == "date" and str(kind).startswith("datetime64[") and "," in str(kind):
+            series = series.dt.tz_localize("UTC")
+        made[cells.name] = series if cells.form == "empty" else series.astype(kind)
+    return pd.DataFrame(made, index=frame.index)
+
+
+def _to_polars(frame: Frame) -> Any:
+    import polars as pl
+
+    made = []
+    for cells in frame.columns:
+        kind = _polars_type(pl, cells.dtype)
+        values = [None if m else v for v, m in zip(_plain(cells).tolist(), cells.missing, strict=True)]
+        if cells.form == "number" and kind is not None and kind.is_integer():
+            values = [None if v is None else int(v) for v in values]
+        series = pl.Series(cells.name, values)
+        made.append(series if kind is None else series.cast(kind))
+    return pl.DataFrame(made)
+
+
+def _polars_type(pl: Any, name: str) -> Any:
+    """The type of polars of that name, where it has no options."""
+    found = vars(pl).get(name.partition("(")[0])
+    return found() if isinstance(found, type) and issubclass(found, pl.DataType) and "(" not in name else None
+
+
+def _to_arrow(frame: Frame) -> Any:
+    import pyarrow as pa
+
+    made = []
+    for cells in frame.columns:
+        values = pa.array(_plain(cells), mask=cells.missing)
+        try:
+            kind = pa.type_for_alias(cells.dtype)
+        except ValueError:
+            kind = values.type
+        made.append(values.cast(kind, safe=False))
+    return pa.table(dict(zip(frame.names, made, strict=True)))
+
+
+def _to_array(frame: Frame) -> np.ndarray:
+    forms = {cells.form for cells in frame.columns}
+    kinds = {cells.dtype for cells in frame.columns}
+    if forms <= {"number", "truth", "empty"}:
+        columns = [np.where(c.missing, np.nan, c.values.astype(object)).astype(np.float64) for c in frame.columns]
+        array = np.stack(columns, 1)
+        kind = kinds.pop() if len(kinds) == 1 else "float64"
+        return array if np.isnan(array).any() or kind == "object" else array.astype(kind)
+    return np.stack([_plain(cells).astype(object) for cells in frame.columns], 1)
+
+
+def check_extra(package: str) -> None:
+    """Refuse with the way to install it where a package of the extra `tables` is missing."""
+    import importlib.util
+
+    if importlib.util.find_spec(package) is None:
+        raise CapabilityError(f"this needs the package {package}: pip install 'gibbsian[tables]'")

@@ -1,0 +1,334 @@
+"""A fitted table: the schema, the law of its rows, and everything that can be asked of it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from gibbsian.errors import ArgumentError, DataError, check_choice, suggest
+from gibbsian.random import stream
+from gibbsian.tables.codec import Codec, FewValues, Names, Numbers, TableWarning
+from gibbsian.tables.families import FAMILIES, Chosen, Options, choose, refit
+from gibbsian.tables.frames import Cells, Frame, as_frame, cells_of
+from gibbsian.tables.laws import CellLaw, Law
+from gibbsian.tables.rows import Rows
+from gibbsian.tables.schema import Schema
+from gibbsian.tables.tilted import Estimate, empty
+
+_FEW = 20  # rows below which none are held out
+_SHARE, _MOST = 0.15, 2000  # of the rows that choose, and of those that calibrate
+_BLOCK = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class TableModel:
+    """The law of a table's rows.
+
+    Attributes:
+        codec: the schema, and coders for its columns.
+        law: fitted to all rows; for everything but outliers.
+        judge: the same family fitted without the rows that calibrate it; for p-values.
+        calibration: the scores of those rows under the judge, in order.
+        family, scores: what was chosen, and the held-out log-likelihood a row of all that were tried.
+        seed: of draws.
+        make: of the table that it was fitted to.
+    """
+
+    codec: Codec
+    law: Law
+    judge: Law
+    calibration: np.ndarray
+    family: str
+    scores: dict[str, float]
+    seed: int = 0
+    make: str = "array"
+
+    @property
+    def schema(self) -> Schema:
+        return self.codec.schema
+
+    # --- rows ---------------------------------------------------------------------------------------
+
+    def frame(self, table: Any) -> Frame:
+        """A table with the columns of the schema, in its order; others are refused."""
+        frame = as_frame(table, self.schema.names if not _named(table) else None)
+        missing = [name for name in self.schema.names if name not in frame.names]
+        extra = [name for name in frame.names if name not in self.schema.names]
+        if missing or extra:
+            lacks = f"lacks {', '.join(map(repr, missing))}" if missing else ""
+            has = f"has {', '.join(map(repr, extra))}, which was not there in training" if extra else ""
+            raise DataError(f"the table {' and '.join(part for part in (lacks, has) if part)}; give the columns {', '.join(self.schema.names)}")  # fmt: skip
+        columns = {column.name: column for column in frame.columns}
+        return Frame(tuple(columns[name] for name in self.schema.names), frame.make, frame.index)
+
+    def rows(self, table: Any) -> Rows:
+        """A table as the law takes it."""
+        return self.codec.encode(self.frame(table))
+
+    def _blockwise(self, rows: Rows, function: Callable[[Rows], Any]) -> list[Any]:
+        return [function(rows.take(slice(i, i + _BLOCK))) for i in range(0, rows.n, _BLOCK)]
+
+    # --- likelihood ---------------------------------------------------------------------------------
+
+    def log_prob(self, table: Any) -> Estimate:
+        """log p of every row's observed part: counting measure for names, truth values and whole numbers, Lebesgue in original
+        units for reals; with the ends of an interval where it is estimated."""
+        parts = self._blockwise(self.rows(table), self.law.log_prob)
+        return Estimate(*(torch.cat(part) for part in zip(*parts, strict=True)))
+
+    def surprise(self, table: Any) -> np.ndarray:
+        """-log p(xᵢ | x₋ᵢ) of every cell, `(n, columns)`, NaN for those that are missing or ignored."""
+        rows = self.rows(table)
+        out = np.full((rows.n, len(self.schema)), np.nan)
+        for i, coder in enumerate(self.codec.coders):
+            if coder is not None:
+                parts = self._blockwise(rows, lambda part, i=i: -self.law.log_given(part, i))  # type: ignore[misc]
+                out[:, i] = torch.cat(parts).numpy()
+        return out
+
+    def p_values(self, table: Any) -> np.ndarray:
+        """How unusual rows are: the share of calibrating rows that are no more likely, so that a new normal row has a p-value at or
+        below α with probability at most α (split conformal; Vovk, Gammerman & Shafer 2005)."""
+        parts = self._blockwise(self.rows(table), self.judge.log_prob)
+        score = torch.cat([part.value for part in parts]).numpy()
+        return (1 + np.searchsorted(self.calibration, score, side="right")) / (len(self.calibration) + 1)
+
+    # --- draws and gaps -----------------------------------------------------------------------------
+
+    def sample(self, n: int, given: Mapping[str, Any] | None = None, *, generator: torch.Generator) -> Frame:
+        """n rows, with some cells given."""
+        held = self._given(given or {})
+        start = empty(self.codec, n)
+        if given:
+            start = self.codec.encode(held, strict=True).repeat(n)
+        parts = self._blockwise(start, lambda part: self.law.complete(part, generator))
+        drawn = self.codec.decode(Rows.cat(parts), _numpy(generator), self.make)
+        fixed = {cells.name: cells for cells in held.columns if not cells.missing[0]}
+        columns = [
+            drawn.columns[i] if name not in fixed else self._repeated(i, fixed[name], n)
+            for i, name in enumerate(self.schema.names)
+        ]
+        return Frame(tuple(columns), self.make)
+
+    def _repeated(self, i: int, cells: Cells, n: int) -> Cells:
+        coder = self.codec.coders[i]
+        value = cells.values[0]
+        if isinstance(coder, Names):
+            code = coder.encode(cells, True).code
+            value = coder.decode(np.zeros(1), code, np.random.default_rng(0))[0]
+        values = np.empty(n, dtype=np.asarray(cells.values).dtype if not isinstance(coder, Names) else object)
+        values[:] = value
+        return self.codec.cells(i, values, np.zeros(n, bool))
+
+    def _given(self, given: Mapping[str, Any]) -> Frame:
+        """One row of what is given; unknown columns and values that cannot be are refused."""
+        for name in given:
+            if name not in self.schema.names:
+                raise ArgumentError(f"given names a column {name!r}, which is not there; {suggest(name, self.schema.names)}there are {', '.join(self.schema.names)}")  # fmt: skip
+            if self.schema[name].kind == "ignored":
+                raise ArgumentError(f"given names the column {name!r}, which is not modelled; leave it out")
+        return Frame(tuple(self._cell(name, given.get(name)) for name in self.schema.names))
+
+    def _cell(self, name: str, value: Any) -> Cells:
+        column = self.schema[name]
+        if value is None:
+            return Cells(name, "empty", np.full(1, None, dtype=object), np.ones(1, bool))
+        if column.kind == "date":
+            value = np.datetime64(value) if isinstance(value, str) else value
+        elif column.numbers and isinstance(value, str):
+            try:
+                value = float(value)
+            except ValueError:
+                raise ArgumentError(f"given {name}={value!r}: a number was expected") from None
+        try:
+            cells = cells_of(name, np.array([value], dtype=None if not isinstance(value, str) else object))
+        except DataError as error:
+            raise ArgumentError(f"given {name}={value!r}: {error}") from error
+        if cells.missing[0] or (column.numbers and cells.form not in {"number", "date", "truth"}):
+            raise ArgumentError(f"given {name}={value!r}: {'a number' if column.numbers else 'a value'} was expected")
+        return cells
+
+    def impute(self, table: Any) -> Frame:
+        """Gaps filled in: numbers by their mean given the rest of the row, others by the most probable."""
+        frame = self.frame(table)
+        rows = self.codec.encode(frame)
+        return self._filled(frame, rows, lambda i, some: self._best(self.law.cell(some, i), i))
+
+    def draw(self, table: Any, *, generator: torch.Generator) -> Frame:
+        """Gaps filled in by one draw."""
+        frame = self.frame(table)
+        rows = self.codec.encode(frame)
+        gone = self.codec.missing(rows).any(1)
+        whole = Rows.cat(self._blockwise(rows.take(gone), lambda part: self.law.complete(part, generator))) if bool(gone.any()) else rows.take(gone)  # fmt: skip
+        place, rng = torch.full((rows.n,), -1), _numpy(generator)
+        place[gone] = torch.arange(whole.n)
+        drawn = self.codec.decode(whole, rng)
+        at = [place[self.codec.missing(rows)[:, i]].numpy() for i in range(len(self.schema))]
+        return self._filled(frame, rows, lambda i, some: drawn.columns[i].values[at[i]])
+
+    def _filled(self, frame: Frame, rows: Rows, values: Callable[[int, Rows], np.ndarray]) -> Frame:
+        columns = []
+        for i, cells in enumerate(frame.columns):
+            gone = self.codec.missing(rows)[:, i]
+            if self.codec.coders[i] is None or not bool(gone.any()):
+                columns.append(cells)
+                continue
+            found = self.codec.cells(i, values(i, rows.take(gone)), np.zeros(int(gone.sum()), bool))
+            kind = np.float64 if found.form in {"number", "date"} else object
+            whole = cells.values.astype(kind)
+            whole[gone.numpy()] = found.values
+            if found.form == "truth":
+                whole = whole.astype(bool)
+            dtype = cells.dtype if cells.form != "empty" else self.schema.columns[i].dtype
+            columns.append(Cells(cells.name, found.form, whole, np.zeros(len(whole), bool), dtype, cells.categories))
+        return Frame(tuple(columns), frame.make, frame.index)
+
+    # --- single cells -------------------------------------------------------------------------------
+
+    def predict(self, table: Any, column: str) -> np.ndarray:
+        """The value of a column given the others: the mean of numbers, else the most probable."""
+        i = self._index(column)
+        parts = self._blockwise(self.rows(table), lambda part: self._best(self.law.cell(part, i), i))
+        return self.codec.cells(i, np.concatenate(parts), np.zeros(0, bool)).values
+
+    def probabilities(self, table: Any, column: str) -> tuple[list[Any], np.ndarray]:
+        """The values that a column of names, truth values or few numbers can have, and their probabilities given the others."""
+        i = self._index(column)
+        coder = self.codec.coders[i]
+        if isinstance(coder, Numbers) or coder is None:
+            raise ArgumentError(f"column {column!r} is {coder.column.kind if coder else 'ignored'}: it has intervals, and no list of probabilities")  # fmt: skip
+        p = torch.cat(self._blockwise(self.rows(table), lambda part: self.law.cell(part, i).codes)).numpy()
+        values = list(coder.column.categories if isinstance(coder, Names) else coder.column.values)
+        p = p[:, : len(values)]
+        return values, p / p.sum(1, keepdims=True)
+
+    def interval(self, table: Any, column: str, level: float = 0.9) -> np.ndarray:
+        """Lower and upper end of an interval that holds a number with probability `level` given the others, `(n, 2)`."""
+        i = self._index(column)
+        if not self.schema[column].numbers:
+            raise ArgumentError(
+                f"column {column!r} is {self.schema[column].kind}: it has probabilities, and no interval"
+            )
+        ends = np.array([0.5 - level / 2, 0.5 + level / 2])
+        parts = self._blockwise(
+            self.rows(table), lambda part: _quantiles(*self._points(self.law.cell(part, i), i), ends)
+        )
+        return np.concatenate(parts)
+
+    def _index(self, column: str) -> int:
+        i = self.schema.index(column)
+        if self.codec.coders[i] is None:
+            raise ArgumentError(f"column {column!r} is ignored, so that nothing is known of it")
+        return i
+
+    def _best(self, law: CellLaw, i: int) -> np.ndarray:
+        coder = self.codec.coders[i]
+        if isinstance(coder, Names):
+            assert law.codes is not None
+            return coder.decode(np.zeros(0), law.codes[:, : coder.drawable].argmax(1).numpy(), np.random.default_rng(0))
+        values, weights = self._points(law, i)
+        mean = (values * weights).sum(1)
+        step, origin = self.schema.columns[i].step, self.schema.columns[i].low or 0.0
+        if self.schema.columns[i].kind == "integer" and step is not None:
+            mean = np.round(origin + step * np.round((mean - origin) / step), 9)
+        return mean
+
+    def _points(self, law: CellLaw, i: int) -> tuple[np.ndarray, np.ndarray]:
+        """The law of a number as values and weights, `(n, points)` each."""
+        coder, rng = self.codec.coders[i], np.random.default_rng(0)
+        if isinstance(coder, FewValues):
+            assert law.codes is not None
+            weights = law.codes[:, :-1].numpy()
+            values = np.broadcast_to(np.array(coder.column.values), weights.shape)
+            return values, weights / weights.sum(1, keepdims=True)
+        assert isinstance(coder, Numbers)
+        assert law.z is not None
+        assert law.weight is not None
+        z, weights = law.z.numpy(), law.weight.numpy()
+        values = coder.decode(z.ravel(), np.full(z.size, -1), rng).reshape(z.shape)
+        if law.codes is None:
+            return values, weights
+        atoms = np.broadcast_to(np.array(coder.column.atoms), (len(z), len(coder.column.atoms)))
+        codes = law.codes.numpy()
+        return np.concatenate([atoms, values], 1), np.concatenate([codes[:, :-1], codes[:, -1:] * weights], 1)
+
+
+def _quantiles(values: np.ndarray, weights: np.ndarray, levels: np.ndarray) -> np.ndarray:
+    """Quantiles of weighted values, row by row."""
+    order = np.argsort(values, 1)
+    values, total = np.take_along_axis(values, order, 1), np.take_along_axis(weights, order, 1).cumsum(1)
+    at = [(total < level * total[:, -1:] - 1e-12).sum(1).clip(max=values.shape[1] - 1) for level in levels]
+    return np.stack([values[np.arange(len(values)), k] for k in at], 1)
+
+
+def _named(table: Any) -> bool:
+    return isinstance(table, Frame) or type(table).__module__.split(".")[0] in {"pandas", "polars", "pyarrow"}
+
+
+def _numpy(generator: torch.Generator) -> np.random.Generator:
+    return np.random.default_rng(int(torch.randint(1 << 62, (), generator=generator)))
+
+
+def fit_table(
+    table: Any, *, types: Mapping[str, str] | None = None, schema: Schema | None = None, family: str | Sequence[str] = "auto",
+    options: Options | None = None, watch: Callable[[str], None] | None = None,
+) -> TableModel:  # fmt: skip
+    """Learn a schema and a law of rows from a table.
+
+    Args:
+        table: a frame of pandas or polars, an Arrow table, or an array.
+        types: what some columns are, by name; see `Schema`.
+        schema: what all columns are, instead.
+        family: one of `FAMILIES`, several to choose from, or "auto" for all.
+        options: of the families.
+        watch: told in words what has been done.
+
+    >>> x = np.random.default_rng(0).normal(size=(60, 2))
+    >>> model = fit_table(x, family="mixture")
+    >>> model.log_prob(x).value.shape, model.schema["x0"].kind
+    (torch.Size([60]), 'numeric')
+    """
+    options = options or Options()
+    names = list(FAMILIES) if family == "auto" else [family] if isinstance(family, str) else list(family)
+    for name in names:
+        check_choice("fit_table", "family", name, FAMILIES)
+    frame = as_frame(table)
+    if len(frame) < 2:
+        many = "no rows" if not len(frame) else "one row (n_samples=1)"
+        raise DataError(f"the table has {many}; a law needs at least 2")
+    schema = Schema.learn(frame, types) if schema is None else schema
+    if schema.names != frame.names:
+        raise ArgumentError(
+            f"the schema is of the columns {', '.join(schema.names)}, the table has {', '.join(frame.names)}"
+        )
+    _tell(schema, frame, types)
+    codec = Codec.fit(schema, frame)
+    rows = codec.encode(frame)
+    train, held, calibrate = _split(rows.n, stream(options.seed, "split"))
+    if watch is not None:
+        watch(f"{rows.n} rows, {len(schema)} columns")
+    chosen: Chosen = choose(names, codec, rows.take(train), rows.take(held), options, watch)
+    law = refit(chosen, codec, rows, options)
+    calibration = np.sort(chosen.law.log_prob(rows.take(calibrate)).value.numpy())
+    return TableModel(codec, law, chosen.law, calibration, chosen.family, chosen.scores, options.seed, frame.make)
+
+
+def _split(n: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Rows that teach, those that choose, those that calibrate; all the same where there are few."""
+    order = torch.randperm(n, generator=generator)
+    if n < _FEW:
+        return order, order, order
+    some = min(_MOST, max(3, round(_SHARE * n)))
+    return order[2 * some :], order[:some], order[some : 2 * some]
+
+
+def _tell(schema: Schema, frame: Frame, types: Mapping[str, str] | None) -> None:
+    """Warn of columns that are not modelled although nobody said so."""
+    import warnings
+
+    for column, cells in zip(schema, frame.columns, strict=True):
+        if column.kind == "ignored" and (types or {}).get(column.name) != "ignored":
+            why = "is empty" if cells.form == "empty" else f"holds {len(set(cells.values[~cells.missing].tolist()))} different words, like a name or a key"  # fmt: skip
+            warnings.warn(f"column {column.name!r} {why}: it is carried along and not modelled (say types={{{column.name!r}: 'ignored'}}, or 'category')", TableWarning, stacklevel=3)  # fmt: skip
