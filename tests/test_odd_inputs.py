@@ -425,6 +425,8 @@ MADE = {
     K.ChEES: {"step_size": 0.1, "trajectory": 1.0, "max_leapfrogs": 5},
     K.MCLMC: {"step_size": 0.1, "length": 1.0},
     K.MAMS: {"step_size": 0.1, "leapfrog_steps": 2, "jitter": 0.2},
+    K.SGLD: {"step_size": 0.1, "batch_size": 2, "decay": 0.9, "floor": 0.1},
+    K.SGHMC: {"step_size": 0.1, "batch_size": 2, "friction": 0.2, "noise": 0.1},
     K.Langevin: {"step_size": 0.1},
     K.ShortRunLangevin: {"step_size": 0.1, "noise": 0.01, "clip": 1.0, "last": 0.01, "cycle": 5},
     K.AnnealedLangevin: {"steps_per_level": 2, "step_size": 0.1},

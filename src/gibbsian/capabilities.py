@@ -102,6 +102,17 @@ class Contrast(NamedTuple):
 
 
 @runtime_checkable
+class SubsampledModel(Protocol):
+    """An energy that is a sum over rows of data, whose score can be estimated from some of them."""
+
+    def data_rows(self) -> int:
+        """How many there are."""
+
+    def score_estimate(self, x: Tensor, index: Tensor) -> Tensor:
+        """s(x) as rows `index` `(chains, n)` tell it, for every chain its own: without bias when they are drawn at random."""
+
+
+@runtime_checkable
 class ContrastiveModel(Protocol):
     """Shares products between its Gibbs sweeps and its energy gradient: the fast path of contrastive divergence."""
 

@@ -107,29 +107,7 @@ class Energy(Recorded, ABC):
 
     def energy_and_score(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """E(x) and s(x) = -∇E(x), both detached: one forward and one backward pass."""
-        if torch.compiler.is_compiling():  # functorch traces everywhere; in eager mode it is slower
-
-            def total(y: Tensor) -> "tuple[Tensor, Tensor]":  # quoted: torch 2.6 cannot trace the type itself
-                energy = self(y)
-                return energy.sum(), energy
-
-            gradient, energy = torch.func.grad(total, has_aux=True)(x)
-            return energy.detach(), -gradient
-        before = torch.is_grad_enabled()
-        torch._C._set_grad_enabled(True)  # as torch.enable_grad() does, at a tenth of its price in a hot loop
-        try:
-            x = x.detach().requires_grad_(True)
-            energy = self(x)
-            if not energy.requires_grad:
-                raise CapabilityError(
-                    f"the energy of {type(self).__name__} does not depend on x through differentiable operations, so it "
-                    "has no score; use a kernel without gradients, such as RandomWalk or Metropolis"
-                )
-            # an expanded scalar as cotangent is cheaper than summing first, and gives the sign of the score
-            (score,) = torch.autograd.grad(energy, x, _minus_one(energy.dtype, energy.device).expand_as(energy))
-        finally:
-            torch._C._set_grad_enabled(before)
-        return energy.detach(), score
+        return with_score(self, x, self)
 
     def score(self, x: Tensor, *, create_graph: bool = False) -> Tensor:
         """s(x) = -∇E(x); with `create_graph` it can be differentiated again (in x and the parameters)."""
@@ -209,6 +187,33 @@ class Energy(Recorded, ABC):
 
     def __neg__(self) -> "Energy":
         return Sum([self], [-1.0])
+
+
+def with_score(function: Callable[[Tensor], Tensor], x: Tensor, owner: object) -> tuple[Tensor, Tensor]:
+    """f(x), `(batch,)`, and -∇f(x) of a function that treats rows apart, both detached; the owner is named where there is none."""
+    if torch.compiler.is_compiling():  # functorch traces everywhere; in eager mode it is slower
+
+        def total(y: Tensor) -> "tuple[Tensor, Tensor]":  # quoted: torch 2.6 cannot trace the type itself
+            energy = function(y)
+            return energy.sum(), energy
+
+        gradient, energy = torch.func.grad(total, has_aux=True)(x)
+        return energy.detach(), -gradient
+    before = torch.is_grad_enabled()
+    torch._C._set_grad_enabled(True)  # as torch.enable_grad() does, at a tenth of its price in a hot loop
+    try:
+        x = x.detach().requires_grad_(True)
+        energy = function(x)
+        if not energy.requires_grad:
+            raise CapabilityError(
+                f"the energy of {type(owner).__name__} does not depend on x through differentiable operations, so it "
+                "has no score; use a kernel without gradients, such as RandomWalk or Metropolis"
+            )
+        # an expanded scalar as cotangent is cheaper than summing first, and gives the sign of the score
+        (score,) = torch.autograd.grad(energy, x, _minus_one(energy.dtype, energy.device).expand_as(energy))
+    finally:
+        torch._C._set_grad_enabled(before)
+    return energy.detach(), score
 
 
 def log_z_of(energy: nn.Module, purpose: str) -> Tensor:

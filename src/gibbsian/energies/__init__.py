@@ -2,6 +2,7 @@
 
 from gibbsian.energies.analytic import Banana, DoubleWell, Funnel, Ring
 from gibbsian.energies.conditional import ConditionalEnergy, GivenEnergy
+from gibbsian.energies.data_posterior import DataPosterior
 from gibbsian.energies.distribution import DistributionEnergy, as_distribution, as_energy
 from gibbsian.energies.experts import ProductOfExperts, StudentExperts
 from gibbsian.energies.exponential import ExponentialFamily, Monomials
@@ -36,7 +37,7 @@ from gibbsian.nets import (
 
 __all__ = [
     "ICA", "MLP", "AttentionEnergy", "AttentionNet", "Banana", "Bimodal", "ChainField", "ConditionalEnergy",
-    "ConvEnergy", "ConvNet", "DistributionEnergy", "DoubleWell", "ExponentialFamily", "FieldOfExperts", "Funnel",
+    "ConvEnergy", "ConvNet", "DataPosterior", "DistributionEnergy", "DoubleWell", "ExponentialFamily", "FieldOfExperts", "Funnel",
     "Gaussian", "GaussianMixture", "GivenEnergy", "GraphEnergy", "GraphNet", "Graphs", "Grid", "LabelField",
     "LatentEnergy", "LayerNorm", "MLPEnergy", "MarginalParzen", "Monomials", "NeuralEnergy", "Observed", "PairMLP",
     "Parzen", "PosteriorEnergy", "ProductOfExperts", "PushedEnergy", "RecurrentEnergy", "RecurrentNet",

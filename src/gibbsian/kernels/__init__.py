@@ -12,6 +12,7 @@ from gibbsian.kernels.langevin import Langevin, ShortRunLangevin
 from gibbsian.kernels.metropolis import Independence, Metropolis, RandomWalk
 from gibbsian.kernels.microcanonical import MAMS, MCLMC
 from gibbsian.kernels.nuts import NUTS
+from gibbsian.kernels.sgld import SGHMC, SGLD
 from gibbsian.kernels.tempering import ParallelTempering
 from gibbsian.kernels.underdamped import UnderdampedLangevin
 
@@ -21,6 +22,8 @@ __all__ = [
     "MAMS",
     "MCLMC",
     "NUTS",
+    "SGHMC",
+    "SGLD",
     "AnnealedLangevin",
     "ChEES",
     "ChainState",

@@ -189,6 +189,7 @@ class MCLMC(Microcanonical):
     integrator: str = "leapfrog"
     metric: Metric = field(init=False, repr=False, compare=False)
     adjusted: ClassVar[bool] = False
+    unroll: ClassVar[int] = 4  # its graphs are large
     needs_energy: ClassVar[bool] = False
     goal: ClassVar[float | None] = None
 
@@ -274,7 +275,7 @@ class MAMS(Microcanonical):
     @property
     def unroll(self) -> int:  # type: ignore[override]
         """Steps compiled into one graph: as many as keep the graph small."""
-        return max(1, 20 // self.leapfrog_steps)
+        return max(1, 8 // self.leapfrog_steps)
 
     def draw(self, energy: Any, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> MoveInputs:
         return gaussian_inputs(x, steps, generator, self.step_size, start, jitter=self.jitter)
