@@ -170,10 +170,8 @@ class Ising(Machine):
     def gibbs_noise(self, x: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, ...]:
         """One uniform a site: each is resampled once a sweep. Every sweep has a call of its own, so that no cut matters."""
         require_generator(generator, x.device)
-        u = torch.empty(steps, x.numel(), dtype=x.dtype, device=x.device)
-        for row in u:
-            row.copy_(quick_uniforms(x.numel(), generator, dtype=x.dtype, device=x.device))
-        return (u.reshape(steps, *x.shape),)
+        rows = [quick_uniforms(x.numel(), generator, dtype=x.dtype, device=x.device) for _ in range(steps)]
+        return ((torch.stack(rows) if steps > 1 else rows[0]).reshape(steps, *x.shape),)
 
     def gibbs_sweep(
         self, x: Tensor, noise: tuple[Tensor, ...], clamp: Tensor | None = None, beta: Tensor | None = None
@@ -204,7 +202,7 @@ class Ising(Machine):
             couplings = [part[0] for part in parts], [part[1] for part in parts]
         draws = u.chunk(2, -1)
         for color in (0, 1):
-            first, other = self.first if color == 0 else ~self.first, colors[1 - color]
+            first, other = self.first if color == 0 else 1 - self.first, colors[1 - color]
             if uniform:
                 total = checkerboard.uniform_pull(other, first, self.coupling, len(self.shape))
             else:

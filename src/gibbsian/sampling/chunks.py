@@ -23,7 +23,9 @@ def chunk_size(kernel: Kernel, x: Tensor) -> int:
         return 1
     if isinstance(kernel, FreeRunning):  # the more iterations, the less the slowest chain is waited for
         return max(1, min(250, (1 << 23) // x.numel()))
-    return max(1, min(100, (1 << 25) // x.numel())) if x.is_cuda else kernel.unroll
+    if x.is_cuda:
+        return max(1, min(100, (1 << 25) // x.numel()))
+    return max(1, min(kernel.unroll, (1 << 22) // x.numel()))  # numbers of large states stay near the processor
 
 
 def _per_step(inputs: Any) -> Any:
