@@ -20,6 +20,7 @@ import gibbsian as gb
 from gibbsian import domains, errors, kernels, objectives, units
 from gibbsian.objectives import (
     Adversarial,
+    BlockSparsity,
     Blurred,
     Centered,
     ContrastiveDivergence,
@@ -47,6 +48,16 @@ def test_weight_decay_touches_weights_alone():
     assert (gradient(rbm, WeightDecay(0.1), data)[rbm.weight.numel() :] == 0).all()
     with pytest.raises(errors.CapabilityError, match="names="):
         WeightDecay().init(gaussian(), some_data(3), gen())
+
+
+def test_block_sparsity_is_the_square_of_what_a_feature_sums_to():
+    rbm, data = random_rbm(), bits(5, 6)
+    truth = 0.3 / (2 * len(rbm.weight)) * rbm.weight.abs().sum(0).square().sum()
+    value = BlockSparsity(0.3)(rbm, data, (), gen()).value
+    torch.testing.assert_close(value, truth)
+    torch.testing.assert_close(gradient_of(value, rbm), gradient_of(truth, rbm))
+    with pytest.raises(errors.CapabilityError, match="is for matrices"):
+        BlockSparsity(names=("visible_bias",)).init(rbm, data, gen())
 
 
 def test_blurred_data_have_their_covariance_and_that_of_the_noise():

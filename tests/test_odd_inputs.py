@@ -480,6 +480,7 @@ MADE = {
     Obj.PerturbAndMAP: {"samples": 4},
     Obj.Blurred: {"objective": Obj.PseudoLikelihood(), "sigma": 0.1},
     Obj.WeightDecay: {"rate": 1e-4, "norm": 2},
+    Obj.BlockSparsity: {"rate": 0.25},
     Obj.Sparsity: {"target": 0.1, "rate": 0.1},
     Obj.Centered: {"objective": Obj.ContrastiveDivergence(K.Gibbs()), "rate": 0.1},
     Obj.ImplicitScoreMatching: {"trace": "hutchinson", "probes": 2, "chunk": 3},

@@ -299,8 +299,7 @@ def test_contacts_are_norms_without_the_gap_corrected_by_averages():
     model = potts(7, 4)
     j = model.zero_sum().coupling[:, 1:, :, 1:]
     norm = torch.stack([torch.stack([j[i, :, k].norm() for k in range(7)]) for i in range(7)])
-    mean = norm.sum(1) / 6
-    want = norm - mean[:, None] * mean / (norm.sum() / 42)
+    want = norm - norm.sum(1)[:, None] * norm.sum(0) / norm.sum()  # plmDCA's and adabmDCA's form
     found = sequences.contacts(model, minimum_separation=3, gap=0)
     assert found.pairs.shape == (10, 2)
     for (i, k), value in zip(found.pairs.tolist(), found.values, strict=True):
@@ -424,3 +423,26 @@ def test_triples_are_drawn_where_there_are_many():
     family = Family(torch.randint(0, 2, (20, 30), generator=gen()), Alphabet("-A"))
     assert len(sequences.compare(family, family, triples=10).three.natural) == 80
     assert math.comb(30, 3) > 10
+
+
+# --- RBMs ---------------------------------------------------------------------------------------------------
+
+
+def test_an_rbm_learns_the_law_of_a_weighted_family():
+    """Every state stands once, so that weights are all there is to learn from; judged by enumeration."""
+    truth = potts(4, 3, scale=1.0)
+    family = whole(truth)
+    x = truth.domain.states(dtype=F64)
+    p = torch.softmax(-truth(x), 0)
+    rbm = sequences.fit_rbm(
+        family, 12, sparsity=0.001, steps=300, batch_size=200, lr=0.04, chains=200, sweeps=2, progress=False
+    ).double()
+    log_q = torch.log_softmax(-rbm(x), 0)
+    profile = (x * family.profile().log()).sum((1, 2))
+    gain = [float((p * (p.log() - log)).sum()) for log in (log_q, profile)]
+    assert gain[0] < 0.2 * gain[1]
+    w = sequences.hidden_weights(rbm)
+    assert torch.allclose(w.sum(-1), torch.zeros(12, 4, dtype=F64), atol=1e-9)
+    assert bool((w.flatten(1).norm(dim=1).diff() <= 0).all())
+    with pytest.raises(ArgumentError, match="sparsity"):
+        sequences.fit_rbm(family, 3, sparsity=-1.0)

@@ -15,7 +15,7 @@ from gibbsian.objectives.perturb_and_map import PerturbAndMAP
 from gibbsian.objectives.perturbations import Around, Flips, Heat, Masked, Neighbors
 from gibbsian.objectives.recovery import RecoveryLikelihood
 from gibbsian.objectives.redrawn import Binarized, Blurred
-from gibbsian.objectives.regularizers import Centered, Sparsity, WeightDecay
+from gibbsian.objectives.regularizers import BlockSparsity, Centered, Sparsity, WeightDecay
 from gibbsian.objectives.score import (
     DenoisingScoreMatching,
     ExplicitScoreMatching,
@@ -31,6 +31,7 @@ __all__ = [
     "Adversarial",
     "Around",
     "Binarized",
+    "BlockSparsity",
     "Blurred",
     "Centered",
     "ClassificationLikelihood",

@@ -1,4 +1,4 @@
-"""Regularized training: weight decay and sparse hidden units, to be added with `Weighted`; centered gradients."""
+"""Regularized training: weight decay, sparse weights and sparse hidden units, to be added with `Weighted`; centered gradients."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -61,6 +61,58 @@ class WeightDecay(Objective):
             value = self.rate * (sizes if self.norm == 1 else 0.5 * sizes.square()).sum()
             slopes = [self.rate * (w.sign() if self.norm == 1 else w) for w in weights]
         value, gradients = with_gradients(value, weights, slopes)
+        return finish(self, value, state, {}, gradients=gradients)
+
+
+@dataclass(frozen=True)
+class BlockSparsity(Objective):
+    """(rate/2n) Σⱼ (Σᵢ |wᵢⱼ|)² over the columns of a weight matrix with n rows: features that look at few inputs.
+
+    The derivative, (rate/n) sign(wᵢⱼ) Σᵢ |wᵢⱼ|, is that of an L1 penalty whose strength grows with the feature's own size: strong
+    features are thinned out, weak ones are left to grow.
+
+    Reference: Tubiana, Cocco & Monasson 2019, where rate is λ₁².
+
+    Args:
+        rate: strength.
+        names: parameters with one of these in their dotted name are weight matrices.
+
+    >>> import gibbsian as gb
+    >>> g = torch.Generator().manual_seed(0)
+    >>> rbm = gb.models.RBM(4, 2)
+    >>> value = BlockSparsity(2.0)(rbm, torch.ones(3, 4), (), g).value
+    >>> torch.allclose(value, rbm.weight.abs().sum(0).square().sum() / 4)
+    True
+    """
+
+    rate: float = 0.25
+    names: tuple[str, ...] = ("weight",)
+
+    def __post_init__(self) -> None:
+        check_number(self, "rate", self.rate)
+
+    def weights(self, energy: Any) -> list[Tensor]:
+        """The matrices that are thinned out."""
+        found = WeightDecay(names=self.names).weights(energy)
+        for weight in found:
+            if weight.dim() != 2:
+                raise CapabilityError(
+                    f"BlockSparsity is for matrices, a weight of {type(energy).__name__} has shape {tuple(weight.shape)}; say "
+                    "which with names="
+                )
+        return found
+
+    def check(self, energy: Any, batch: Batch) -> None:
+        super().check(energy, batch)
+        self.weights(energy)
+
+    def __call__(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator) -> Loss:
+        weights = self.weights(energy)
+        with torch.no_grad():
+            sizes = [w.abs().sum(0) for w in weights]
+            value = sum((self.rate / (2 * len(w))) * s.square().sum() for w, s in zip(weights, sizes, strict=True))
+            slopes = [(self.rate / len(w)) * w.sign() * s for w, s in zip(weights, sizes, strict=True)]
+        value, gradients = with_gradients(torch.as_tensor(value), weights, slopes)
         return finish(self, value, state, {}, gradients=gradients)
 
 

@@ -17,18 +17,26 @@ from gibbsian.plots.curves import (
 )
 from gibbsian.plots.images import filters, image_grid, reconstructions, samples, tile
 from gibbsian.plots.landscape import chains, landscape, score_field
+from gibbsian.plots.sequences import agreement, components, contact_map, identities, information, logo, precision_curve
 from gibbsian.plots.traces import ranks, traces
 
 __all__ = [
+    "agreement",
     "ais_weights",
     "chains",
+    "components",
+    "contact_map",
     "energy_histogram",
     "filters",
     "free_energies",
     "free_energy_gap",
     "hidden_activity",
+    "identities",
     "image_grid",
+    "information",
     "landscape",
+    "logo",
+    "precision_curve",
     "ranks",
     "reconstructions",
     "reliability",

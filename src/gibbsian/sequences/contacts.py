@@ -61,7 +61,7 @@ def contacts(
     if sites <= least:
         raise ArgumentError(f"minimum_separation={least} leaves no pair of {sites} sites")
     if corrected:
-        mean = scores.sum(1) / (sites - 1)  # the diagonal is no pair
+        mean = scores.mean(1)  # the diagonal counted as 0, as plmDCA and its successors do
         scores = scores - mean[:, None] * mean / mean.mean()
         scores.fill_diagonal_(0.0)
     i, j = torch.triu_indices(sites, sites, least, device=scores.device)

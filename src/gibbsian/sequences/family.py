@@ -54,7 +54,7 @@ class Family:
     @cached_property
     def x(self) -> Tensor:
         """One-hot rows `(sequences, sites, letters)`."""
-        return _one_hot(self.states, len(self.alphabet))
+        return one_hot(self.states, len(self.alphabet))
 
     @property
     def sites(self) -> int:
@@ -121,7 +121,7 @@ class Family:
         """One-hot rows of some sequences at a time, and their weights, which add up to 1 over all."""
         share = self.weights.double() / self.weights.double().sum()
         for states, w in zip(self.states.split(size), share.split(size), strict=True):
-            yield _one_hot(states, len(self.alphabet)), w
+            yield one_hot(states, len(self.alphabet)), w
 
     def write(self, path: str | Path) -> None:
         """Write the sequences to a FASTA file, gzipped where its name ends in .gz.
@@ -141,7 +141,7 @@ class Family:
                 out.write(b">" + name.encode() + b"\n" + letters[states].tobytes() + b"\n")
 
 
-def _one_hot(states: Tensor, q: int) -> Tensor:
+def one_hot(states: Tensor, q: int) -> Tensor:
     """Numbers as one-hot rows `(..., q)`, without the wide integers in between."""
     x = torch.zeros(*states.shape, q, device=states.device, dtype=torch.get_default_dtype())
     return x.scatter_(-1, states.long()[..., None], 1.0)
@@ -168,9 +168,9 @@ def similarity_weights(
     alike = torch.zeros(n, device=states.device)
     with progress_bar(n, "similarities", progress) as tick:
         for start in range(0, n, block):
-            rows = _one_hot(states[start : start + block], q).flatten(1)
+            rows = one_hot(states[start : start + block], q).flatten(1)
             for other in range(start, n, block):  # products of one-hot rows count agreements
-                near = rows @ _one_hot(states[other : other + block], q).flatten(1).T >= least
+                near = rows @ one_hot(states[other : other + block], q).flatten(1).T >= least
                 alike[start : start + block] += near.sum(1)
                 if other > start:
                     alike[other : other + block] += near.sum(0)
