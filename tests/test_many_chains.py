@@ -9,8 +9,8 @@ import torch
 import gibbsian as gb
 from gibbsian import energies, kernels
 from gibbsian.errors import ArgumentError
-from gibbsian.kernels import chees
-from gibbsian.kernels.chees import criterion_slope, halton
+from gibbsian.kernels import chees_learning
+from gibbsian.kernels.chees_learning import criterion_slope, halton
 from gibbsian.kernels.integrators import Metric
 
 F64 = torch.float64
@@ -35,6 +35,32 @@ def test_lengths_go_through_the_unit_interval():
     x = torch.zeros(3, 2)
     inputs = kernel.draw(diagonal(1.0, 1.0), x, 3, gen(), 2)
     assert inputs.leapfrogs.tolist() == [12, 3, 12]  # goes on where the run is
+
+
+@pytest.mark.parametrize("clamped", [False, True])
+def test_micro_steps_are_the_iterations(clamped):
+    """The machine that compilers get gives the same draws as trajectory after trajectory, with room to spare or not."""
+    energy = energies.Gaussian(torch.zeros(3, dtype=F64), torch.eye(3, dtype=F64) + 0.5)
+    clamp = torch.tensor([False, True, False]) if clamped else None
+    kernel = kernels.ChEES(0.5, 3.0, mass=torch.eye(3, dtype=F64) + 0.2)
+    kernel = kernel if clamp is None else kernel.clamped(clamp)
+    state = kernel.init(energy, torch.randn(6, 3, generator=gen(), dtype=F64), clamp)
+    inputs = kernel.draw(energy, state.x, 9, gen(1))
+    plain = kernel.run(energy, state, inputs)
+    for room in (0, 20):
+        ground, moving, slots = kernel.begin(energy, state, inputs, room)
+        micro = 0
+        while int(moving.reach) >= 0:
+            moving = kernel.micro_step(energy, ground, moving, slots, 0)
+            micro += 1
+        assert micro == int(inputs.leapfrogs.sum())
+        moving = kernel.micro_step(energy, ground, moving, slots, 0)  # one more changes nothing
+        made = kernel.finish(state, ground, moving, slots)
+        for a, b in zip((*plain[0][:3], plain[1], *plain[2]), (*made[0][:3], made[1], *made[2]), strict=True):
+            torch.testing.assert_close(a, b)
+    assert float(plain[2].acceptance.min()) < 0.9 < float(plain[2].acceptance.max())
+    trace = gb.sample(energy, kernels.ChEES(0.5, 3.0), state.x, 9, generator=gen(1))
+    assert trace.stats["n_steps"][:, 0].tolist() == inputs.leapfrogs.tolist()
 
 
 def exact_flow(t, scales, n, seed):
@@ -97,7 +123,7 @@ def test_the_learned_length_is_the_best(scales):
 
 
 def test_the_wrong_sign_of_the_criterion_would_be_seen(monkeypatch):
-    monkeypatch.setattr(chees, "criterion_slope", lambda *a: -criterion_slope(*a))
+    monkeypatch.setattr(chees_learning, "criterion_slope", lambda *a: -criterion_slope(*a))
     assert learned((1.0, 0.5, 0.2, 0.1)) < 0.5 * best_length((1.0, 0.5, 0.2, 0.1))
 
 

@@ -1,7 +1,7 @@
 """ChEES-HMC: Hamiltonian Monte Carlo for many chains, which learn the length of their trajectories from each other."""
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -9,34 +9,20 @@ from torch import Tensor
 
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, check_number, hold_counts
-from gibbsian.kernels.adaptation import (
-    Adaptation,
-    Covariance,
-    DualAveraging,
-    Plan,
-    TunedKernel,
-    Warmed,
-    first_guess,
-    windows,
+from gibbsian.kernels.adaptation import Adaptation, Plan, TunedKernel
+from gibbsian.kernels.base import (
+    ChainState,
+    FreeRunning,
+    accept,
+    event_view,
+    gaussian_inputs,
+    judge,
+    masked,
+    metropolis_test,
 )
-from gibbsian.kernels.base import ChainState, MetropolisInfo, accept, event_view, gaussian_inputs, judge, masked
-from gibbsian.kernels.hmc import DIVERGENCE, MALA, Massive
+from gibbsian.kernels.chees_learning import TrajectoryLearning, halton
+from gibbsian.kernels.hmc import DIVERGENCE, Massive
 from gibbsian.kernels.integrators import Metric, Point, leapfrog
-
-_SPREAD_OUT = 2.25  # argmax of ∫₀¹ sin²(uT) du: the best T where the mass has made all variances one
-
-
-def halton(n: int) -> float:
-    """The n-th of ½, ¼, ¾, ⅛, ⅝, ...: the binary digits of n mirrored at the point, n from 1 on.
-
-    >>> [halton(n) for n in range(1, 6)]
-    [0.5, 0.25, 0.75, 0.125, 0.625]
-    """
-    u, digit = 0.0, 0.5
-    while n:
-        u += digit * (n & 1)
-        n, digit = n >> 1, digit / 2
-    return u
 
 
 class ChEESInputs(NamedTuple):
@@ -45,7 +31,53 @@ class ChEESInputs(NamedTuple):
     z: Tensor
     threshold: Tensor
     step_size: Tensor
-    leapfrogs: Tensor  # (steps,), on the host
+    leapfrogs: Tensor  # (steps,)
+
+
+class ChEESInfo(NamedTuple):
+    """What a person wants to see of a transition, per chain (and iteration)."""
+
+    acceptance: Tensor
+    diverged: Tensor
+    leapfrogs: Tensor
+    step_size: Tensor
+
+    @staticmethod
+    def of(log_ratio: Tensor, inputs: ChEESInputs) -> "ChEESInfo":
+        """From the log of the Metropolis ratio `(..., chains)`."""
+        counts, sizes = (t[..., None].expand_as(log_ratio) for t in (inputs.leapfrogs, inputs.step_size))
+        return ChEESInfo(*judge(log_ratio, DIVERGENCE), counts, sizes)
+
+    def stats(self) -> dict[str, Tensor]:
+        """Under the names that ArviZ and others know them by."""
+        return {"n_steps": self.leapfrogs, "step_size": self.step_size}
+
+
+class Ground(NamedTuple):
+    """What stays the same during some iterations."""
+
+    inputs: ChEESInputs
+    wanted: Tensor  # (): iterations, which may be less than there is room for
+    metric: Metric
+    clamp: Tensor | None
+
+
+class Underway(NamedTuple):
+    """Where the trajectories are, and the state that they began at; numbers `()` are those of all chains."""
+
+    point: Point
+    here: ChainState
+    start: Tensor  # H at the start
+    left: Tensor  # (): leapfrog steps to go, 0 before the next trajectory
+    iteration: Tensor  # ()
+    reach: Tensor  # (): negative when all iterations are done
+
+
+class Slots(NamedTuple):
+    """What iterations gave, with a row more for what nobody asked for."""
+
+    draws: Tensor  # (iterations + 1, chains, *event)
+    log_ratios: Tensor  # (iterations + 1, chains)
 
 
 class Flight(NamedTuple):
@@ -55,24 +87,17 @@ class Flight(NamedTuple):
     log_ratio: Tensor
 
 
-def criterion_slope(old: Tensor, new: Tensor, momentum: Tensor, weight: Tensor, metric: Metric) -> Tensor:
-    """dC/dt of C = ¼E[(‖x' - x̄'‖² - ‖x - x̄‖²)²], the change in how far from the center chains are:
-
-        E[(‖x' - x̄'‖² - ‖x - x̄‖²)(x' - x̄')·v'],
-
-    averages over chains weighted by their acceptance, norms those of the mass, under which v' is the velocity.
-    """
-    total = weight.sum()
-    share = torch.where(weight > 0, weight / total, 0.0)
-    center = (event_view(share, new) * torch.where(event_view(weight > 0, new), new, 0.0)).sum(0)
-    away, before = new - center, old - old.mean(0)
-    change = metric.squared(away) - metric.squared(before)
-    slope = change * (away * momentum).flatten(1).sum(1)
-    return (share * torch.where(weight > 0, slope, 0.0)).sum()  # those that diverged have weight 0 and no number
+def roomy(t: Tensor, steps: int) -> Tensor:
+    """The same with room for so many steps; the rest is never read."""
+    if len(t) == steps:
+        return t
+    room = t.new_zeros(steps, *t.shape[1:])
+    room[: len(t)] = t
+    return room
 
 
 @dataclass(frozen=True)
-class ChEES(Massive, TunedKernel):
+class ChEES(Massive, FreeRunning, TunedKernel):
     """ChEES-HMC: Hamiltonian trajectories of length uT, u going through ½, ¼, ¾, ⅛, ..., all chains the same, T chosen so that
     squared distances from the center change as much as they can,
 
@@ -105,7 +130,7 @@ class ChEES(Massive, TunedKernel):
     max_leapfrogs: int = 1000
     metric: Metric = field(init=False, repr=False, compare=False)
     goal: ClassVar[float | None] = 0.651
-    draws_in_steps: ClassVar[str] = "ChEES integrates another number of leapfrog steps every time; HMC compiles"
+    reaches: ClassVar[tuple[int, ...]] = (0,)  # all micro-steps are alike
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -121,13 +146,25 @@ class ChEES(Massive, TunedKernel):
         return min(self.max_leapfrogs, max(1, math.ceil(halton(n) * self.trajectory / float(self.step_size))))
 
     def draw(self, energy: Any, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> ChEESInputs:
-        counts = torch.tensor([self.leapfrogs(start + i + 1) for i in range(steps)])
+        counts = torch.tensor([self.leapfrogs(start + i + 1) for i in range(steps)], device=x.device)
         return ChEESInputs(*gaussian_inputs(x, steps, generator, self.step_size, start), counts)
 
-    def step(self, energy: Energy, state: ChainState, inputs: ChEESInputs) -> tuple[ChainState, MetropolisInfo]:
+    def run(self, energy: Energy, state: ChainState, inputs: ChEESInputs) -> tuple[ChainState, Tensor, ChEESInfo]:
+        draws, log_ratios = [], []
+        for z, threshold, size, count in zip(*inputs[:3], inputs.leapfrogs.cpu(), strict=True):
+            state, log_ratio = self._iterate(energy, state, ChEESInputs(z, threshold, size, count))
+            draws.append(state.x)
+            log_ratios.append(log_ratio)
+        return state, torch.stack(draws), ChEESInfo.of(torch.stack(log_ratios), inputs)
+
+    def step(self, energy: Energy, state: ChainState, inputs: ChEESInputs) -> tuple[ChainState, ChEESInfo]:
+        state, log_ratio = self._iterate(energy, state, inputs)
+        return state, ChEESInfo.of(log_ratio, inputs)
+
+    def _iterate(self, energy: Energy, state: ChainState, inputs: ChEESInputs) -> tuple[ChainState, Tensor]:
         end, log_ratio = self.fly(energy, state, inputs)
         new = ChainState(end.x, end.energy, end.score, state.clamp)
-        return accept(state, new, log_ratio, inputs.threshold, DIVERGENCE)
+        return accept(state, new, log_ratio, inputs.threshold, DIVERGENCE)[0], log_ratio
 
     def fly(self, energy: Energy, state: ChainState, inputs: ChEESInputs) -> Flight:
         """The trajectories of all chains."""
@@ -137,101 +174,56 @@ class ChEES(Massive, TunedKernel):
         end = leapfrog(energy, Point(x, v, e, s), inputs.step_size, metric, clamp, int(inputs.leapfrogs))
         return Flight(end, e - end.energy + metric.kinetic_drop(v, end.v))
 
-    def adaptation(self, plan: Plan) -> Adaptation:
-        return _Learning(self, plan)
+    # --- the same as a machine, for compilers: a micro-step is one leapfrog step of all chains -----------------------
 
+    def begin(
+        self, energy: Energy, state: ChainState, inputs: ChEESInputs, room: int = 0
+    ) -> tuple[Ground, Underway, Slots]:
+        steps, chains = max(room, len(inputs.z)), len(state.x)
+        wanted = torch.full((), len(inputs.z), dtype=torch.long, device=state.x.device)
+        given = ChEESInputs(*(roomy(part, steps) for part in inputs))
+        ground = Ground(given, wanted, self.metric.to(state.x), state.clamp)
+        point = Point(state.x, torch.zeros_like(state.x), state.energy, state.score)
+        zero = torch.zeros_like(wanted)
+        underway = Underway(point, state, torch.zeros_like(state.energy), zero, zero, zero)
+        slots = Slots(state.x.new_empty(steps + 1, *state.x.shape), state.energy.new_empty(steps + 1, chains))
+        return ground, underway, slots
 
-class _Ascent:
-    """Adam (β₁ = 0, β₂ = 0.95) on log T, no step longer than 0.35, and the average of log T with weights n^{-½}."""
-
-    rate, memory, most = 0.025, 0.95, 0.35
-
-    def __init__(self, trajectory: float) -> None:
-        self.log_t = self.log_average = math.log(trajectory)
-        self.square, self.count = 0.0, 0
-
-    def update(self, slope: float, bound: float) -> None:
-        """Up along dC/dlog T, not beyond log T = `bound`."""
-        if not math.isfinite(slope):  # all chains diverged: nothing was learned
-            return
-        self.count += 1
-        self.square += (1 - self.memory) * (slope * slope - self.square)
-        size = math.sqrt(self.square / (1 - self.memory**self.count))
-        change = self.rate * slope / size if size else 0.0
-        self.log_t = min(self.log_t + min(max(change, -self.most), self.most), bound)
-        self.log_average += (self.log_t - self.log_average) * self.count**-0.5
-
-
-class _Learning(Adaptation):
-    """The warm-up of ChEES: ε by the harmonic mean of the acceptance, T by the criterion, M by windows."""
-
-    def __init__(self, kernel: ChEES, plan: Plan) -> None:
-        chains = len(plan.x)
-        if chains < 2:
-            raise ArgumentError(
-                "ChEES learns its trajectory from how chains move relative to their center, and one chain was given; "
-                "start at least a dozen, or use NUTS"
-            )
-        self.plan, self.kernel, self.goal = plan, kernel, plan.target or 0.651
-        self.edges = windows(plan.steps) if plan.mass is not None else []
-        self.held = None if plan.clamp is None else plan.clamp.expand_as(plan.x).all(0).flatten()
-        self.divergences = torch.zeros(chains, dtype=torch.long, device=plan.x.device)
-        self.energy = kernel.target(plan.energy)
-        self.state = self._clamped().init(self.energy, plan.x.detach().clone(), plan.clamp)
-        self._tune(float(kernel.step_size))
-        self.ascent = _Ascent(math.exp(self.tuner.log_step))  # of one step: a long one may end at a later crest
-
-    def _clamped(self) -> ChEES:
-        return self.kernel if self.plan.clamp is None else self.kernel.clamped(self.plan.clamp)
-
-    def _tune(self, guess: float) -> None:
-        probe = MALA(1.0, mass=self.kernel.mass)
-        probe = probe if self.plan.clamp is None else probe.clamped(self.plan.clamp)
-
-        def acceptance(step_size: float) -> float:
-            inputs = gaussian_inputs(self.state.x, 1, self.plan.generator, step_size, 0)
-            one = type(inputs)(*(part[0] for part in inputs))
-            return float(probe.step(self.energy, self.state, one)[1].acceptance.mean())
-
-        self.tuner = DualAveraging(first_guess(acceptance, guess, self.kernel), self.goal)
-        self.recent: list[float] = []
-        self.draws = Covariance(self.state.x, self.plan.mass == "dense")
-
-    def step(self, at: int) -> dict[str, float]:
-        step_size, trajectory = math.exp(self.tuner.log_step), math.exp(self.ascent.log_t)
-        kernel = replace(self._clamped(), step_size=step_size, trajectory=trajectory)
-        inputs = kernel.draw(self.energy, self.state.x, 1, self.plan.generator, at)
-        one = type(inputs)(*(part[0] for part in inputs))
-        old, clamp = self.state, self.plan.clamp
-        flight = kernel.fly(self.energy, old, one)
-        end = flight.end
-        new = ChainState(end.x, end.energy, end.score, clamp)
-        self.state, _ = accept(old, new, flight.log_ratio, one.threshold, DIVERGENCE)
-        acceptance, diverged = judge(flight.log_ratio, DIVERGENCE)
-        self.divergences += diverged
-        before, after = masked(old.x, clamp), masked(end.x, clamp)
-        slope = criterion_slope(before, after, end.v, acceptance, kernel.metric.to(old.x))
-        self.ascent.update(float(slope) * halton(at + 1) * trajectory, math.log(kernel.max_leapfrogs * step_size))
-        harmonic = float(1 / (1 / acceptance).mean())
-        self.tuner.update(harmonic)
-        self.recent.append(harmonic)
-        if self.edges and self.edges[0] <= at < self.edges[-1]:
-            self._learn_mass(last=at + 1 in self.edges)
-        return {"acceptance": harmonic, "step": step_size, "trajectory": trajectory}
-
-    def _learn_mass(self, last: bool) -> None:
-        self.draws.update(self.state.x)
-        if not last:
-            return
-        mass = self.draws.mass(self.held)
-        if mass is not None:  # variances are one under it, so that the best length is no longer far from that of one
-            self.kernel = replace(self.kernel, mass=mass)
-            self.ascent = _Ascent(_SPREAD_OUT)
-        self._tune(math.exp(self.tuner.log_average))
-
-    def finish(self) -> Warmed:
-        later = self.recent[len(self.recent) // 2 :]
-        new = replace(
-            self.kernel, step_size=math.exp(self.tuner.log_average), trajectory=math.exp(self.ascent.log_average)
+    def micro_step(self, energy: Energy, ground: Ground, moving: Underway, slots: Slots, reach: int) -> Underway:
+        inputs, wanted, metric, clamp = ground
+        point, here, start, left, iteration, _ = moving
+        active = iteration < wanted
+        at = torch.minimum(iteration, wanted - 1).reshape(1)
+        one = ChEESInputs(*(part.index_select(0, at).squeeze(0) for part in inputs))
+        fresh = left == 0
+        momentum = masked(metric.momentum(one.z), clamp)
+        new = Point(here.x, momentum, here.energy, here.score)
+        p = Point(*(torch.where(fresh, a, b) for a, b in zip(new, point, strict=True)))
+        start = torch.where(fresh, here.energy + metric.kinetic(momentum), start)
+        left = torch.where(fresh, one.leapfrogs, left) - 1
+        p = leapfrog(energy, p, one.step_size, metric, clamp)
+        log_ratio = start - p.energy - metric.kinetic(p.v)
+        over = (left == 0) & active
+        take = metropolis_test(log_ratio, one.threshold) & over
+        rows = event_view(take, p.x)
+        here = ChainState(
+            torch.where(rows, p.x, here.x),
+            torch.where(take, p.energy, here.energy),
+            torch.where(rows, p.score, here.score),
+            here.clamp,
         )
-        return Warmed(new, self.state, sum(later) / max(1, len(later)), self.divergences)
+        place = torch.where(active, iteration, len(inputs.z)).reshape(1)  # written until its trajectory is over
+        slots.draws[place] = here.x[None]
+        slots.log_ratios[place] = log_ratio[None]
+        iteration = iteration + over.long()
+        return Underway(p, here, start, left, iteration, torch.where(iteration < wanted, 0, -1))
+
+    def finish(
+        self, state: ChainState, ground: Ground, moving: Underway, slots: Slots
+    ) -> tuple[ChainState, Tensor, ChEESInfo]:
+        count = int(ground.wanted)
+        inputs = ChEESInputs(*(part[:count] for part in ground.inputs))
+        return moving.here, slots.draws[:count], ChEESInfo.of(slots.log_ratios[:count], inputs)
+
+    def adaptation(self, plan: Plan) -> Adaptation:
+        return TrajectoryLearning(self, plan)
