@@ -198,7 +198,7 @@ class EnergyMatching(SteppedObjective):
             flow = self._flow_loss(energy, x, state, generator)
             return finish(self, flow, state, {"flow": flow})
         samples, moved = self._negatives(energy, x, state, generator, step)
-        gap, metrics = energy_gap(energy, x, samples, watched=step.watched)
+        gap, metrics = energy_gap(energy, x, samples, watched=False)  # fresh chains cannot be left behind
         contrast = self.weight * self.temperature * gap
         value = contrast if self.floor is None else contrast.clamp(min=self.floor)
         if self.flow_weight:
