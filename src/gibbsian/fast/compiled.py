@@ -50,18 +50,13 @@ def _cpu_decompositions() -> dict[Any, Callable[..., Any]]:
 def _backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Any:
     from torch._inductor.compile_fx import compile_fx
 
-    # Unrolled element-wise chains are otherwise fused without limit: minutes instead of seconds. Convolutions of few
-    # channels are otherwise left in the slower of both memory formats on a GPU.
+    # Unrolled element-wise chains are otherwise fused without limit: minutes instead of seconds.
+    patches = {"realize_opcount_threshold": 8}
     on_cpu = all(t.device.type == "cpu" for t in inputs if isinstance(t, Tensor))
-    patches = {"realize_opcount_threshold": 8, "force_layout_optimization": not on_cpu and _convolves(graph)}
     table = _cpu_decompositions() if on_cpu else None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # advice on how to set the compiler and its precision
         return compile_fx(graph, inputs, config_patches=patches, decompositions=table)
-
-
-def _convolves(graph: torch.fx.GraphModule) -> bool:
-    return any("conv" in str(node.target) for node in graph.graph.nodes if node.op == "call_function")
 
 
 def compiled(function: Any) -> Callable[..., Any]:

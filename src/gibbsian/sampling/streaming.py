@@ -77,8 +77,10 @@ class StreamingMoments:
         while self.filled < room and (at := -(-self.filled * self.total // room)) < self.count + len(x):
             places.append(at - self.count)
             self.filled += 1
-        if places:
-            self.spaced[first : self.filled] = x[places] if len(places) < len(x) else x
+        if places and len(places) == len(x):
+            self.spaced[first : self.filled] = x
+        for i, at in enumerate(places if len(places) < len(x) else ()):  # a list as index would wait for a GPU
+            self.spaced[first + i] = x[at]
         if len(self.sums):
             self._add(x, self.spaced[0])
         self.count += len(x)

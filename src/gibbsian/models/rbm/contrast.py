@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from gibbsian.fast.coins import Coins
 from gibbsian.fast.logistic import Logistic
 
 
@@ -31,13 +32,13 @@ def one_of(logits: Tensor, u: Tensor) -> Tensor:
 
 
 def bernoulli_contrast(
-    up: Logistic, down: Logistic, batch: Tensor, chains: Tensor | None, noise: Iterable[Tensor], labels: int = 0
+    up: Logistic, down: Logistic, batch: Tensor, chains: Tensor | None, noise: Iterable[Coins], labels: int = 0
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
     """F(batch).mean() - F(samples).mean(), the samples, and the gradients in W, b and c.
 
     `up` and `down` are p(h | v) and p(v | h). The sweeps start at `chains`, or at the data; `noise` has for each of them
-    uniforms in one row, those of the hidden layer first. So many `labels` come first among the visible units that are
-    the classes of one softmax unit.
+    coins, those of the hidden layer first. So many `labels` come first among the visible units that are the classes of
+    one softmax unit.
     """
     n, m = len(batch), len(batch if chains is None else chains)
     half = up.weight.dtype != up.bias.dtype
@@ -47,13 +48,15 @@ def bernoulli_contrast(
     g_b, g_c = batch.mean(0), p_data.mean(0)
 
     v, p, a = (batch, p_data, a_data) if chains is None else (chains, up.mean(chains), None)
-    for u in noise:
-        u_h, u_v = u[: p.numel()].view_as(p), u[p.numel() :].view(m, -1)
-        h = torch.lt(u_h, p, out=u_h)
+    for coin in noise:
+        h = coin.flip(p)
         q = down.mean(h)
-        v = torch.lt(u_v, q, out=q)
         if labels:
-            v[:, :labels] = one_of(Logistic(down.bias[:labels], down.weight[:, :labels]).logits(h), u_v[:, :1])
+            u = coin.uniforms(q)
+            v = torch.lt(u, q, out=q)
+            v[:, :labels] = one_of(Logistic(down.bias[:labels], down.weight[:, :labels]).logits(h), u[:, :1])
+        else:
+            v = coin.flip(q, over=True)
         v_mean = v.mean(0)
         p, a = up.mean_and_logits(v)
 

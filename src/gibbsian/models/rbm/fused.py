@@ -31,10 +31,11 @@ def fused_contrast(
         both = torch.cat([batch, v])  # the samples are written once, where the gradient's product reads them
         v = both[n:]
         a = up.logits(v)
-    # what is summed over the same rows or columns is one kernel: launches are what costs here
-    whole, sign = torch.cat([a_data, a]), torch.cat([a.new_full((n, 1), -1 / n), a.new_full((m, 1), 1 / m)])
-    pair = torch.sigmoid(whole) * sign
-    cumulants = F.softplus(whole).sum(1) * sign[:, 0]
+    # what is summed over the same rows or columns is one kernel: launches are what costs here; and logits go into
+    # element-wise operations alone, so that the compiler leaves their bias to those and takes the faster product
+    sign = torch.cat([a.new_full((n, 1), -1 / n), a.new_full((m, 1), 1 / m)])
+    pair = torch.cat([torch.sigmoid(a_data), torch.sigmoid(a)]) * sign
+    cumulants = torch.cat([F.softplus(a_data), F.softplus(a)]).sum(1) * sign[:, 0]
     g_weight = torch.mm(both.T.to(weight.dtype), pair.to(weight.dtype)).to(b.dtype)
     g_b, g_c = torch.cat([both * sign, pair], 1).sum(0).split([len(b), len(c)])
     return torch.cat([cumulants, g_b * b]).sum(), v, [g_weight, g_b, g_c]

@@ -10,6 +10,7 @@ from gibbsian.capabilities import Contrast, Filters, Pairwise
 from gibbsian.derivatives.known import with_gradients
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DivergenceError, check_choice
+from gibbsian.fast.coins import coins
 from gibbsian.fast.compiled import compiled_copy
 from gibbsian.fast.logistic import Logistic
 from gibbsian.models.annealing import small_weights
@@ -202,12 +203,14 @@ class RBM(TwoLayers):
             weight = master.bfloat16() if self.products == "bf16" else master
             rows = len(batch if chains is None else chains)
             count = rows * (len(b) + len(c))
-            noise = (quick_uniforms(count, generator, dtype=b.dtype, device=b.device) for _ in range(steps))
+            where = {"dtype": b.dtype, "device": b.device}
             if fused:
+                uniforms = [quick_uniforms(count, generator, **where) for _ in range(steps)]
                 twin = compiled_copy(fused_contrast, len(batch), rows, steps, *weight.shape, weight.dtype, labels)
-                value, samples, gradients = twin(weight, b, c, batch, chains, list(noise), labels)
+                value, samples, gradients = twin(weight, b, c, batch, chains, uniforms, labels)
             else:
                 up, down = Logistic.of(c, weight), Logistic.of(b, weight.T)
+                noise = (coins(count, generator, **where, seen=labels > 0) for _ in range(steps))
                 value, samples, gradients = bernoulli_contrast(up, down, batch, chains, noise, labels)
         value, known = with_gradients(value, [self.weight, self.visible_bias, self.hidden_bias], gradients)
         return Contrast(value, samples, known)
