@@ -3,6 +3,8 @@
 E(v, h) = E_v(v) + E_h(h) - φ(v)ᵀ W φ(h),    F(v) = E_v(v) - log Σ_h exp(-E_h(h) + φ(v)ᵀ W φ(h))
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -203,7 +205,7 @@ class RBM(TwoLayers):
             weight = master.bfloat16() if self.products == "bf16" else master
             rows = len(batch if chains is None else chains)
             count = rows * (len(b) + len(c))
-            where = {"dtype": b.dtype, "device": b.device}
+            where: Any = {"dtype": b.dtype, "device": b.device}
             if fused:
                 uniforms = [quick_uniforms(count, generator, **where) for _ in range(steps)]
                 twin = compiled_copy(fused_contrast, len(batch), rows, steps, *weight.shape, weight.dtype, labels)
