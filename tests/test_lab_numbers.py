@@ -207,6 +207,7 @@ EXACT = {
     "tempering": {"stepSize": 0.5},
 }
 COSTS = {"hmc": 4, "nuts": 4, "microcanonical": 4, "tempering": 2}  # fewer steps where one goes further
+GENTLE = ("hmc", "nuts", "guided", "microcanonical")  # their steps are short: a right integrator is hardly ever refused
 PAIRS = list(itertools.product(EXACT, LAWS))
 CASES["moments"] = [
     {
@@ -455,9 +456,9 @@ def truth_of(name: str) -> Tensor:
 def test_moments_after_burn_in_are_those_of_the_law(found):
     truths = {name: truth_of(name) for name in LAWS}
     gaps = []
-    for (_, name), one in zip(PAIRS, found["moments"], strict=False):
+    for (kernel, name), one in zip(PAIRS, found["moments"], strict=False):
         gaps.append((torch.tensor(one["mean"], **torch_f64) - truths[name]) / torch.tensor(one["error"]))
-        assert 0.05 < one["acceptance"] <= 1
+        assert (0.8 if kernel in GENTLE else 0.05) < one["acceptance"] <= 1, (kernel, name)
     agree(torch.stack(gaps))
 
 

@@ -186,7 +186,7 @@ class Landscape {
     if (field.stale) field.paint(this.table, c);
     field.begin();
     const hot = this.kernel.replicas?.();
-    if (hot) hot.slice(1).forEach((replica, k) => field.points(replica.x.subarray(0, 2 * Math.min(200, replica.count)), withAlpha(c.gold, 0.5 - 0.09 * k), 1.6));
+    if (hot) hot.slice(1).forEach((replica, k) => field.points(replica.x.subarray(0, 2 * Math.min(150, replica.count)), withAlpha(c.gold, 0.6 - 0.1 * k), 1.8, { halo: false }));
     for (const trail of this.trails) field.path(trail, withAlpha(c.warm, 0.5));
     field.points(chains.x, c.warm, chains.count > 300 ? 2.2 : 3.4);
     if (this.cursor) field.points(Float64Array.from(this.cursor), c.ink, 5);
@@ -202,7 +202,7 @@ class Landscape {
       plot.bars(low, high, bars, c.accent).line(xs, truth, c.warm);
     });
     const rho = record.map((r) => r.autocorrelation(100)), lags = Array.from(rho[0], (_, k) => k);
-    this.correlation.begin(c, { x: [0, Math.max(20, lags.length - 1)], y: [-0.2, 1], xLabel: "lag, steps" }).across(0, c.axis, []);
+    this.correlation.begin(c, { x: [0, Math.max(20, lags.length - 1)], y: [-0.4, 1], xLabel: "lag, steps" }).across(0, c.axis, []);
     this.correlation.line(lags, rho[0], c.accent).line(lags, rho[1], c.plum);
     const tau = Math.max(...rho.map(integratedTime)), enough = record[0].filled > 20;
     const perStep = (this.chains.evaluations - this.accepted.from) / Math.max(1, this.accepted.count) / this.chains.count;

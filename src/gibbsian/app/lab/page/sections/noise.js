@@ -9,14 +9,17 @@ import { Plot } from "../ui/plot.js";
 
 const VIEW = [-6, 6, -6, 6];
 
+const arc = (x, y, r, from, to, n) => Array.from({ length: n }, (_, i) => [x + r * Math.cos(from + ((to - from) * i) / n), y + r * Math.sin(from + ((to - from) * i) / n)]);
+const rise = (x, from, to, n) => Array.from({ length: n }, (_, i) => [x, from + ((to - from) * i) / (n - 1)]);
+
 /** Mixtures of small Gaussians, told by groups: [where, share of the mass]. */
 const LAWS = {
   two: () => group([[[-3, -3], 0.8], [[3, 3], 0.2]].map(([m, w]) => ({ points: [m], weight: w, deviation: 0.5 }))),
   five: () => group([[[-3.5, 0], 0.4], [[3.5, 0], 0.1], [[0, 3.5], 0.2], [[0, -3.5], 0.2], [[0, 0], 0.1]].map(([m, w]) => ({ points: [m], weight: w, deviation: 0.35 }))),
   moons: () => group([1, -1].map((up) => ({ weight: up > 0 ? 0.7 : 0.3, deviation: 0.16, points: Array.from({ length: 16 }, (_, i) => [2.6 * Math.cos((Math.PI * (i + 0.5)) / 16) - 1.3 * up, up * (2.6 * Math.sin((Math.PI * (i + 0.5)) / 16) - 0.7) + 1.6 * up]) }))),
-  letter: () => group([
-    { weight: 0.5, deviation: 0.14, points: Array.from({ length: 18 }, (_, i) => [-2 + 1.4 * Math.cos(0.7 + (5.2 * i) / 17), 1.2 + 1.5 * Math.sin(0.7 + (5.2 * i) / 17)]) },
-    { weight: 0.5, deviation: 0.14, points: [...Array.from({ length: 9 }, (_, i) => [1.4, -1.6 + 0.6 * i]), ...Array.from({ length: 11 }, (_, i) => [2.2 + 0.8 * Math.cos(Math.PI * (-0.5 + i / 10)) - 0.4, -0.9 + 0.75 * Math.sin(Math.PI * (-0.5 + i / 10))])] },
+  letters: () => group([ // g and b
+    { weight: 0.5, deviation: 0.14, points: [...arc(-2.6, 1, 1.3, 0, 2 * Math.PI, 15), ...rise(-1.3, -1.7, 2.1, 7), ...arc(-2.6, -1.8, 1.3, 0, -0.85 * Math.PI, 8)] },
+    { weight: 0.5, deviation: 0.14, points: [...rise(1.2, -0.2, 4, 9), ...arc(2.5, 0.9, 1.3, 0, 2 * Math.PI, 15)] },
   ]),
 };
 
@@ -39,7 +42,7 @@ export const noise = {
   look: "the share of chains that ends in each part of the law. Annealed, it is nearly right, because it was decided while the parts were joined; plain Langevin lets the nearest part take all.",
   broad: true,
   controls: [
-    { id: "law", kind: "select", label: "Law", options: [["two", "two hills, 80 : 20"], ["five", "five hills"], ["moons", "moons, 70 : 30"], ["letter", "a drawing"]], value: "two", fresh: true },
+    { id: "law", kind: "select", label: "Law", options: [["two", "two hills, 80 : 20"], ["five", "five hills"], ["moons", "moons, 70 : 30"], ["letters", "two letters"]], value: "two", fresh: true },
     { id: "high", kind: "slider", label: "first noise level σ₁", min: 0.3, max: 10, value: 6, log: true, fresh: true },
     { id: "low", kind: "slider", label: "last noise level σ_L", min: 0.03, max: 1, value: 0.1, log: true, fresh: true },
     { id: "levels", kind: "slider", label: "levels", min: 1, max: 30, step: 1, value: 12, fresh: true },
@@ -53,7 +56,7 @@ export const noise = {
     { label: "too little noise at the start", set: { high: 0.5 } },
     { label: "too few levels", set: { levels: 2, each: 60 } },
     { label: "moons out of a cloud", set: { law: "moons", low: 0.06, levels: 16 } },
-    { label: "a drawing out of noise", set: { law: "letter", low: 0.05, levels: 18, chains: 800, step: 0.15 } },
+    { label: "letters out of noise", set: { law: "letters", low: 0.05, levels: 18, chains: 800, step: 0.15 } },
   ],
   create: (bench) => new Noise(bench),
 };

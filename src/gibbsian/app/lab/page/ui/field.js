@@ -95,7 +95,7 @@ export class Field {
   /** Points of a flat array; `sizes` (radii in pixels) may differ. */
   points(x, color, radius = 2.4, { sizes = null, halo = true } = {}) {
     const { ctx, ratio } = this, n = x.length / 2;
-    if (!sizes && n > 300) { // small squares: a thousand circles take longer
+    if (!sizes && (n > 300 || !halo)) { // small squares: a thousand circles take longer
       const s = Math.max(2, Math.round(2 * ratio * radius * 0.62));
       ctx.fillStyle = color;
       for (let i = 0; i < n; i++) ctx.fillRect(this.px(x[2 * i]) - s / 2, this.py(x[2 * i + 1]) - s / 2, s, s);
