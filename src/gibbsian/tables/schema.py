@@ -284,7 +284,7 @@ def _atoms(values: np.ndarray, counts: np.ndarray, step: float | None, lower: fl
         near = np.argsort(np.abs(values - values[i]), kind="stable")
         within = near[: int(np.searchsorted(left[near].cumsum(), 0.2 * left.sum())) + 1]
         cells = max(float(np.ptp(values[within])) / step, 1.0)
-        if counts[i] < 0.05 * rows or counts[i] < 5 * (left[within].sum() / cells + 1):
+        if counts[i] < 0.1 * rows or counts[i] < 5 * (left[within].sum() / cells + 1):
             break
         found.append(float(values[i]))
     return tuple(sorted(found))

@@ -19,7 +19,13 @@ import torch
 from gibbsian.errors import ArgumentError
 
 _ROOMS = ("domains", "energies", "energy", "kernels", "models", "nets", "objectives", "schedules", "units")
-_RECORDS = {  # what a run keeps of its training
+_RECORDS = {  # what a run keeps of its training, or of a table
+    "gibbsian.tables.codec": {"FewValues", "Names", "Numbers"},
+    "gibbsian.tables.mixture": {"Mixture"},
+    "gibbsian.tables.rows": {"Rows"},
+    "gibbsian.tables.schema": {"Column"},
+    "gibbsian.tables.tilted": {"Net", "Tilted"},
+    "gibbsian.tables.transform": {"NearNormal"},
     "gibbsian.training.checkpoint": {"Weights"},
     "gibbsian.training.guard": {"Guard"},
     "gibbsian.training.pretrain": {"Encoded"},

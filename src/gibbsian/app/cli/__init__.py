@@ -22,8 +22,10 @@ from gibbsian.errors import ArgumentError, GibbsianError
 
 __all__ = ["main"]
 
-_COMMANDS = ("train", "resume", "sample", "evaluate", "report", "lab", "list", "doctor")
-_MODULES = {"resume": "train", "evaluate": "train", "report": "train", "list": "listing"}  # those of other names
+_COMMANDS = ("train", "resume", "sample", "score", "impute", "evaluate", "report", "lab", "list", "doctor")
+_MODULES = {  # those of other names
+    "resume": "train", "evaluate": "train", "report": "train", "list": "listing", "score": "table", "impute": "table",
+}  # fmt: skip
 _TERMINATED = 128 + 15  # what a shell says of a process that SIGTERM ended
 _PLAIN = {
     "×": "x",
@@ -42,6 +44,7 @@ five minutes:
   gibbsian train digits-rbm            train a Boltzmann machine on digits, judge it, write a report
   gibbsian sample runs/digits-rbm -n 9 draw from it
   gibbsian lab                         chains, wells and lattices that move, in the browser
+  gibbsian train rows.csv              learn the law of a table, whatever its columns hold
   gibbsian list                        everything there is, with one line each
 
 every argument of every class is a flag: gibbsian train digits-rbm --model.hidden 200 --objective.objective.steps 10
@@ -104,11 +107,14 @@ def _parser() -> _Parser:
         "RECIPE is a name from `gibbsian list recipes` or a YAML file. Further flags change any of its keys:\n"
         "  gibbsian train digits-rbm --fit.epochs 50 --model.hidden 200 --run runs/wide\n"
         "  gibbsian train mnist-rbm --fit.device cuda\n"
+        "  gibbsian train rows.csv --drop id --types zip=category     a table is a recipe by itself\n"
         "  gibbsian train mine.yaml --print_config     shows the whole recipe, defaults included\n"
         "  gibbsian train mine.yaml --trust mine.py    the recipe names classes of that file, such as mine.Machine\n"
         "  gibbsian train digits-rbm --keys            shows every key with its meaning",
     )
-    train.add_argument("recipe", metavar="RECIPE", help="a recipe's name, or a YAML file")
+    train.add_argument(
+        "recipe", metavar="RECIPE", help="a recipe's name, a YAML file, or a table (.csv, .tsv, .parquet)"
+    )
     train.add_argument("--run", metavar="FOLDER", help="a new folder for the run (default: runs/RECIPE, numbered)")
     train.add_argument("--no-report", action="store_true", help="train only: judge and report later")
     train.add_argument("--keys", action="store_true", help="show every key of a recipe and end")
@@ -128,8 +134,35 @@ def _parser() -> _Parser:
     )
     sample.add_argument("--steps", type=_count, metavar="N", help="steps of each chain (default: the recipe's)")
     sample.add_argument("--seed", type=int, default=0, metavar="N", help="of the chains (default: 0)")
-    where = "where to write: .npy, .npz, .csv or .png (default: RUN/samples.npz)"
+    sample.add_argument("--given", metavar="CELLS", help="cells of a table that are held, such as age=30,sex=female")
+    where = "where to write: .npy, .npz, .csv or .png (default: RUN/samples.npz, for tables RUN/samples.csv)"
     sample.add_argument("--out", metavar="FILE", help=where)
+
+    reading = _Parser(add_help=False, parents=[common])
+    reading.add_argument("--drop", metavar="COLUMNS", help="columns of the file to leave out, with commas between")
+    reading.add_argument("--missing", metavar="TOKEN", action="append", help="a token that stands for nothing, besides ? and the usual; may be repeated")  # fmt: skip
+    reading.add_argument("--decimal", metavar="SIGN", choices=[".", ","], help="the decimal sign (default: found out)")
+    reading.add_argument("--encoding", metavar="NAME", default="utf-8", help="of the text (default: utf-8)")
+
+    score = add(
+        "score",
+        "log-likelihood and p-value of new rows under the law of a table",
+        reading,
+        "  gibbsian score RUN rows.csv --explain --out scores.csv\n"
+        "  gibbsian score rows.csv --against RUN       do the rows still follow the training law?",
+    )
+    score.add_argument("places", metavar="RUN rows.csv", nargs="+", help="the run's folder, and a table")
+    score.add_argument("--explain", action="store_true", help="how surprising every cell is, given the rest of its row")
+    score.add_argument("--against", metavar="RUN", help="test whether the rows follow the law of this run")
+    score.add_argument("--alpha", type=float, default=0.05, metavar="LEVEL", help="share of normal rows that are flagged (default: 0.05)")  # fmt: skip
+    score.add_argument("--out", metavar="FILE", help="where to write a .csv of scores")
+
+    impute = add("impute", "fill in the gaps of new rows by the law of a table", reading)
+    impute.add_argument("run", metavar="RUN", help="the run's folder")
+    impute.add_argument("rows", metavar="rows.csv", help="a table")
+    impute.add_argument("--draws", type=_count, metavar="K", help="K files with gaps drawn, instead of means and most probable values")  # fmt: skip
+    impute.add_argument("--seed", type=int, default=0, metavar="N", help="of the draws (default: 0)")
+    impute.add_argument("--out", metavar="FILE", help="where to write (default: ROWS-filled.csv here)")
 
     evaluate = add("evaluate", "judge a trained model: likelihood with an interval, calibration, outsiders", of_a_run)
     how = "auto, exact, quadrature, ais or none (default: the recipe's)"

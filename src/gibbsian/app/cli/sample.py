@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from gibbsian.app.cli.show import Output
+from gibbsian.app.cli.table import sample_table
 from gibbsian.app.runs import draw_by, open_pipeline, open_run, start_of, trained, write_whole
+from gibbsian.app.tables import is_run
 from gibbsian.data import Pipeline
 from gibbsian.data.readers import read_partial
 from gibbsian.errors import ArgumentError, DataError
@@ -24,6 +26,10 @@ def run_sample(options: argparse.Namespace, rest: list[str]) -> int:
     """Draw, bring back to the data's units, write."""
     out = Output(options)
     folder = Path(options.run)
+    if is_run(folder):
+        return sample_table(out, options)
+    if options.given:
+        raise ArgumentError("--given holds cells of a table; for other runs complete partial rows with --clamp FILE")
     target = Path(options.out) if options.out else folder / "samples.npz"
     if target.suffix not in _WRITERS:
         raise ArgumentError(f"--out {target}: give a file that ends in {', '.join(_WRITERS)}")

@@ -9,10 +9,12 @@ from typing import Any
 
 from gibbsian.app import runs
 from gibbsian.app.cli.show import Output
+from gibbsian.app.cli.table import refuse_table, report_table, table_keys, train_table
 from gibbsian.app.evaluation import evaluate_run, outside_sets
 from gibbsian.app.recipe import make_parser, parse_recipe, recipe_source, split_comparison
 from gibbsian.app.report.build import final_samples, write_report
 from gibbsian.app.report.comparison import write_comparison
+from gibbsian.app.tables import is_run
 from gibbsian.errors import ArgumentError, CapabilityError, GibbsianError
 from gibbsian.metrics.evaluation import summary
 
@@ -23,6 +25,9 @@ def run_train(options: argparse.Namespace, rest: list[str]) -> int:
     if options.keys:
         make_parser().print_help()
         return 0
+    keys = table_keys(options.recipe, rest)
+    if keys is not None:
+        return train_table(out, options, keys)
     name, text = recipe_source(options.recipe)
     members = split_comparison(text, name)
     if members is not None:
@@ -46,6 +51,7 @@ def run_resume(options: argparse.Namespace, rest: list[str]) -> int:
     if options.steps is not None and options.epochs is not None:
         raise ArgumentError("say --steps or --epochs, one of the two")
     folder = Path(options.run)
+    refuse_table(folder, "resume")
     if (folder / "comparison.json").exists():
         known = runs.read_json(folder / "comparison.json")
         members = split_comparison(known["text"], known["name"]) or {}
@@ -59,6 +65,7 @@ def run_evaluate(options: argparse.Namespace, rest: list[str]) -> int:
     """Judge, print, and keep what was found in the run folder."""
     out = Output(options)
     folder = Path(options.run)
+    refuse_table(folder, "evaluate")
     recipe, prepared = runs.open_run(folder)
     changes = {key: getattr(options, key) for key in ("likelihood", "chains", "betas", "outside")}
     given = {key: value for key, value in changes.items() if value is not None}
@@ -76,6 +83,8 @@ def run_evaluate(options: argparse.Namespace, rest: list[str]) -> int:
 
 def run_report(options: argparse.Namespace, rest: list[str]) -> int:
     """Write the report; judge the model first where that has not been done."""
+    if is_run(Path(options.run)):
+        return report_table(Output(options), Path(options.run))
     return _judge(Output(options), Path(options.run), None, fresh=options.fresh)
 
 

@@ -1,0 +1,204 @@
+"""Runs of tables: a file becomes a run folder that stands alone, from which rows are scored, filled in and drawn.
+
+run/table.yaml                  how the table was read and fitted: `gibbsian train run/table.yaml` does the same again
+run/table.{json,safetensors}    the model: schema, coders, law, what calibrates it, some rows for comparison
+run/schema.json                 the schema, to be read or edited (`schema:` in table.yaml)
+run/evaluation.json             what the report tells, for programs
+run/report.html                 see `gibbsian.app.report.table`
+"""
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+
+from gibbsian.app.runs import write_whole
+from gibbsian.errors import ArgumentError, CheckpointError, DataError, suggest
+from gibbsian.random import stream
+from gibbsian.tables.codec import Codec
+from gibbsian.tables.families import Options
+from gibbsian.tables.frames import Frame, as_frame
+from gibbsian.tables.laws import Law, MixtureLaw, TiltedLaw
+from gibbsian.tables.model import TableModel, fit_table
+from gibbsian.tables.reading import Source, read_table
+from gibbsian.tables.rows import Rows
+from gibbsian.tables.schema import Schema
+from gibbsian.training import checkpoint
+
+_KEPT = 1000  # rows that are kept for comparison with new ones
+_LISTS = ("columns", "drop", "missing")
+
+
+@dataclass(frozen=True)
+class TableRecipe:
+    """How a table is read and fitted, as `table.yaml` says it.
+
+    Attributes:
+        source: the file.
+        label: a column that tells which rows are unusual; it is kept out of the law and used in the report.
+        family: "auto", a family, or several.
+        components, hidden, units, steps, seed: see `tables.Options`.
+        rows: how many are learned from, at most: a random sample of larger tables.
+        schema: a file with an edited schema.
+    """
+
+    source: Source
+    label: str | None = None
+    family: Any = "auto"
+    options: Options = field(default_factory=Options)
+    rows: int = 200_000
+    schema: str | None = None
+
+    @classmethod
+    def of(cls, plain: dict[str, Any]) -> "TableRecipe":
+        """From the plain keys of YAML or of flags."""
+        reading = {f.name for f in dataclasses.fields(Source)}
+        fitting = {f.name for f in dataclasses.fields(Options)}
+        own = {"label", "family", "rows", "schema"}
+        for key in plain:
+            if key not in reading | fitting | own:
+                known = sorted(reading | fitting | own)
+                raise ArgumentError(f"a table has no key {key!r}; {suggest(key, known)}there are {', '.join(known)}")
+        if "path" not in plain:
+            raise ArgumentError("say which file holds the table: table: {path: rows.csv}")
+        read: dict[str, Any] = {k: tuple(map(str, v)) if k in _LISTS else v for k, v in plain.items() if k in reading}
+        fit: dict[str, Any] = {k: tuple(v) if k == "hidden" else v for k, v in plain.items() if k in fitting}
+        return cls(Source(**read), options=Options(**fit), **{k: v for k, v in plain.items() if k in own})
+
+    def text(self) -> str:
+        """As YAML."""
+        plain: dict[str, Any] = {k: v for k, v in dataclasses.asdict(self.source).items() if v}
+        plain |= dataclasses.asdict(self.options)
+        plain |= {"label": self.label, "family": self.family, "rows": self.rows, "schema": self.schema}
+        listed = {k: list(v) if isinstance(v, tuple) else v for k, v in plain.items() if v is not None}
+        return yaml.safe_dump({"table": listed}, sort_keys=False, allow_unicode=True)
+
+
+@dataclass(frozen=True, eq=False)
+class TableRun:
+    """A fitted table with what its run folder keeps beside the model.
+
+    Attributes:
+        model: the law and all that it answers.
+        kept: some rows that the judge did not learn from, for comparison with new ones.
+        usual: mean surprise of every column over those rows: what to subtract before cells are compared.
+        notes: numbers of rows, times.
+    """
+
+    model: TableModel
+    kept: Rows
+    usual: np.ndarray
+    notes: dict[str, Any]
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder holds the run of a table."""
+    return (folder / "table.yaml").exists()
+
+
+def train(recipe: TableRecipe, folder: Path, watch: Callable[[str], None] | None = None) -> tuple[TableRun, Any, Any]:
+    """Read, fit, and write a run folder; returns the run, the frame and its labels."""
+    if folder.exists() and any(folder.iterdir()):
+        raise CheckpointError(f"{folder} already holds files; say another --run")
+    begun = time.perf_counter()
+    source = dataclasses.replace(recipe.source, path=str(Path(recipe.source.path).expanduser().resolve()))
+    recipe = dataclasses.replace(recipe, source=source)
+    table = read_table(source, most=recipe.rows, seed=recipe.options.seed)
+    labels = None
+    if recipe.label is not None:
+        if recipe.label not in table.columns:
+            raise ArgumentError(f"there is no column {recipe.label!r} for the labels; {suggest(recipe.label, table.columns)}there are {', '.join(map(str, table.columns))}")  # fmt: skip
+        labels, table = table[recipe.label], table.drop(columns=recipe.label)
+    types = {name: kind for name, kind in source.types.items() if name in table.columns}
+    schema = None
+    if recipe.schema is not None:
+        try:
+            schema = Schema.from_json(Path(recipe.schema).expanduser().read_text(encoding="utf-8"))
+        except OSError as error:
+            raise DataError(f"the schema {recipe.schema} cannot be read ({error.strerror})") from error
+    model = fit_table(table, types=types, schema=schema, family=recipe.family, options=recipe.options, watch=watch)
+    frame = as_frame(table)
+    run = TableRun(model, *_compared(model, frame), {"rows": len(table), "seconds": time.perf_counter() - begun, "began": time.time()})  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
+    save(run, folder)
+    write_whole(folder / "schema.json", model.schema.to_json())
+    write_whole(folder / "table.yaml", recipe.text())
+    return run, table, labels
+
+
+def _compared(model: TableModel, frame: Frame) -> tuple[Rows, np.ndarray]:
+    """Rows for comparison, and how surprising cells of each column usually are."""
+    order = torch.randperm(len(frame), generator=stream(model.seed, "kept"))[:_KEPT].numpy()
+    some = frame.take(order)
+    surprise = model.surprise(some.take(slice(0, 300)))
+    finite = np.where(np.isfinite(surprise), surprise, np.nan)
+    count = np.maximum((~np.isnan(finite)).sum(0), 1)
+    return model.codec.encode(some), np.nansum(finite, 0) / count
+
+
+# --- the folder -----------------------------------------------------------------------------------
+
+
+def save(run: TableRun, folder: Path) -> None:
+    """Write the model into a folder."""
+    model = run.model
+    tree = {
+        "columns": list(model.schema.columns), "coders": list(model.codec.coders),
+        "law": _law_parts(model.law), "judge": _law_parts(model.judge), "calibration": model.calibration,
+        "family": model.family, "scores": model.scores, "seed": model.seed,
+        "kept": run.kept, "usual": run.usual, "notes": run.notes,
+    }  # fmt: skip
+    checkpoint.write_tree(folder, "table", tree)
+
+
+def _law_parts(law: Law) -> dict[str, Any]:
+    if isinstance(law, TiltedLaw):
+        return {"tilted": law.law, "seed": law.seed}
+    if isinstance(law, MixtureLaw):
+        return {"mixture": law.mixture}
+    raise CheckpointError(f"a {type(law).__name__} cannot be written into a run folder")
+
+
+def load(folder: Path) -> TableRun:
+    """The run of a folder; its training file is not needed."""
+    if not is_run(folder):
+        what = "there is no run folder" if not folder.exists() else "no run of a table is in"
+        raise CheckpointError(f"{what} {folder}; `gibbsian train rows.csv` makes one")
+    tree = checkpoint.read_tree(folder, "table")
+    codec = Codec(Schema(tree["columns"]), tree["coders"])
+
+    def law(parts: dict[str, Any]) -> Law:
+        if "mixture" in parts:
+            return MixtureLaw(parts["mixture"], codec)
+        parts["tilted"].net.eval().requires_grad_(False)
+        return TiltedLaw(parts["tilted"], codec, parts["seed"])
+
+    model = TableModel(
+        codec, law(tree["law"]), law(tree["judge"]), tree["calibration"], tree["family"], tree["scores"], tree["seed"], "pandas"
+    )  # fmt: skip
+    return TableRun(model, tree["kept"], tree["usual"], tree["notes"])
+
+
+def recipe_of(text: str, name: str) -> dict[str, Any] | None:
+    """The keys under `table:` of a YAML text, or None where it has none."""
+    try:
+        plain = yaml.safe_load(text)
+    except yaml.YAMLError:
+        return None  # said elsewhere
+    if not isinstance(plain, dict) or "table" not in plain:
+        return None
+    if not isinstance(plain["table"], dict) or len(plain) > 1:
+        raise ArgumentError(f"{name}: a recipe of a table has the one key table:, with path: and others below it")
+    return plain["table"]
+
+
+def noted(folder: Path, **found: Any) -> None:
+    """Write down what was found."""
+    write_whole(folder / "evaluation.json", json.dumps(found, indent=1))

@@ -1,0 +1,246 @@
+"""Tables from files, through pandas: header, types, missing tokens, decimal commas, dates; rows in pieces.
+
+What cannot be understood is refused in one sentence that names the row (the first below the header is 1) and the column.
+"""
+
+import csv
+import gzip
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gibbsian.errors import ArgumentError, DataError, suggest
+from gibbsian.tables.frames import check_extra
+
+SUFFIXES = (".csv", ".tsv", ".parquet", ".feather")
+MISSING = ("?",)  # besides those that pandas knows: empty, NA, N/A, NaN, null, None, ...
+_COMMA = re.compile(r"\s*[-+]?\d+,\d+\s*")
+_DATE = re.compile(r"\s*\d{4}-\d\d?-\d\d?([ T]\d\d?:\d\d(:\d\d(\.\d+)?)?)?(Z|[+-]\d\d:?\d\d)?\s*")
+_MOSTLY = 0.8  # share of numbers in a column above which words in it are taken for mistakes
+_LOOK = 1 << 16  # bytes that tell how a file is written
+
+
+@dataclass(frozen=True)
+class Source:
+    """A table in a file, and how it is to be read.
+
+    Attributes:
+        path: `.csv`, `.tsv` (also `.gz`), `.parquet` or `.feather`.
+        columns: those that are kept; all where it is empty.
+        drop: those that are left out.
+        types: what some columns are, see `Schema`.
+        missing: tokens that stand for nothing, besides the usual ones and "?".
+        decimal: "." or ","; None finds out.
+        encoding: of the text.
+        header: whether the first line names the columns; None finds out.
+    """
+
+    path: str
+    columns: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+    types: Mapping[str, str] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+    decimal: str | None = None
+    encoding: str = "utf-8"
+    header: bool | None = None
+
+
+def is_table(path: str | Path) -> bool:
+    """Whether a file looks like a table."""
+    name = Path(path).name.removesuffix(".gz")
+    return name.endswith(SUFFIXES)
+
+
+def read_table(path: str | Path | Source, *, most: int | None = None, seed: int = 0, **how: Any) -> Any:
+    """A pandas frame from a file; with `most`, a random sample of so many rows, read piece by piece.
+
+    Args:
+        path: of the file, or a `Source`.
+        most: rows that are kept, at most.
+        seed: of that choice.
+        how: fields of `Source`.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "a.csv").write_text("age;height\\n30;1,82\\n?;1,7\\n")
+    ...     table = read_table(f"{folder}/a.csv")
+    >>> table["height"].tolist(), table["age"].isna().tolist()
+    ([1.82, 1.7], [False, True])
+    """
+    import pandas as pd
+
+    source = path if isinstance(path, Source) else Source(str(path), **how)
+    rng, whole, keys = np.random.default_rng(seed), None, np.zeros(0)
+    for piece in pieces(source):
+        whole = piece if whole is None else pd.concat([whole, piece], ignore_index=True)
+        keys = np.concatenate([keys, rng.random(len(piece))])
+        if most is not None and len(whole) > most:  # the rows of the smallest keys: every one has the same chance
+            keep = np.sort(np.argpartition(keys, most)[:most])
+            whole, keys = whole.iloc[keep].reset_index(drop=True), keys[keep]
+    if whole is None or not len(whole):
+        raise DataError(f"{source.path} has no rows; give a table with at least one")
+    return understood(whole, source)
+
+
+def pieces(source: Source, rows: int = 50_000) -> Iterator[Any]:
+    """The table of a file piece by piece, cells as they stand there."""
+    check_extra("pandas")
+    path = Path(source.path).expanduser()
+    if not path.is_file():
+        raise DataError(f"there is no file {path}; give a table: {', '.join(SUFFIXES)}")
+    if path.name.endswith((".parquet", ".feather")):
+        check_extra("pyarrow")
+        yield from (_chosen(piece, source) for piece in _arrow(path, rows))
+        return
+    import pandas as pd
+
+    try:
+        how = _written(path, source)
+        with pd.read_csv(path, chunksize=rows, **how) as reader:
+            for piece in reader:
+                yield _chosen(piece, source)
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is no text in {source.encoding} ({error.reason} at byte {error.start}); say the encoding, such as latin-1 (--encoding latin-1)") from error  # fmt: skip
+    except pd.errors.EmptyDataError as error:
+        raise DataError(f"{path} is empty; give a table with a header and rows") from error
+    except (pd.errors.ParserError, csv.Error) as error:
+        raise DataError(f"{path} cannot be read as a table: {' '.join(str(error).split())}") from error
+    except (OSError, EOFError) as error:
+        raise DataError(f"{path} cannot be read ({error}); write it anew") from error
+
+
+def _arrow(path: Path, rows: int) -> Iterator[Any]:
+    import pandas as pd
+
+    if path.suffix == ".feather":
+        yield pd.read_feather(path)
+        return
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        for batch in parquet.ParquetFile(path).iter_batches(rows):
+            yield pa.Table.from_batches([batch]).to_pandas()
+    except pa.ArrowInvalid as error:
+        raise DataError(f"{path} cannot be read as parquet ({' '.join(str(error).split())})") from error
+
+
+def _written(path: Path, source: Source) -> dict[str, Any]:
+    """How a text file is written: delimiter, header, decimal sign."""
+    opened = gzip.open if path.suffix == ".gz" else open
+    with opened(path, "rb") as file:
+        head = file.read(_LOOK)
+    text = head.decode(source.encoding, errors="strict" if len(head) < _LOOK else "ignore").lstrip("\ufeff")
+    lines = [line for line in text.splitlines()[:50] if line.strip()]
+    if not lines:
+        raise DataError(f"{path} is empty; give a table with a header and rows")
+    separator = "\t" if ".tsv" in path.name else max(",;\t|", key=lambda mark: (lines[0].count(mark), mark == ","))
+    rows = list(csv.reader(lines, delimiter=separator))
+    named = source.header if source.header is not None else not all(_is_number(cell) for cell in rows[0])
+    names = [name.strip() for name in rows[0]] if named else [f"x{i}" for i in range(len(rows[0]))]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise DataError(f"{path} has more than one column named {', '.join(map(repr, twice))}; give each its own name")
+    body = [cell for row in rows[1:] for cell in row]
+    comma = separator != "," and any(_COMMA.fullmatch(cell) for cell in body)
+    decimal = source.decimal or ("," if comma else ".")
+    return {
+        "sep": separator, "header": 0 if named else None, "names": names, "decimal": decimal, "encoding": source.encoding,
+        "na_values": [*MISSING, *source.missing], "skipinitialspace": True, "low_memory": False,
+    }  # fmt: skip
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell.replace(",", "."))
+    except ValueError:
+        return False
+    return True
+
+
+def _chosen(table: Any, source: Source) -> Any:
+    """The columns that are asked for."""
+    for name in (*source.columns, *source.drop):
+        if name not in table.columns:
+            raise ArgumentError(f"{source.path} has no column {name!r}; {suggest(name, table.columns)}it has {', '.join(map(str, table.columns))}")  # fmt: skip
+    keep = list(source.columns) or [name for name in table.columns if name not in source.drop]
+    return table[[name for name in keep if name not in source.drop]]
+
+
+def understood(table: Any, source: Source, kinds: Mapping[str, str] | None = None, first: int = 0) -> Any:
+    """Columns of text as what they are: numbers, dates or names; `kinds` says what they were in training, `first` the rows
+    that came before."""
+    said = {**(kinds or {}), **source.types}
+    made = {}
+    for name in table.columns:
+        column = table[name]
+        if column.dtype.kind in "OSU" or str(column.dtype) in {"str", "string"}:
+            column = _text(str(name), column, said.get(str(name)), first)
+        elif said.get(str(name)) == "date" and column.dtype.kind in "if":
+            column = _dates(str(name), column.astype("Int64").astype(str), first)
+        made[name] = column
+    return type(table)(made, index=table.index)
+
+
+def _text(name: str, column: Any, kind: str | None, first: int) -> Any:
+    import pandas as pd
+
+    seen = column.dropna()
+    if kind in {"numeric", "integer"}:
+        return _numbers(name, column, first)
+    if kind == "date" or (kind is None and len(seen) and all(isinstance(v, str) and _DATE.fullmatch(v) for v in seen)):
+        return _dates(name, column, first)
+    names = column.astype(object).where(column.isna(), column.astype(str).str.strip())
+    if kind is not None or not len(seen):
+        return names
+    share = float(pd.to_numeric(names.dropna(), errors="coerce").notna().mean())
+    return _numbers(name, column, first) if share >= _MOSTLY else names
+
+
+def _numbers(name: str, column: Any, first: int) -> Any:
+    import pandas as pd
+
+    numbers = pd.to_numeric(
+        column.astype(object).map(lambda v: v.strip() if isinstance(v, str) else v), errors="coerce"
+    )
+    bad = numbers.isna() & column.notna()
+    if bad.any():
+        at = int(np.argmax(bad.to_numpy()))
+        raise DataError(
+            f"row {first + at + 1}, column {name!r} holds {column.iloc[at]!r} where numbers are expected ({int(bad.sum())} such cells); "
+            f"correct it, name it as missing (--missing {column.iloc[at]!r}), or take all as categories (--types {name}=category)"
+        )
+    return numbers
+
+
+def _dates(name: str, column: Any, first: int) -> Any:
+    import pandas as pd
+
+    dates = pd.to_datetime(column, errors="coerce", format="ISO8601", utc=False)
+    bad = dates.isna() & column.notna()
+    if bad.any():
+        at = int(np.argmax(bad.to_numpy()))
+        raise DataError(f"row {first + at + 1}, column {name!r} holds {column.iloc[at]!r}, which is no date such as 2024-01-31; correct it, or leave it empty")  # fmt: skip
+    return dates
+
+
+def in_pieces(source: Source, kinds: Mapping[str, str], names: Sequence[str]) -> Iterator[Any]:
+    """New rows of a table that is known, piece by piece: columns by name, in any order; the others are refused."""
+    first = 0
+    for piece in pieces(source):
+        lacks = [name for name in names if name not in piece.columns]
+        extra = [str(name) for name in piece.columns if name not in names]
+        if lacks or extra:
+            what = [f"lacks the column {', '.join(map(repr, lacks))}"] if lacks else []
+            what += (
+                [f"has {', '.join(map(repr, extra))}, which training did not know (leave out with --drop)"]
+                if extra
+                else []
+            )
+            raise DataError(f"{source.path} {' and '.join(what)}; the columns are {', '.join(names)}")
+        yield understood(piece[list(names)], source, kinds, first)
+        first += len(piece)

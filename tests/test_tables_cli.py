@@ -1,0 +1,249 @@
+"""Tables from files: reading, the commands, run folders that stand alone, drift, the report."""
+
+import json
+import math
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from gibbsian.app.cli import main
+from gibbsian.app.tables import TableRecipe, load
+from gibbsian.errors import ArgumentError, DataError
+from gibbsian.tables.drift import drift
+from gibbsian.tables.reading import Source, in_pieces, read_table
+
+
+def people(n=250, seed=0):
+    rng = np.random.default_rng(seed)
+    sex = rng.choice(["female", "male"], n)
+    age = rng.integers(18, 90, n).astype(float)
+    age[rng.random(n) < 0.1] = np.nan
+    wage = np.exp(rng.normal(1 + (sex == "male"), 0.4)).round(3)
+    day = pd.Timestamp("2023-01-01") + pd.to_timedelta(rng.integers(0, 365, n), unit="D")
+    return pd.DataFrame({"age": age, "sex": sex, "wage": wage, "day": day, "kids": rng.poisson(1, n)})
+
+
+# --- reading --------------------------------------------------------------------------------------------
+
+
+def written(tmp_path, text, name="a.csv", **how):
+    path = tmp_path / name
+    path.write_text(text, **how)
+    return path
+
+
+def test_a_table_is_read_with_its_types(tmp_path):
+    text = "\ufeffage, sex ,born,zip,height\n30,f,2001-02-03,0123,1.5\n?,m,,0456,\nNA,f,1999-12-31,0789,1.75\n"
+    table = read_table(written(tmp_path, text, encoding="utf-8"), types={"zip": "category"})
+    assert list(table.columns) == ["age", "sex", "born", "zip", "height"]
+    assert table["age"].isna().tolist() == [False, True, True]
+    assert table["born"].dtype.kind == "M"
+    assert table["born"].isna().tolist() == [False, True, False]
+    semicolons = read_table(written(tmp_path, "a;b\n1,5;x\n2,25;y\n", "b.csv"))
+    assert semicolons["a"].tolist() == [1.5, 2.25]
+    tabs = read_table(written(tmp_path, "1\t2\n3\t4\n", "c.tsv"))
+    assert list(tabs.columns) == ["x0", "x1"]
+    assert tabs["x1"].tolist() == [2, 4]
+    some = read_table(written(tmp_path, "a,b,c\n1,2,-\n3,4,5\n", "d.csv"), columns=("a", "c"), missing=("-",))
+    assert list(some.columns) == ["a", "c"]
+    assert math.isnan(some["c"][0])
+    assert list(read_table(tmp_path / "d.csv", drop=("a",)).columns) == ["b", "c"]
+    latin = tmp_path / "e.csv"
+    latin.write_bytes("name\nJosé\nAna\n".encode("latin-1"))
+    assert read_table(latin, encoding="latin-1")["name"][0] == "José"
+
+
+def test_parquet(tmp_path):
+    pytest.importorskip("pyarrow")
+    people(20).to_parquet(tmp_path / "a.parquet")
+    pd.testing.assert_frame_equal(read_table(tmp_path / "a.parquet"), people(20), check_dtype=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "how", "words"),
+    [
+        ("", {}, "is empty"),
+        ("a,b\n", {}, "has no rows"),
+        ("a,a\n1,2\n", {}, "more than one column named 'a'"),
+        ("a,b\n1,2\n1,2,3\n", {}, "line 3"),
+        ("a\n" + "1\n" * 20 + "x\n2\n", {}, "row 21, column 'a' holds 'x' where numbers are expected"),
+        ("a\nx\n", {"types": {"a": "numeric"}}, "row 1, column 'a' holds 'x'"),
+        ("a\n2020-01-01\nsoon\n", {"types": {"a": "date"}}, "row 2, column 'a' holds 'soon', which is no date"),
+        ("a,b\n1,2\n", {"columns": ("aa",)}, "no column 'aa'; did you mean 'a'"),
+        ("a,b\n1,2\n", {"drop": ("z",)}, "no column 'z'"),
+    ],
+)
+def test_what_cannot_be_understood_is_said_in_a_sentence(tmp_path, text, how, words):
+    with pytest.raises((DataError, ArgumentError), match=words):
+        read_table(written(tmp_path, text), **how)
+
+
+def test_a_wrong_encoding_and_a_missing_file_are_said(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"name\nJos\xe9\n")
+    with pytest.raises(DataError, match="is no text in utf-8"):
+        read_table(path)
+    with pytest.raises(DataError, match="there is no file"):
+        read_table(tmp_path / "b.csv")
+
+
+def test_a_large_table_is_sampled_evenly(tmp_path):
+    """2000 of 120000 rows: their mean number is that of all within 4 standard errors."""
+    n = 120_000
+    written(tmp_path, "i\n" + "\n".join(map(str, range(n))) + "\n")
+    some = read_table(tmp_path / "a.csv", most=2000)["i"]
+    assert len(set(some)) == 2000
+    assert abs(some.mean() - n / 2) < 4 * n / math.sqrt(12 * 2000)
+
+
+def test_new_rows_come_by_name_in_any_order(tmp_path):
+    written(tmp_path, "b,a\n1,x\n2,y\n")
+    (piece,) = in_pieces(Source(str(tmp_path / "a.csv")), {}, ("a", "b"))
+    assert list(piece.columns) == ["a", "b"]
+    for names, words in ((("a",), "has 'b', which training did not know"), (("a", "b", "c"), "lacks the column 'c'")):
+        with pytest.raises(DataError, match=words):
+            list(in_pieces(Source(str(tmp_path / "a.csv")), {}, names))
+
+
+# --- commands -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run whose training file is gone and whose folder has moved."""
+    folder = tmp_path_factory.mktemp("tables")
+    people().assign(odd=np.arange(250) % 10 == 0).to_csv(folder / "people.csv", index=False)
+    flags = [
+        "--family",
+        "tilted",
+        "--components",
+        "2",
+        "--steps",
+        "60",
+        "--label",
+        "odd",
+        "--run",
+        str(folder / "first"),
+    ]
+    assert main(["train", str(folder / "people.csv"), *flags, "-q"]) == 0
+    (folder / "people.csv").unlink()
+    shutil.move(folder / "first", folder / "run")
+    people(120, seed=1).to_csv(folder / "rows.csv", index=False)
+    return folder / "run"
+
+
+def said(capsys, *arguments):
+    code = main([*map(str, arguments), "--json"])
+    captured = capsys.readouterr()
+    assert code == 0, captured.err
+    return json.loads(captured.out)
+
+
+def test_rows_are_scored_explained_filled_in_and_drawn_without_the_training_file(run, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = run.parent / "rows.csv"
+    found = said(capsys, "score", run, rows, "--explain", "--out", "scores.csv")
+    scores = pd.read_csv("scores.csv")
+    model = load(run).model
+    new = read_table(rows)
+    np.testing.assert_allclose(scores["log_likelihood"], model.log_prob(new).value, rtol=1e-9)
+    np.testing.assert_allclose(scores["surprise age"], model.surprise(new)[:, 0], rtol=1e-6)
+    assert scores["surprise age"].isna().equals(new["age"].isna())
+    assert found["rows"] == 120
+    assert set(scores["strangest"]) <= set(new.columns)
+    said(capsys, "impute", run, rows, "--out", "filled.csv")
+    filled = pd.read_csv("filled.csv")
+    assert list(filled.columns) == list(new.columns)
+    assert not filled.isna().any().any()
+    known = new["age"].notna()
+    np.testing.assert_array_equal(filled.loc[known, "age"], new.loc[known, "age"])
+    assert filled["age"].dtype.kind == "i"
+    files = said(capsys, "impute", run, rows, "--draws", 2, "--out", "drawn.csv")["files"]
+    assert not pd.read_csv(files[0]).equals(pd.read_csv(files[1]))
+    said(capsys, "sample", run, "-n", 30, "--given", "sex=female,age=30", "--out", "new.csv")
+    drawn = pd.read_csv("new.csv")
+    assert set(drawn["sex"]) == {"female"}
+    assert set(drawn["age"]) == {30}
+    assert (drawn["wage"] > 0).all()
+    assert drawn["day"].str.fullmatch(r"\d{4}-\d\d-\d\d").all()
+    again = main(["sample", str(run), "-n", "30", "--given", "sex=female,age=30", "--out", "again.csv", "-q"])
+    assert again == 0
+    assert pd.read_csv("again.csv").equals(drawn)
+
+
+def test_the_report_tells_of_the_table(run):
+    assert main(["report", str(run), "-q"]) == 0
+    page = (run / "report.html").read_text()
+    for words in (
+        "Samples against the data",
+        "The strangest rows",
+        "Missing cells",
+        "Labels",
+        "dependence of pairs",
+        "never below 0",
+    ):
+        assert words in page
+    found = json.loads((run / "evaluation.json").read_text())
+    assert 0 <= found["auroc"] <= 1
+    assert len(found["strange"]) == 8
+
+
+def test_drift_is_seen_where_there_is_some_and_holds_its_level(run, capsys, tmp_path):
+    rows = run.parent / "rows.csv"
+    same = said(capsys, "score", rows, "--against", run)["drift"]
+    assert same["p_value"] > 0.01
+    people(120, seed=2).assign(wage=lambda t: t["wage"] * 1.6).to_csv(tmp_path / "new.csv", index=False)
+    moved = said(capsys, "score", tmp_path / "new.csv", "--against", run)["drift"]
+    assert moved["p_value"] < 0.01
+    assert min(moved["columns"], key=moved["columns"].get) == "wage"
+    whole, low = load(run), 0
+    for seed in range(40):  # p ≤ 0.1 in at most 11 of 40 tests of rows of the law: false alarm 1e-3
+        new = whole.model.rows(people(60, seed=100 + seed))
+        scores = whole.model.judge.log_prob(new).value.numpy()
+        low += drift(whole.model, whole.kept, new, scores, seed=seed, permutations=99).p_value <= 0.1
+    assert low <= 11
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["sample", "RUN", "--given", "sexx=male"], "did you mean 'sex'"),
+        (["sample", "RUN", "--given", "sex=robot"], "knows no 'robot'"),
+        (["sample", "RUN", "--given", "age"], "expected name=value"),
+        (["sample", "RUN", "--out", "a.npz"], "ends in .csv"),
+        (["resume", "RUN"], "is the run of a table"),
+        (["evaluate", "RUN"], "is the run of a table"),
+        (["score", "RUN"], "say a run and a table of rows"),
+        (["score", "nowhere", "ROWS"], "there is no run folder"),
+        (["train", "ROWS", "--famly", "mixture"], "did you mean 'family'"),
+        (["train", "ROWS", "--types", "age=number"], "must be one of 'numeric'"),
+        (["train", "ROWS", "--family", "forest"], "must be one of 'mixture'"),
+    ],
+)
+def test_wrong_use_is_said_in_one_line(run, capsys, tmp_path, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    places = {"RUN": str(run), "ROWS": str(run.parent / "rows.csv")}
+    assert main([places.get(word, word) for word in arguments]) in {1, 2}
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
+
+
+def test_a_recipe_of_a_table_does_the_same(run, tmp_path):
+    people(60).to_csv(tmp_path / "people.csv", index=False)
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text(
+        f"table:\n  path: {tmp_path / 'people.csv'}\n  family: mixture\n  components: 2\n  drop: [day]\n  types: {{kids: category}}\n"
+    )
+    assert main(["train", str(recipe), "--run", str(tmp_path / "a"), "--no-report", "-q"]) == 0
+    assert main(["train", str(tmp_path / "a" / "table.yaml"), "--run", str(tmp_path / "b"), "--no-report", "-q"]) == 0
+    one, two = (load(tmp_path / name).model for name in "ab")
+    assert one.schema["kids"].kind == "category"
+    assert one.schema.names == ("age", "sex", "wage", "kids")
+    table = people(60).drop(columns="day")
+    torch.testing.assert_close(one.log_prob(table).value, two.log_prob(table).value, rtol=0, atol=0)
+    with pytest.raises(ArgumentError, match="say which file"):
+        TableRecipe.of({})
