@@ -508,6 +508,8 @@ MADE = {
     models.ScoreMLP: {"inputs": 2, "center": 0.0, "spread": 1.0, "features": 4},
     energies.Banana: {"dim": 2, "curvature": 0.5, "scale": 2.0},
     energies.Funnel: {"dim": 2, "scale": 3.0},
+    energies.DoubleWellParticles: {"particles": 3, "dim": 2, "quartic": 0.5, "quadratic": 1.0, "distance": 2.0},
+    energies.LennardJones: {"particles": 3, "dim": 2, "strength": 1.0, "trap": 1.0},
     energies.DoubleWell: {"dim": 2, "barrier": 2.0, "distance": 1.0},
     energies.Ring: {"dim": 2, "radius": 2.0, "width": 0.3},
     energies.ICA: {"dim": 2},

@@ -20,6 +20,7 @@ from gibbsian.energies.neural import (
     ResidualEnergy,
 )
 from gibbsian.energies.observed import Observed
+from gibbsian.energies.particles import DoubleWellParticles, LennardJones
 from gibbsian.energies.parzen import MarginalParzen, Parzen
 from gibbsian.energies.random_fields import ChainField, LabelField
 from gibbsian.energies.tilted import LatentEnergy, PosteriorEnergy, PushedEnergy, TiltedEnergy
@@ -37,9 +38,9 @@ from gibbsian.nets import (
 
 __all__ = [
     "ICA", "MLP", "AttentionEnergy", "AttentionNet", "Banana", "Bimodal", "ChainField", "ConditionalEnergy",
-    "ConvEnergy", "ConvNet", "DataPosterior", "DistributionEnergy", "DoubleWell", "ExponentialFamily", "FieldOfExperts", "Funnel",
+    "ConvEnergy", "ConvNet", "DataPosterior", "DistributionEnergy", "DoubleWell", "DoubleWellParticles", "ExponentialFamily", "FieldOfExperts", "Funnel",
     "Gaussian", "GaussianMixture", "GivenEnergy", "GraphEnergy", "GraphNet", "Graphs", "Grid", "LabelField",
-    "LatentEnergy", "LayerNorm", "MLPEnergy", "MarginalParzen", "Monomials", "NeuralEnergy", "Observed", "PairMLP",
+    "LatentEnergy", "LayerNorm", "LennardJones", "MLPEnergy", "MarginalParzen", "Monomials", "NeuralEnergy", "Observed", "PairMLP",
     "Parzen", "PosteriorEnergy", "ProductOfExperts", "PushedEnergy", "RecurrentEnergy", "RecurrentNet",
     "ResidualEnergy", "ResidualNet", "Ring", "StudentExperts", "StudentT", "TiltedEnergy", "WideResidualNet",
     "as_distribution", "as_energy",
