@@ -26,7 +26,7 @@ def fit_potts(
     tolerance: float = 1e-6,
     chains: int = 10_000,
     sweeps: int = 10,
-    lr: float = 0.05,
+    lr: float = 0.3,
     target: float = 0.95,
     device: str | torch.device = "cpu",
     generator: torch.Generator | None = None,
@@ -39,7 +39,7 @@ def fit_potts(
       2013): the best for contacts and mutations, a minute.
     - "asymmetric": the same for every site with couplings of its own, averaged afterwards (Ekeberg, Hartonen & Aurell
       2014).
-    - "boltzmann": maximum likelihood by persistent chains until connected correlations of pairs agree with the family's
+    - "boltzmann": maximum likelihood by persistent chains and centered gradients until connected correlations of pairs agree with the family's
       (bmDCA, Figliuzzi, Barrat-Charlaix & Weigt 2018): the machine that can be drawn from; on a GPU.
 
     Args:
