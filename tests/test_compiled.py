@@ -44,12 +44,11 @@ CASES = [
 
 
 @pytest.mark.parametrize(("kernel", "domain"), CASES, ids=lambda v: type(v).__name__)
-def test_compiled_and_eager_chains_agree_and_nothing_recompiles(kernel, domain, monkeypatch):
-    monkeypatch.setattr(type(kernel), "unroll", 3)  # compiles faster
+def test_compiled_and_eager_chains_agree_and_nothing_recompiles(kernel, domain):
     net = Bowl().double()
     energy = gb.as_energy(net, domain)
     x0 = domain.sample(7, generator=gen(), dtype=torch.float64)
-    steps = 2 * kernel.unroll + 1  # two compiled chunks and an eager remainder
+    steps = 7
 
     def run(kernel, compile):
         return gb.sample(energy, kernel, x0, steps=steps, generator=gen(1), compile=compile)
@@ -80,8 +79,36 @@ def test_compiled_and_eager_chains_agree_and_nothing_recompiles(kernel, domain, 
     assert set(energy.state_dict()) == {"function.stiffness"}
 
 
-def test_clamped_chains_compile(monkeypatch):
-    monkeypatch.setattr(kernels.MALA, "unroll", 3)
+def test_trees_of_compiled_chains_are_those_of_eager_ones(monkeypatch):
+    """Depths beyond the first compiled form go on in the second; step sizes and masses change, nothing recompiles."""
+    monkeypatch.setattr(kernels.NUTS, "reaches", property(lambda self: (1, 2)))
+    monkeypatch.setattr(gb.sampling.sample, "chunk_size", lambda kernel, x, compile=False: 16)
+    energy = gb.as_energy(Bowl().double(), domains.Box(3, low=-1.0, high=5.0))
+    x0 = torch.rand(7, 3, generator=gen(), dtype=torch.float64)
+    clamp = torch.rand(7, 3, generator=gen(2)) < 0.3
+    kernel = kernels.NUTS(0.4, max_depth=3, mass=torch.tensor([1.0, 2.0, 0.5]))
+
+    def run(kernel, compile):
+        return gb.sample(energy, kernel, x0, steps=20, clamp=clamp, generator=gen(1), compile=compile)
+
+    eager, compiled = run(kernel, False), run(kernel, True)
+    assert compiled.compiled
+    assert not compiled.compile_note
+    assert int(eager.stats["tree_depth"].max()) == 3
+    other = replace(kernel, step_size=0.3, mass=torch.tensor([2.0, 2.0, 0.7]))
+    torch.compiler.set_stance("fail_on_recompile")
+    try:
+        again = run(other, True)
+    finally:
+        torch.compiler.set_stance("default")
+    for a, b in ((eager, compiled), (run(other, False), again)):
+        torch.testing.assert_close(a.samples, b.samples, atol=1e-8, rtol=0)
+        assert torch.equal(a.divergences, b.divergences)
+        for name in a.stats:
+            torch.testing.assert_close(a.stats[name], b.stats[name], atol=1e-8, rtol=0)
+
+
+def test_clamped_chains_compile():
     energy = gb.as_energy(Bowl(), domains.Real(3))
     clamp = torch.tensor([False, True, False])
     x0 = torch.ones(5, 3)
@@ -127,8 +154,7 @@ def test_a_compilation_that_did_not_pay_is_told_once():
         run()
 
 
-def test_compiled_chunks_are_forgotten_with_their_energy(monkeypatch):
-    monkeypatch.setattr(kernels.MALA, "unroll", 2)
+def test_compiled_chunks_are_forgotten_with_their_energy():
     energy = gb.as_energy(Bowl(), domains.Real(3))
     trace = gb.sample(energy, kernels.MALA(0.9), torch.zeros(4, 3), steps=4, generator=gen(), compile=True)
     assert trace.compiled
@@ -138,8 +164,7 @@ def test_compiled_chunks_are_forgotten_with_their_energy(monkeypatch):
     assert alive() is None
 
 
-def test_compiled_runs_resume_bit_for_bit(monkeypatch):
-    monkeypatch.setattr(kernels.MALA, "unroll", 4)
+def test_compiled_runs_resume_bit_for_bit():
     energy = gb.as_energy(Bowl(), domains.Real(3))
     kernel, g = kernels.MALA(0.9), gen()
     first = gb.sample(energy, kernel, torch.zeros(4, 3), steps=20, generator=g, compile=True)

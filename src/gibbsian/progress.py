@@ -9,7 +9,7 @@ __all__ = ["progress_bar"]
 
 @contextmanager
 def progress_bar(total: int, description: str, enabled: bool | None = None) -> Iterator[Callable[..., None]]:
-    """Yields `advance(n, **shown)`; extra keywords are shown beside the bar.
+    """Yields `advance(n, note=None, **shown)`; a note, or extra keywords, are shown beside the bar.
 
     `enabled=None` shows the bar when stderr is a terminal.
 
@@ -34,9 +34,9 @@ def progress_bar(total: int, description: str, enabled: bool | None = None) -> I
     with Progress(*columns, console=Console(stderr=True), refresh_per_second=5) as bar:
         task = bar.add_task(description, total=total, shown="")
 
-        def advance(n: int = 1, **shown: float) -> None:
-            text = " ".join(f"{name} {value:.4g}" for name, value in shown.items())
-            if shown:
+        def advance(n: int = 1, note: str | None = None, **shown: float) -> None:
+            text = note or " ".join(f"{name} {value:.4g}" for name, value in shown.items())
+            if shown or note is not None:
                 bar.update(task, advance=n, shown=text)
             else:
                 bar.advance(task, n)

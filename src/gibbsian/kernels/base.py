@@ -308,8 +308,9 @@ class FreeRunning(Kernel):
         """Values of `reach` that are worth a compiled form each, in ascending order; the last one is enough for all."""
 
     @abstractmethod
-    def begin(self, energy: Any, state: Any, inputs: Any) -> tuple[Any, Any, Any]:
-        """The machine for iterations whose inputs have a leading axis: what stays, what moves, what is written into."""
+    def begin(self, energy: Any, state: Any, inputs: Any, room: int = 0) -> tuple[Any, Any, Any]:
+        """The machine for iterations whose inputs have a leading axis: what stays, what moves, what is written into; with
+        room for more of them, so that machines for any number have tensors of one shape."""
 
     @abstractmethod
     def micro_step(self, energy: Any, ground: Any, moving: Any, slots: Any, reach: int) -> Any:

@@ -96,6 +96,7 @@ class Ground(NamedTuple):
     """What stays the same during some iterations: their inputs, the metric, the entries that are held."""
 
     inputs: NutsInputs  # z is (iterations, chains, numel)
+    wanted: Tensor  # (): iterations, which may be less than there is room for
     half: Tensor | None  # A = R⁻¹ of the metric M = R Rᵀ: momenta are p = A v, of unit variance
     dense: bool
     clamp: Tensor | None
@@ -159,6 +160,15 @@ class Slots(NamedTuple):
     before: Tensor  # momentum of the leaf before
     draws: Tensor  # (iterations + 1, chains, numel)
     infos: Tensor  # (iterations + 1, chains, 6)
+
+
+def roomy(t: Tensor, steps: int) -> Tensor:
+    """The same with room for so many steps; the rest is never read."""
+    if len(t) == steps:
+        return t
+    room = t.new_empty(steps, *t.shape[1:])
+    room[: len(t)] = t
+    return room
 
 
 def chosen(u: Tensor, log_share: Tensor) -> Tensor:
@@ -254,21 +264,25 @@ class NUTS(Massive, FreeRunning):
         deepest = self.max_depth - 1
         return (min(4, deepest), deepest) if deepest > 4 else (deepest,)
 
-    def begin(self, energy: Energy, state: ChainState, inputs: NutsInputs) -> tuple[Ground, Trees, Slots]:
+    def begin(
+        self, energy: Energy, state: ChainState, inputs: NutsInputs, room: int = 0
+    ) -> tuple[Ground, Trees, Slots]:
         x, e, s = state.x.flatten(1), state.energy, state.score.flatten(1)
-        (chains, n), steps, depth = x.shape, len(inputs.z), max(1, self.max_depth - 1)
+        (chains, n), steps, depth = x.shape, max(room, len(inputs.z)), max(1, self.max_depth - 1)
         clamp = state.clamp
         if clamp is not None:
             clamp = clamp.reshape(-1, n) if clamp.dim() == state.x.dim() else clamp.reshape(n)
         half = self.metric.to(state.x).half
         if half is not None and half.dim() and not self.metric.dense:
             half = half.reshape(n)
-        ground = Ground(inputs._replace(z=inputs.z.reshape(steps, chains, n)), half, self.metric.dense, clamp)
+        wanted = torch.full((), len(inputs.z), dtype=torch.long, device=x.device)
+        given = NutsInputs(*(roomy(part, steps) for part in inputs._replace(z=inputs.z.flatten(2))))
+        ground = Ground(given, wanted, half, self.metric.dense, clamp)
         zero, none = torch.zeros_like(x), torch.zeros_like(e)
-        count = torch.zeros_like(e, dtype=torch.long)
+        start = torch.zeros_like(e, dtype=torch.long)
         ends, sums, tallies = (zero,) * 6, (zero,) * 2, (none,) * 5
         trees = Trees(
-            *ends, *sums, x, s, e, none, zero, zero, none, none, *tallies, count, count, count, count, count[0]
+            *ends, *sums, x, s, e, none, zero, zero, none, none, *tallies, start, start, start, start, start[0]
         )
         starts = [x.new_zeros(chains, depth + 1, n) for _ in range(3)]
         gives = x.new_empty(steps + 1, chains, n), x.new_empty(steps + 1, chains, 6)
@@ -276,10 +290,10 @@ class NUTS(Massive, FreeRunning):
         return ground, trees, slots
 
     def micro_step(self, energy: Energy, ground: Ground, trees: Trees, slots: Slots, reach: int) -> Trees:
-        t, inputs, steps = trees, ground.inputs, len(ground.inputs.z)
+        t, inputs, wanted = trees, ground.inputs, ground.wanted
         chain = torch.arange(len(t.x), device=t.x.device)
-        active = t.iteration < steps
-        at = t.iteration.clamp(max=steps - 1)
+        active = t.iteration < wanted
+        at = torch.minimum(t.iteration, wanted - 1)
         seed = inputs.seed[at, chain]
         step_size = inputs.step_size[at] if inputs.step_size.dim() == 1 else inputs.step_size[at, chain]
 
@@ -345,14 +359,14 @@ class NUTS(Massive, FreeRunning):
         depth = t.depth + complete.long()
         over = ~sound | (complete & (~straight | (depth == self.max_depth)))
 
-        place = torch.where(active, t.iteration, steps)
+        place = torch.where(active, t.iteration, len(inputs.z))
         slots.draws[place, chain] = next_x
         told = (accepted / leapfrogs, (~fine).to(e), depth.to(e), leapfrogs.to(e), next_h, next_e)
         slots.infos[place, chain] = torch.stack(told, 1)
         iteration = t.iteration + (over & active).long()
         leaf = torch.where(over | complete, 0, t.leaf + 1)
         depth = torch.where(over, 0, depth)
-        deepest = torch.where(iteration < steps, depth, -1).amax()
+        deepest = torch.where(iteration < wanted, depth, -1).amax()
         return Trees(
             x, p, s, far[0], far[1], far[2], rho, total, next_x, next_s, next_e, next_h, new_x, new_s, new_e, new_h, start,
             log_weight, new_weight, sign, accepted, leapfrogs, leaf, depth, iteration, deepest,
@@ -372,10 +386,11 @@ class NUTS(Massive, FreeRunning):
         return x, torch.addcmul(p, eps, ground.pull(s), value=0.5), e, s
 
     def finish(self, state: ChainState, ground: Ground, trees: Trees, slots: Slots) -> tuple[Any, Tensor, NutsInfo]:
-        acceptance, diverged, depth, leapfrogs, hamiltonian, potential = slots.infos[:-1].unbind(-1)
-        sizes = ground.inputs.step_size
+        count = int(ground.wanted)
+        acceptance, diverged, depth, leapfrogs, hamiltonian, potential = slots.infos[:count].unbind(-1)
+        sizes = ground.inputs.step_size[:count]
         sizes = (sizes[:, None] if sizes.dim() == 1 else sizes).expand_as(acceptance)
         info = NutsInfo(acceptance, diverged != 0, depth.long(), leapfrogs.long(), hamiltonian, potential, sizes)
         event = state.x.shape
         end = ChainState(trees.next_x.reshape(event), trees.next_e, trees.next_s.reshape(event), state.clamp)
-        return end, slots.draws[:-1].reshape(-1, *event), info
+        return end, slots.draws[:count].reshape(-1, *event), info

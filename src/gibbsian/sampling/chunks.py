@@ -16,15 +16,17 @@ from gibbsian.trees import is_named
 Steps = tuple[Any, list[Tensor], list[Info]]  # the state after some steps, and positions and info of each
 
 
-def chunk_size(kernel: Kernel, x: Tensor) -> int:
-    """Steps whose random numbers are drawn at a time: what is compiled into one graph, on CUDA what is captured in
-    one (eager runs draw alike, so that both see the same numbers)."""
+def chunk_size(kernel: Kernel, x: Tensor, compile: bool = False) -> int:
+    """Steps whose random numbers are drawn at a time: what is replayed in one loop, on CUDA what is captured in one graph
+    (there eager runs draw alike, so that both see the same numbers; on the CPU numbers do not depend on the cut)."""
     if kernel.draws_in_steps:
         return 1
     if isinstance(kernel, FreeRunning):  # the more iterations, the less the slowest chain is waited for
-        return max(1, min(250, (1 << 23) // x.numel()))
+        return max(1, min(1000, (1 << 23) // x.numel()))
     if x.is_cuda:
         return max(1, min(100, (1 << 25) // x.numel()))
+    if compile:
+        return max(1, min(2000, (1 << 21) // x.numel()))
     return max(1, min(kernel.unroll, (1 << 22) // x.numel()))  # numbers of large states stay near the processor
 
 
@@ -57,13 +59,22 @@ def run_steps(energy: Any, kernel: Kernel, state: Any, inputs: Any, step: Callab
     return state, positions, infos
 
 
+def told(info: Any, positions: Tensor) -> tuple[Tensor, Tensor]:
+    """Acceptance and divergence `(steps, chains)` from the info of some steps, with their axis first, and the positions."""
+    if isinstance(info, MetropolisInfo):
+        return judge(info.log_ratio, info.worst)
+    if info.acceptance is None or info.diverged is None:
+        diverged = ~torch.isfinite(positions).flatten(2).all(2)
+        return torch.full_like(diverged, torch.nan, dtype=positions.dtype), diverged
+    return info.acceptance, info.diverged
+
+
 def stacked(infos: list[Info], positions: Tensor) -> tuple[Tensor, Tensor]:
     """Acceptance and divergence `(steps, chains)` of some steps at the given positions."""
     if isinstance(infos[0], MetropolisInfo):
-        return judge(torch.stack([i.log_ratio for i in infos]), infos[0].worst)
+        return told(MetropolisInfo(torch.stack([i.log_ratio for i in infos]), infos[0].worst), positions)
     if infos[0].acceptance is None or infos[0].diverged is None:
-        diverged = ~torch.isfinite(positions).flatten(2).all(2)
-        return torch.full_like(diverged, torch.nan, dtype=positions.dtype), diverged
+        return told(infos[0], positions)
     return torch.stack([i.acceptance for i in infos]), torch.stack([i.diverged for i in infos])  # type: ignore[misc]
 
 

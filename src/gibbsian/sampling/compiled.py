@@ -1,9 +1,8 @@
 """How `sample` makes its steps: eagerly, or compiled where that can be done, telling what it cost and saved.
 
-On the CPU a chunk of unrolled steps is one compiled graph. On CUDA one step is compiled and a chunk of them is
-captured as one CUDA graph, because unrolled compilation grows without bound there and launches are what costs.
-Parameters are read where they live, step sizes and schedules are inputs, so changing their values never
-triggers a recompilation. Only the chunk is compiled, never the module: checkpoints keep clean names.
+One step is compiled, never a chunk of them: on the CPU it is replayed in a C loop, on CUDA many are captured as one
+graph. Parameters are read where they live, step sizes and schedules are inputs, so changing their values never
+triggers a recompilation. Only the step is compiled, never the module: checkpoints keep clean names.
 """
 
 import time
@@ -14,12 +13,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from gibbsian.errors import CompileWarning
 from gibbsian.fast.compiled import compiled, weak_cache
-from gibbsian.fast.graphs import CapturedChunk, Pool, fixed_copy, tensors_of
+from gibbsian.fast.graphs import Pool, fixed_copy, tensors_of
 from gibbsian.kernels.base import FreeRunning, Kernel
-from gibbsian.sampling.chunks import one_step, run_chunk, run_steps
+from gibbsian.sampling.chunks import run_steps
+from gibbsian.sampling.engines import Made, engine_for
 from gibbsian.sampling.record import Record
 
 
@@ -36,7 +37,7 @@ class EagerSteps:
         """`count` steps, taken down in the record: the state after them."""
         if isinstance(self.kernel, FreeRunning):
             state, places, info = self.kernel.run(self.energy, state, inputs)
-            record.add_run(places, info)
+            record.add_chunk(places, info.acceptance, info.diverged, info.stats())
             return state
         state, positions, infos = run_steps(self.energy, self.kernel, state, inputs)
         record.add_steps(positions, infos)
@@ -49,16 +50,16 @@ class EagerSteps:
 
 @dataclass
 class _Chunk:
-    """The compiled form of a chunk: made at its first use and then kept for the energy, or the reason why there is none."""
+    """The compiled form of some steps: made at its first use and then kept for the energy, or the reason why there is none."""
 
     failure: str = ""
-    fast: Callable[..., Any] | None = None
+    engine: Callable[..., Made] | None = None
     kernel: Kernel | None = None  # keeps the tensors alive whose addresses are captured
 
 
 _chunk = weak_cache(lambda energy, *key: _Chunk())
 _pool = weak_cache(lambda energy: Pool())
-_compiled_step = weak_cache(lambda energy, *key: compiled(one_step))
+_compiled = weak_cache(lambda energy, function, *key: compiled(function))
 
 
 def _signature(kernel: Kernel, state: Any, size: int) -> tuple[Any, ...]:
@@ -76,20 +77,26 @@ def _signature(kernel: Kernel, state: Any, size: int) -> tuple[Any, ...]:
 
 
 class CompiledSteps(EagerSteps):
-    """The same steps, those of whole chunks compiled; eager ones, saying why, where that fails."""
+    """The same steps compiled; eager ones, saying why, where that fails."""
 
-    def __init__(self, energy: Any, kernel: Kernel, state: Any, size: int) -> None:
+    def __init__(
+        self, energy: Any, kernel: Kernel, state: Any, size: int, say: Callable[[str], None] = lambda text: None
+    ) -> None:
         super().__init__(energy, kernel)
-        self.size, self.chunks = size, 0
-        self.seconds = 0.0  # spent compiling in this run
-        self.saves = 0.0  # seconds saved by each chunk
+        self.size, self.steps, self.say = size, 0, say
+        self.seconds = self.running = 0.0  # spent compiling, and since
+        self.eager = 0.0  # seconds of an eager step
         self.captured = any(t.is_cuda for t in tensors_of(state))
-        self.key = _signature(kernel, state, size)
+        self.key = _signature(kernel, state, self._length())
         if kernel.draws_in_steps:
             self.chunk = _Chunk(kernel.draws_in_steps)
             warnings.warn(f"sampling eagerly, because {self.note}", CompileWarning, stacklevel=3)
         else:
             self.chunk = _chunk(energy, *self.key, *self._addresses())
+
+    def _length(self) -> int:
+        """Steps for which a form is compiled; those that are replayed one by one are compiled for any number."""
+        return self.size if self.captured or isinstance(self.kernel, FreeRunning) else 0
 
     def _addresses(self) -> tuple[int, ...]:
         """What a captured graph holds besides: the tensors of kernel and energy, wherever they live."""
@@ -101,29 +108,37 @@ class CompiledSteps(EagerSteps):
 
     @property
     def note(self) -> str:  # type: ignore[override]
-        return self.chunk.failure
+        return self.chunk.failure or getattr(self.chunk.engine, "obstacle", "") or ""
 
     @property
     def compiled(self) -> bool:  # type: ignore[override]
-        return self.chunks > 0 and not self.note
+        return self.steps > 0 and not self.chunk.failure
 
     def run(self, state: Any, inputs: Any, count: int, record: Record) -> Any:
-        if self.note or count < self.size:
+        whole = count == self.size or not self.captured or isinstance(self.kernel, FreeRunning)
+        if self.chunk.failure or not whole:
             return super().run(state, inputs, count, record)
-        self.chunks += 1
-        arguments = self.energy, self.kernel, state, inputs
-        state, *made = self._first(*arguments) if self.chunk.fast is None else self.chunk.fast(*arguments)
-        record.add_chunk(*made)
-        return state
+        made = self.make(state, inputs)
+        if made is None:
+            return super().run(state, inputs, count, record)
+        self.steps += count
+        record.add_chunk(*made[1:])
+        return made[0]
 
-    def _first(self, *arguments: Any) -> Any:
-        """Compile, and measure what that costs and saves."""
-        plain = _seconds(run_chunk, arguments)
+    def make(self, state: Any, inputs: Any) -> Made | None:
+        """The steps of these inputs; None, saying why, where they cannot be compiled."""
+        arguments = self.energy, self.kernel, state, inputs
         start = time.perf_counter()
-        step = _compiled_step(self.energy, *self.key) if self.captured else None
-        fast = compiled(run_chunk) if step is None else CapturedChunk(run_chunk, step, _pool(self.energy))
+        if self.chunk.engine is not None:
+            made = self.chunk.engine(*arguments)
+            self.running += time.perf_counter() - start
+            return made
+        self.eager = self._eager_seconds(state, inputs)
+        self.say(f"compiling {type(self.kernel).__name__} (some seconds, the first time)")
+        pool = _pool(self.energy) if self.captured else None
+        engine = engine_for(self.kernel, self.size, lambda function: _compiled(self.energy, function, *self.key), pool)
         try:
-            fast(*arguments)
+            made = engine(*arguments)
         except RuntimeError as error:  # it runs eagerly: what fails is the compiler or the capture
             self.chunk.failure = f"{type(self.energy).__name__} cannot be compiled: {_first_line(error)}"
             warnings.warn(
@@ -132,37 +147,38 @@ class CompiledSteps(EagerSteps):
                 CompileWarning,
                 stacklevel=4,
             )
-            return run_chunk(*arguments)
+            return None
+        finally:
+            self.say("")
         self.seconds = time.perf_counter() - start
-        self.saves = plain - _seconds(fast, arguments)
-        self.chunk.fast, self.chunk.kernel = fast, self.kernel
-        return fast(*arguments)
+        self.chunk.engine, self.chunk.kernel = engine, self.kernel
+        return made
+
+    def _eager_seconds(self, state: Any, inputs: Any) -> float:
+        """What one eager step takes, the better of two."""
+        one = pytree.tree_map(lambda t: t[0], inputs)
+        best = float("inf")
+        for _ in range(2):
+            start = time.perf_counter()
+            self.kernel.step(self.energy, state, one)
+            if self.captured:
+                torch.cuda.synchronize()
+            best = min(best, time.perf_counter() - start)
+        return best
 
     def end(self, state: Any) -> Any:
         """The last state, copied out of the graph; warns when the compilation of this run cost more than it saved."""
-        saved = max(self.saves, 0.0) * self.chunks
+        saved = max(0.0, self.eager * self.steps - self.running)
         if self.compiled and saved < self.seconds:
-            pays = int(self.seconds / self.saves) * self.size if self.saves > 0 else 0
-            worth = f"it pays from about {pays} steps" if pays else "eager is as fast here"
+            pays = int(self.seconds / max(saved, 1e-9) * self.steps)
+            worth = f"it pays from about {pays} steps" if saved > 0 else "eager is as fast here"
             warnings.warn(
-                f"compiling took {self.seconds:.1f} s and {self.chunks * self.size} steps saved {saved:.1f} s: {worth}; "
-                "further runs with this energy and shape reuse the graph",
+                f"compiling took {self.seconds:.1f} s and {self.steps} steps saved {saved:.1f} s: {worth}; "
+                "further runs with this energy and shape reuse what was compiled",
                 CompileWarning,
                 stacklevel=3,
             )
         return fixed_copy(state)
-
-
-def _seconds(run: Callable[..., Any], arguments: tuple[Any, ...]) -> float:
-    """The time of a chunk, the best of three."""
-    best = float("inf")
-    for _ in range(3):
-        start = time.perf_counter()
-        _, positions, *_ = run(*arguments)
-        if positions.is_cuda:
-            torch.cuda.synchronize()
-        best = min(best, time.perf_counter() - start)
-    return best
 
 
 def _first_line(error: BaseException) -> str:

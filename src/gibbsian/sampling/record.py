@@ -1,6 +1,6 @@
 """What is kept of a run."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,7 +36,7 @@ class Record:
         self.chunks: list[tuple[Tensor, Tensor, Tensor]] = []
         self.draws, self.keep = draws, keep
         self.stats: dict[str, Tensor] = {}  # what else the kernel tells of every draw
-        self.told = 0
+        self.told = self.waiting = 0
         self.enough = max(1, min(64, (1 << 20) // x.numel()))
 
     def add_steps(self, positions: list[Tensor], infos: list[Info]) -> None:
@@ -46,17 +46,17 @@ class Record:
         if len(self.positions) >= self.enough:
             self.flush()
 
-    def add_chunk(self, positions: Tensor, acceptance: Tensor, diverged: Tensor) -> None:
-        """Take in a compiled chunk; a captured one is copied before the next overwrites it."""
+    def add_chunk(
+        self, positions: Tensor, acceptance: Tensor, diverged: Tensor, stats: dict[str, Tensor] | None = None
+    ) -> None:
+        """Take in many steps, with what else the kernel tells of them; captured ones are copied before the next overwrite
+        them."""
+        if self.keep and stats:
+            self._take_stats(stats, len(positions))
         self.chunks.append((positions, acceptance, diverged))
-        if positions.is_cuda or len(self.chunks) * len(positions) >= 8 * self.enough:
+        self.waiting += len(positions)
+        if positions.is_cuda or self.waiting >= 8 * self.enough:
             self.flush()
-
-    def add_run(self, positions: Tensor, info: Any) -> None:
-        """Take in iterations of a free-running kernel, with what its info tells of them."""
-        if self.keep:
-            self._take_stats(info.stats(), len(positions))
-        self.add_chunk(positions, info.acceptance, info.diverged)
 
     def _take_stats(self, stats: dict[str, Tensor], n: int) -> None:
         at, self.at = self.at, self.told  # chunks that are not yet worked off lie between the two
@@ -71,7 +71,7 @@ class Record:
         """Work off the steps that have been gathered."""
         if self.chunks:  # compiled chunks come first; eager steps are the remainder of a run
             parts = [torch.cat(part) if len(part) > 1 else part[0] for part in zip(*self.chunks, strict=True)]
-            self.chunks = []
+            self.chunks, self.waiting = [], 0
             self._take_chunk(*parts)
         if self.positions:
             positions, infos = self.positions, self.infos

@@ -43,8 +43,8 @@ def sample(
         keep: False keeps only the last state and streamed statistics: memory flat in steps.
         clamp: bool tensor, True for entries that keep their value in x0; of the event shape, or per chain.
         generator: the source of all randomness; required.
-        compile: compile chunks of steps (seconds to a minute the first time); on CUDA a chunk also becomes one
-            captured graph. Falls back to eager with a `CompileWarning` that says why.
+        compile: compile a step (seconds, the first time) and replay it in a C loop; on CUDA many become one captured
+            graph. Falls back to eager with a `CompileWarning` that says why.
         progress: show a progress bar; by default on a terminal.
 
     Chains that meet non-finite energies are counted in `trace.divergences` and do not disturb the others; a
@@ -66,10 +66,12 @@ def sample(
         target = kernel.target(energy)
         kernel, state, x, clamp, done = _start(energy, target, kernel, x0, clamp)
         generator = require_generator(generator, x.device)
-        size = chunk_size(kernel, x)
-        engine = CompiledSteps(target, kernel, state, size) if compile else EagerSteps(target, kernel)
+        size = chunk_size(kernel, x, compile)
         record = Record(steps, burn_in, thin, keep, x)
         with progress_bar(steps, type(kernel).__name__, progress) as tick:
+            engine = EagerSteps(target, kernel)
+            if compile:
+                engine = CompiledSteps(target, kernel, state, size, lambda text: tick(0, note=text))
             for at in range(0, steps, size):
                 count = min(size, steps - at)
                 inputs = kernel.draw(target, x, count, generator, done + at)

@@ -1,0 +1,193 @@
+"""Compiled steps of a kernel: replayed in a C loop on the CPU, captured in a graph on CUDA.
+
+Every engine is called with energy, kernel, state and the inputs of some steps, and returns the state after them with
+positions, acceptance, divergences and further statistics of each. None of them holds the energy.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from gibbsian.fast.graphs import CapturedChunk, Pool, capture, carry_over, fixed_copy, on_side_stream, tensors_of
+from gibbsian.fast.recorded import Recorder, ReplayError
+from gibbsian.fast.replay import replay
+from gibbsian.kernels.base import FreeRunning, Kernel
+from gibbsian.sampling.chunks import one_step, run_chunk, told
+
+Made = tuple[Any, Tensor, Tensor, Tensor, dict[str, Tensor]]  # state; positions, acceptance, diverged, statistics
+Compiler = Callable[[Callable[..., Any]], Callable[..., Any]]
+_ENDLESS = 1 << 62
+_COMPARED = 16  # steps at which a replay is compared with ordinary calls
+
+
+def step_and_tell(energy: Any, kernel: Kernel, state: Any, inputs: Any) -> tuple[Any, Any]:
+    """One step: the new state, and its position and info."""
+    state, info = kernel.step(energy, state, inputs)
+    return state, (kernel.position(state), info)
+
+
+def micro_step(
+    energy: Any, kernel: FreeRunning, reach: int, ground: Any, slots: Any, moving: Any, _: Any
+) -> tuple[Any, tuple[()]]:
+    """One micro-step of a free-running kernel."""
+    return kernel.micro_step(energy, ground, moving, slots, reach), ()
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Equal but for the rounding of another order of sums, NaN to NaN."""
+    pairs = zip(tensors_of(a), tensors_of(b), strict=True)
+    return all(torch.allclose(p, q, rtol=torch.finfo(p.dtype).eps ** 0.5, atol=torch.finfo(p.dtype).eps ** 0.5, equal_nan=True)
+               if p.is_floating_point() else torch.equal(p, q) for p, q in pairs)  # fmt: skip
+
+
+class Engine:
+    """What engines share: whether steps are replayed is found out with the first of them."""
+
+    def __init__(self) -> None:
+        self.recorder = Recorder()
+        self.obstacle: str | None = None  # why nothing is replayed; "" if it is, None while nobody knows
+
+    def __call__(self, energy: Any, kernel: Any, state: Any, inputs: Any) -> Made:
+        if self.obstacle is None:
+            self.obstacle = self._try(energy, kernel, state, inputs)
+        return self.make(energy, kernel, state, inputs)
+
+    def _try(self, energy: Any, kernel: Any, state: Any, inputs: Any) -> str:
+        """Compile, and compare some steps made in both ways."""
+        plain = self.trial(energy, kernel, state, inputs, False)
+        try:
+            replayed = self.trial(energy, kernel, state, inputs, True)
+        except ReplayError as error:
+            return f"steps are compiled but not replayed, because {error}"
+        return "" if _same(plain, replayed) else "steps are compiled but not replayed, because that gave other numbers"
+
+    def trial(self, energy: Any, kernel: Any, state: Any, inputs: Any, replayed: bool) -> Any:
+        """What some steps give, replayed or called one by one."""
+        raise NotImplementedError
+
+    def make(self, energy: Any, kernel: Any, state: Any, inputs: Any) -> Made:
+        """The steps."""
+        raise NotImplementedError
+
+    def call(
+        self, step: Callable[..., Any], things: tuple[Any, ...], state: Any, inputs: Any, steps: int, limit: int | None,
+        replayed: bool,
+    ) -> tuple[Any, Any]:  # fmt: skip
+        """So many steps, or until the last tensor of the state leaves 0 ... limit: the state and all outputs."""
+        if replayed:
+            return replay(self.recorder, step, things, state, inputs, steps, limit=limit)[:2]
+        outputs = []
+        for t in range(steps):
+            state, given = step(*things, state, pytree.tree_map(lambda block, t=t: block[t], inputs))
+            outputs.append(given)
+            if limit is not None and not 0 <= int(tensors_of(state)[-1]) <= limit:
+                break
+        if limit is not None:
+            return state, ()
+        return state, pytree.tree_map(
+            lambda *parts: torch.stack(parts) if isinstance(parts[0], Tensor) else parts[0], *outputs
+        )
+
+
+class ReplayedSteps(Engine):
+    """Steps on the CPU."""
+
+    def __init__(self, compiled: Compiler) -> None:
+        super().__init__()
+        self.step = compiled(step_and_tell)
+
+    def trial(self, energy: Any, kernel: Kernel, state: Any, inputs: Any, replayed: bool) -> Any:
+        few = pytree.tree_map(lambda t: t[:_COMPARED], inputs)
+        return self._made(energy, kernel, state, few, replayed)
+
+    def make(self, energy: Any, kernel: Kernel, state: Any, inputs: Any) -> Made:
+        state, (places, info) = self._made(energy, kernel, state, inputs, not self.obstacle)
+        return state, places, *told(info, places), {}
+
+    def _made(self, energy: Any, kernel: Kernel, state: Any, inputs: Any, replayed: bool) -> Any:
+        return self.call(self.step, (energy, kernel), state, inputs, len(tensors_of(inputs)[0]), None, replayed)
+
+
+class ReplayedMachine(Engine):
+    """Iterations of a free-running kernel on the CPU."""
+
+    def __init__(self, compiled: Compiler, room: int) -> None:
+        super().__init__()
+        self.room, self.step = room, compiled(micro_step)
+
+    def trial(self, energy: Any, kernel: FreeRunning, state: Any, inputs: Any, replayed: bool) -> Any:
+        ground, moving, slots = kernel.begin(energy, state, inputs, self.room)
+        reach = kernel.reaches[0]
+        moving, _ = self.call(self.step, (energy, kernel, reach, ground, slots), moving, (), _COMPARED, reach, replayed)
+        return moving
+
+    def make(self, energy: Any, kernel: FreeRunning, state: Any, inputs: Any) -> Made:
+        ground, moving, slots = kernel.begin(energy, state, inputs, self.room)
+        for reach in kernel.reaches:
+            things = energy, kernel, reach, ground, slots
+            moving, _ = self.call(self.step, things, moving, (), _ENDLESS, reach, not self.obstacle)
+            if int(moving[-1]) < 0:
+                break
+        state, places, info = kernel.finish(state, ground, moving, slots)
+        return state, places, info.acceptance, info.diverged, info.stats()
+
+
+class CapturedSteps:
+    """Steps on CUDA: one is compiled, a chunk of them is captured."""
+
+    obstacle = ""
+
+    def __init__(self, compiled: Compiler, pool: Pool) -> None:
+        self.chunk = CapturedChunk(run_chunk, compiled(one_step), pool)
+
+    def __call__(self, *arguments: Any) -> Made:
+        state, *made = self.chunk(*arguments)
+        return state, *made, {}
+
+
+class CapturedMachine:
+    """Iterations of a free-running kernel on CUDA: some compiled micro-steps are captured as one graph, which is replayed
+    until all chains are done. What it returns lives in the graph's memory until the next call."""
+
+    obstacle = ""
+
+    def __init__(self, compiled: Compiler, room: int, pool: Pool, together: int = 16) -> None:
+        self.room, self.pool, self.together = room, pool, together
+        self.step = compiled(micro_step)
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.machine: Any = None
+
+    def __call__(self, energy: Any, kernel: FreeRunning, state: Any, inputs: Any) -> Made:
+        machine = kernel.begin(energy, state, inputs, self.room)
+        if self.graph is None:
+            self.machine = tuple(map(fixed_copy, machine))
+            self.graph = self._capture(energy, kernel)
+        ground, moving, slots = self.machine
+        carry_over((ground, moving), machine[:2])
+        while int(moving[-1]) >= 0:
+            self.graph.replay()
+        state, places, info = kernel.finish(state, ground, fixed_copy(moving), slots)
+        return state, places, info.acceptance, info.diverged, info.stats()
+
+    def _capture(self, energy: Any, kernel: FreeRunning) -> torch.cuda.CUDAGraph:
+        ground, moving, slots = self.machine
+        things = energy, kernel, kernel.reaches[-1], ground, slots
+        on_side_stream(lambda: self.step(*things, moving, ()), times=2)
+
+        def some() -> None:
+            now = moving
+            for _ in range(self.together):
+                now, _ = self.step(*things, now, ())
+            carry_over(moving, now)
+
+        return capture(some, pool=self.pool)[0]
+
+
+def engine_for(kernel: Kernel, size: int, compiled: Compiler, pool: Pool | None) -> Callable[..., Made]:
+    """The engine for a kernel, on CUDA where there is a pool of memory for its graphs."""
+    if isinstance(kernel, FreeRunning):
+        return ReplayedMachine(compiled, size) if pool is None else CapturedMachine(compiled, size, pool)
+    return ReplayedSteps(compiled) if pool is None else CapturedSteps(compiled, pool)
