@@ -11,6 +11,7 @@ All that is relied on of the compiler's inner parts stands in this file, and a t
 import ctypes
 import os
 import threading
+import types
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -105,7 +106,7 @@ class Recorder:
 
     def _watch(self, graph: Any, inputs: Any, deeds: list[Deed]) -> Any:
         call = graph.current_callable
-        scope = getattr(call, "__func__", call).__globals__
+        scope = (call.__func__ if isinstance(call, types.MethodType) else call).__globals__
         kernels = {name: value for name, value in scope.items() if name.startswith("cpp_fused")}
         mode = _Dispatched(deeds)
         try:

@@ -20,7 +20,7 @@ from gibbsian.fast.compiled import compiled, weak_cache
 from gibbsian.fast.graphs import Pool, fixed_copy, tensors_of
 from gibbsian.kernels.base import FreeRunning, Kernel
 from gibbsian.sampling.chunks import run_steps
-from gibbsian.sampling.engines import Made, engine_for
+from gibbsian.sampling.engines import Engine, Made, engine_for
 from gibbsian.sampling.record import Record
 
 
@@ -53,7 +53,7 @@ class _Chunk:
     """The compiled form of some steps: made at its first use and then kept for the energy, or the reason why there is none."""
 
     failure: str = ""
-    engine: Callable[..., Made] | None = None
+    engine: Engine | None = None
     kernel: Kernel | None = None  # keeps the tensors alive whose addresses are captured
 
 
@@ -108,7 +108,7 @@ class CompiledSteps(EagerSteps):
 
     @property
     def note(self) -> str:  # type: ignore[override]
-        return self.chunk.failure or getattr(self.chunk.engine, "obstacle", "") or ""
+        return self.chunk.failure or (self.chunk.engine.obstacle if self.chunk.engine else "") or ""
 
     @property
     def compiled(self) -> bool:  # type: ignore[override]

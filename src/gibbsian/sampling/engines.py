@@ -4,6 +4,7 @@ Every engine is called with energy, kernel, state and the inputs of some steps, 
 positions, acceptance, divergences and further statistics of each. None of them holds the energy.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -43,12 +44,22 @@ def _same(a: Any, b: Any) -> bool:
                if p.is_floating_point() else torch.equal(p, q) for p, q in pairs)  # fmt: skip
 
 
-class Engine:
-    """What engines share: whether steps are replayed is found out with the first of them."""
+class Engine(ABC):
+    """Makes steps; `obstacle` says why it is slower than it might be, and is None while nobody knows."""
+
+    obstacle: str | None = ""
+
+    @abstractmethod
+    def __call__(self, energy: Any, kernel: Any, state: Any, inputs: Any) -> Made:
+        """The steps of these inputs."""
+
+
+class Replayed(Engine):
+    """What engines on the CPU share: whether steps can be replayed is found out with the first of them."""
 
     def __init__(self) -> None:
         self.recorder = Recorder()
-        self.obstacle: str | None = None  # why nothing is replayed; "" if it is, None while nobody knows
+        self.obstacle = None
 
     def __call__(self, energy: Any, kernel: Any, state: Any, inputs: Any) -> Made:
         if self.obstacle is None:
@@ -64,13 +75,13 @@ class Engine:
             return f"steps are compiled but not replayed, because {error}"
         return "" if _same(plain, replayed) else "steps are compiled but not replayed, because that gave other numbers"
 
+    @abstractmethod
     def trial(self, energy: Any, kernel: Any, state: Any, inputs: Any, replayed: bool) -> Any:
         """What some steps give, replayed or called one by one."""
-        raise NotImplementedError
 
+    @abstractmethod
     def make(self, energy: Any, kernel: Any, state: Any, inputs: Any) -> Made:
-        """The steps."""
-        raise NotImplementedError
+        """All the steps."""
 
     def call(
         self, step: Callable[..., Any], things: tuple[Any, ...], state: Any, inputs: Any, steps: int, limit: int | None,
@@ -92,7 +103,7 @@ class Engine:
         )
 
 
-class ReplayedSteps(Engine):
+class ReplayedSteps(Replayed):
     """Steps on the CPU."""
 
     def __init__(self, compiled: Compiler) -> None:
@@ -111,7 +122,7 @@ class ReplayedSteps(Engine):
         return self.call(self.step, (energy, kernel), state, inputs, len(tensors_of(inputs)[0]), None, replayed)
 
 
-class ReplayedMachine(Engine):
+class ReplayedMachine(Replayed):
     """Iterations of a free-running kernel on the CPU."""
 
     def __init__(self, compiled: Compiler, room: int) -> None:
@@ -135,24 +146,20 @@ class ReplayedMachine(Engine):
         return state, places, info.acceptance, info.diverged, info.stats()
 
 
-class CapturedSteps:
+class CapturedSteps(Engine):
     """Steps on CUDA: one is compiled, a chunk of them is captured."""
-
-    obstacle = ""
 
     def __init__(self, compiled: Compiler, pool: Pool) -> None:
         self.chunk = CapturedChunk(run_chunk, compiled(one_step), pool)
 
-    def __call__(self, *arguments: Any) -> Made:
-        state, *made = self.chunk(*arguments)
-        return state, *made, {}
+    def __call__(self, energy: Any, kernel: Any, state: Any, inputs: Any) -> Made:
+        state, places, acceptance, diverged = self.chunk(energy, kernel, state, inputs)
+        return state, places, acceptance, diverged, {}
 
 
-class CapturedMachine:
+class CapturedMachine(Engine):
     """Iterations of a free-running kernel on CUDA: some compiled micro-steps are captured as one graph, which is replayed
     until all chains are done. What it returns lives in the graph's memory until the next call."""
-
-    obstacle = ""
 
     def __init__(self, compiled: Compiler, room: int, pool: Pool, together: int = 16) -> None:
         self.room, self.pool, self.together = room, pool, together
@@ -186,7 +193,7 @@ class CapturedMachine:
         return capture(some, pool=self.pool)[0]
 
 
-def engine_for(kernel: Kernel, size: int, compiled: Compiler, pool: Pool | None) -> Callable[..., Made]:
+def engine_for(kernel: Kernel, size: int, compiled: Compiler, pool: Pool | None) -> Engine:
     """The engine for a kernel, on CUDA where there is a pool of memory for its graphs."""
     if isinstance(kernel, FreeRunning):
         return ReplayedMachine(compiled, size) if pool is None else CapturedMachine(compiled, size, pool)
