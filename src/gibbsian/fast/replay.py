@@ -110,20 +110,30 @@ class _Memory:
     def __init__(self, before: list[Tensor], after: list[Tensor], blocks: list[Tensor]) -> None:
         self.swapped: dict[int, Place] = {}  # by the beginning of the storage
         self.copied: list[tuple[Tensor, Tensor]] = []
-        self.inputs = {b.data_ptr(): Place(b.data_ptr(), b.data_ptr(), b.stride(0) * b.element_size()) for b in blocks}
+        self.inputs = {
+            b.data_ptr(): Place(b.data_ptr(), b.data_ptr(), b.stride(0) * b.element_size()) for b in blocks if b.numel()
+        }
         olds = {old.untyped_storage().data_ptr() for old in before}
         for old, new in zip(before, after, strict=True):
-            a, b = old.untyped_storage(), new.untyped_storage()
-            if a.data_ptr() == b.data_ptr() and old.data_ptr() == new.data_ptr():
-                continue  # it stays what it is
-            if b.data_ptr() in olds:
-                raise ReplayError("the state exchanges its tensors")
-            own = a.nbytes() == b.nbytes() and old.stride() == new.stride() and new.storage_offset() == 0
-            if own and b.data_ptr() not in self.swapped:
-                self.swapped[a.data_ptr()] = Place(a.data_ptr(), b.data_ptr())
-                self.swapped[b.data_ptr()] = Place(b.data_ptr(), a.data_ptr())
-            else:  # a part of something, or something twice: copied back into its place
-                self.copied.append((old, new))
+            if old.data_ptr() != new.data_ptr():  # else it stays what it is
+                self._pair(old, new, olds)
+
+    def _pair(self, old: Tensor, new: Tensor, olds: set[int]) -> None:
+        """Let the two change places after every step."""
+        a, b = old.untyped_storage(), new.untyped_storage()
+        if b.data_ptr() in olds:
+            raise ReplayError("the state exchanges its tensors")
+        own = a.nbytes() == b.nbytes() and old.stride() == new.stride() and new.storage_offset() == 0
+        if own and b.data_ptr() not in self.swapped:
+            self.swapped[a.data_ptr()] = Place(a.data_ptr(), b.data_ptr())
+            self.swapped[b.data_ptr()] = Place(b.data_ptr(), a.data_ptr())
+        else:  # a part of something, or something twice: copied back into its place
+            self.copied.append((old, new))
+
+    def last(self, before: list[Tensor], after: list[Tensor], done: int) -> list[Tensor]:
+        """The state after so many steps."""
+        back = {id(old) for old, _ in self.copied}
+        return [old if done % 2 == 0 or id(old) in back else new for old, new in zip(before, after, strict=True)]
 
     def place(self, t: Tensor | None) -> Place:
         """Where a tensor begins."""
@@ -142,19 +152,29 @@ class _Memory:
 class _Program:
     """The deeds of a step as the C loop reads them."""
 
-    def __init__(self, memory: _Memory) -> None:
+    def __init__(self, memory: _Memory, deeds: list[Deed]) -> None:
         self.memory = memory
         self.deeds: list[tuple[int, ...]] = []
         self.places: list[Place] = []
         self.numbers: list[int] = []
         self.reals: list[float] = []
+        for deed in deeds:
+            self.add(deed)
+
+    def carry_back(self) -> None:
+        """Copy back what cannot change places, after this step and every further one."""
+        for old, new in self.memory.copied:
+            self.copy(self.memory.place(old), new)
+            old.copy_(new)
 
     def add(self, deed: Deed) -> None:
         """One more deed."""
         if isinstance(deed, Launch):
             self._add(0, deed.address, [self.memory.place(t) for t in deed.arguments], [])
             return
-        a, b, out, added, alpha = deed
+        self._add_product(*deed)
+
+    def _add_product(self, a: Tensor, b: Tensor, out: Tensor, added: Tensor | None, alpha: float) -> None:
         if a.dtype not in {torch.float32, torch.float64}:
             raise ReplayError(f"it multiplies matrices of {a.dtype}")
         (ta, sa), (tb, sb), (to, so) = _stored(a), _stored(b), _stored(out)
@@ -162,8 +182,8 @@ class _Program:
         row = 0
         if added is not None:
             added = added.expand(out.shape)
-            row = added.stride(-2)
-        if to or (added is not None and (added.stride(-1) != 1 or added.dim() == 3)):
+            row, to = added.stride(-2), to or added.stride(-1) != 1
+        if to:
             raise ReplayError("it writes a product in columns")
         numbers = [*out.shape[-2:], a.shape[-1], ta, tb, sa, sb, so, batch, *steps, row, len(self.reals)]
         self.reals.append(alpha)
@@ -175,6 +195,13 @@ class _Program:
         if not source.is_contiguous():
             raise ReplayError("a result is not contiguous")
         self._add(1, 0, [to, self.memory.place(source)], [source.numel() * source.element_size()])
+
+    def keep(self, t: Tensor, steps: int) -> Tensor:
+        """What every step writes there, the first has already written: a block with an axis of steps."""
+        block = t.new_empty(steps, *t.shape)
+        block[0] = t
+        self.copy(Place(block.data_ptr(), block.data_ptr(), t.numel() * t.element_size()), t)
+        return block
 
     def _add(self, kind: int, address: int, places: list[Place], numbers: list[int]) -> None:
         if len(places) > _MOST:
@@ -234,26 +261,19 @@ def replay(
     state, first = fixed_copy(state), pytree.tree_map(lambda t: t[0], inputs)
     (end, outputs), deeds = recorder.call(lambda: step(*things, state, first))
     before, after, given = tensors_of(state), tensors_of(end), tensors_of(outputs)
-    memory = _Memory(before, after, [b for b in tensors_of(inputs) if b.numel()])
-    program = _Program(memory)
-    for deed in deeds:
-        program.add(deed)
-    kept = [t.new_empty(steps, *t.shape) for t in given]  # nobody has both outputs and a limit
-    for block, t in zip(kept, given, strict=True):
-        block[0] = t
-        size = t.numel() * t.element_size()
-        program.copy(Place(block.data_ptr(), block.data_ptr(), size), t)
-    for old, new in memory.copied:
-        program.copy(memory.place(old), new)
-    flag = None if limit is None else memory.place(after[-1])
-    for old, new in memory.copied:
-        old.copy_(new)
+    memory = _Memory(before, after, tensors_of(inputs))
+    program = _Program(memory, deeds)
+    kept = [program.keep(t, steps) for t in given]
+    program.carry_back()
     done = 1
-    if limit is None or 0 <= int(after[-1]) <= limit:
-        done = program.run(steps, flag, limit or 0)
-    back = {id(old) for old, _ in memory.copied}
-    pairs = zip(before, after, strict=True)
-    blocks = iter(kept)
-    outputs = pytree.tree_map(lambda t: next(blocks) if isinstance(t, Tensor) else t, outputs)
-    last = iter([old if done % 2 == 0 or id(old) in back else new for old, new in pairs])
-    return pytree.tree_map(lambda t: next(last) if isinstance(t, Tensor) else t, end), outputs, done
+    if limit is None:
+        done = program.run(steps, None, 0)
+    elif 0 <= int(after[-1]) <= limit:
+        done = program.run(steps, memory.place(after[-1]), limit)
+    return _filled(end, memory.last(before, after, done)), _filled(outputs, kept), done
+
+
+def _filled(tree: Any, tensors: list[Tensor]) -> Any:
+    """The tree with other tensors in place of its own."""
+    given = iter(tensors)
+    return pytree.tree_map(lambda t: next(given) if isinstance(t, Tensor) else t, tree)
