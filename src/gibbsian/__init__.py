@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 _NAMES = {
     "energy": ("Energy", "ScoreField", "mixture", "unconstrained"),
     "energies.distribution": ("as_distribution", "as_energy"),
+    "sampling.recommend": ("recommend",),
     "sampling.sample": ("sample",),
     "sampling.trace": ("Trace",),
     "sampling.warm_up": ("warm_up",),
@@ -69,6 +70,7 @@ if TYPE_CHECKING:
     from gibbsian.maxent.solve import maximum_entropy
     from gibbsian.metrics.evaluate import evaluate
     from gibbsian.partition.likelihood import log_likelihood
+    from gibbsian.sampling.recommend import recommend
     from gibbsian.sampling.sample import sample
     from gibbsian.sampling.trace import Trace
     from gibbsian.sampling.warm_up import warm_up

@@ -13,13 +13,15 @@ from gibbsian.random import require_generator
 from gibbsian.sampling import checks
 from gibbsian.sampling.chunks import chunk_size
 from gibbsian.sampling.compiled import CompiledSteps, EagerSteps
+from gibbsian.sampling.recommend import recommend
 from gibbsian.sampling.record import Record
 from gibbsian.sampling.trace import Trace
+from gibbsian.sampling.warm_up import warm_up
 
 
 def sample(
     energy: Any,
-    kernel: Kernel,
+    kernel: Kernel | str,
     x0: "Tensor | Trace",
     steps: int | None = None,
     *,
@@ -35,7 +37,8 @@ def sample(
 
     Args:
         energy: an `Energy` (or, for unadjusted kernels, a `ScoreField`).
-        kernel: one of `gibbsian.kernels`, or yours.
+        kernel: one of `gibbsian.kernels`, or yours; or "auto" for the one that `gibbsian.recommend` names, warmed up: then `steps`
+            are those after the warm-up, and `trace.reason` says why it was chosen.
         x0: starting points `(chains, *event)`, or a `Trace` to go on from (same kernel, bit for bit on the CPU).
         steps: how many steps, burn-in counted in.
         burn_in: how many of the first steps are not kept.
@@ -59,6 +62,9 @@ def sample(
     torch.Size([100, 50, 2])
     >>> more = gb.sample(target, gb.kernels.MALA(step_size=0.9), trace, steps=10, generator=g)
     """
+    reason = ""
+    if isinstance(kernel, str):
+        kernel, x0, clamp, reason = _chosen(energy, kernel, x0, clamp, generator, progress)
     checks.check_kernel(kernel, energy)
     total = kernel.total_steps(energy) if steps is None else steps
     steps, burn_in, thin = checks.check_counts(total, burn_in, thin)
@@ -99,7 +105,32 @@ def sample(
             stats=record.stats,
             compiled=engine.compiled,
             compile_note=engine.note,
+            reason=reason,
         )
+
+
+def _chosen(
+    energy: Any,
+    kernel: str,
+    x0: "Tensor | Trace",
+    clamp: Tensor | None,
+    generator: torch.Generator | None,
+    progress: bool | None,
+) -> tuple[Kernel, "Tensor | Trace", Tensor | None, str]:
+    """The recommended kernel, warmed up, where its chains are and what they hold, and why it was chosen."""
+    if kernel != "auto":
+        raise ArgumentError(
+            f"kernel={kernel!r}: give a kernel, such as kernels.NUTS(0.1), or 'auto' for the recommended one"
+        )
+    if isinstance(x0, Trace):
+        return x0.kernel, x0, clamp, x0.reason
+    checks.check_start(energy, x0)
+    chosen = recommend(energy, len(x0))
+    if not chosen.warm_up:
+        return chosen.kernel, x0, clamp, chosen.reason
+    generator = require_generator(generator, x0.device)
+    warmed = warm_up(energy, chosen.kernel, x0, chosen.warm_up, clamp=clamp, generator=generator, progress=progress)
+    return warmed.kernel, warmed.trace, None, chosen.reason
 
 
 def _start(

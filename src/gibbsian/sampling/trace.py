@@ -23,6 +23,7 @@ class Trace:
         steps: steps run so far, those of the trace that was resumed counted in.
         stats: what else the kernel tells of every kept draw, `(draws, chains)` by ArviZ's names: `tree_depth`, `n_steps`,
             `energy` (the Hamiltonian), `lp` and `step_size` for NUTS.
+        reason: why this kernel was chosen, where the choice was left to `sample(energy, "auto", ...)`.
         compiled: whether steps ran compiled; `compile_note` says why not where that was asked for.
     """
 
@@ -40,6 +41,7 @@ class Trace:
     stats: dict[str, Tensor] = field(default_factory=dict)
     compiled: bool = False
     compile_note: str = ""
+    reason: str = ""
 
     def summary(self) -> dict[str, Tensor]:
         """Mean, sd, R-hat, effective sample size and Monte-Carlo error of every entry of the event.
