@@ -30,6 +30,8 @@ def stand_in(name, *, n=10000, seed=0, label=None, part=None, offline=False):
     if name == "digits":
         x = torch.randint(17, (500, 8, 8), generator=g, dtype=torch.uint8)
         return data.DataSet(name, data.Rows(x, torch.arange(500) % 10), classes=tuple("0123456789"))
+    if name == "spike-words":
+        return data.DataSet(name, data.Rows((torch.rand(13000, 15, generator=g) < 0.1).to(torch.uint8)))
     if name == "photographs":
         return data.DataSet(name, data.Rows(torch.rand(2, 60, 60, generator=g)))
     if name == "white-wine":
@@ -62,7 +64,7 @@ def small(name):
 
 def test_the_promised_recipes_are_there():
     promised = {
-        "digits-rbm", "mnist-rbm", "mnist-dbn", "mnist-dbm", "mnist-energy", "mnist-jem", "fashion-jem", "mnist-ncsn",
+        "digits-rbm", "mnist-rbm", "mnist-dbn", "mnist-dbm", "mnist-energy", "mnist-jem", "fashion-jem", "mnist-ncsn", "neural-words",
         "toy-all-objectives", "patches-ica", "patches-foe", "wine-density", "anomaly-tabular",
     }  # fmt: skip
     assert promised <= set(NAMES)

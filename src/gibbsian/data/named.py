@@ -115,6 +115,17 @@ def _photographs(entry: Named, get: Get, _part: str | None) -> DataSet:
     return DataSet("photographs", Rows(torch.from_numpy(np.stack(gray).astype(np.float32))))
 
 
+def _spike_words(entry: Named, get: Get, _part: str | None) -> DataSet:
+    """Where a Gaussian with common input crosses a threshold of each unit (a dichotomized Gaussian): pairs do not say all of it."""
+    g = stream(0, "spike-words")
+    rows, n = 40_000, 15
+    thresholds = 0.9 + 0.7 * torch.rand(n, generator=g)
+    gain = 0.35 + 0.35 * torch.rand(n, generator=g)
+    own, common = torch.randn(rows, n, generator=g), torch.randn(rows, 1, generator=g)
+    spikes = (1 - gain.square()).sqrt() * own + gain * common > thresholds
+    return DataSet("spike-words", Rows(spikes.to(torch.uint8)))
+
+
 def _binarized(entry: Named, get: Get, _part: str | None) -> DataSet:
     from scipy.io import loadmat
 
@@ -206,6 +217,7 @@ NAMED: dict[str, Named] = {
         "1797 handwritten digits, 8×8, gray values 0 to 16; embedded in scikit-learn", _digits, classes=_DIGIT_NAMES
     ),
     "photographs": Named("two photographs, 427×640, gray values 0 to 1; embedded in scikit-learn", _photographs),
+    "spike-words": Named("40000 words of 15 units in {0, 1}, made: neurons with common input, active 6 to 18 % of the time", _spike_words),
     "mnist": _idx_set(
         "60000 + 10000 handwritten digits, 28×28 bytes", "mnist", "https://ossci-datasets.s3.amazonaws.com/mnist/", _DIGIT_NAMES,
         "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",

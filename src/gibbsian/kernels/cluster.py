@@ -142,9 +142,10 @@ class WolffInputs(NamedTuple):
 class Wolff(Clusters):
     """Wolff: one cluster, grown from a random unit, takes another value.
 
-    A step costs what its cluster costs, for all chains together what the largest needs; large clusters are moved more
-    often than by `SwendsenWang`, so at and below the critical temperature steps are worth more. In a field the move is accepted
-    with min(1, exp Δh). Clusters that reach a clamped unit do not move.
+    Large clusters are moved more often than by `SwendsenWang`, so at and below the critical temperature its steps are worth a
+    little more; but a cluster grows one generation after the other, in many small operations, so that in time `SwendsenWang` is
+    usually ahead unless clusters are few and the graph is huge. In a field the move is accepted with min(1, exp Δh).
+    Clusters that reach a clamped unit do not move.
 
     Reference: Wolff 1989.
 

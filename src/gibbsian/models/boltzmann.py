@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from gibbsian.capabilities import Contrast, Filters, Pairwise, Path
 from gibbsian.domains import Binary, Discrete, Spin
-from gibbsian.energies.bases import Factorized, independent_units
+from gibbsian.energies.bases import Factorized, base_bias, independent_units
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, ShapeError, check_count
 from gibbsian.graphs import read_edges
@@ -233,6 +233,11 @@ class BoltzmannMachine(Machine):
         if not self.hidden:
             raise CapabilityError("this BoltzmannMachine has no hidden units to anneal; use -energy(v), which is exact")
         return HiddenPath(self, x)
+
+    def initialize_visible_bias(self, data: Tensor) -> None:
+        """Set the visible biases to what independent units with the means of the data have."""
+        with torch.no_grad():
+            self.bias[: self.n] = base_bias(self.domain, data.to(self.bias))
 
     def filters(self) -> Filters:
         """The weights of every hidden unit; where there are none, those of every unit."""

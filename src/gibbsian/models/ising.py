@@ -194,22 +194,26 @@ class Ising(Machine):
     def _packed_sweep(self, x: Tensor, u: Tensor, clamp: Tensor | None, scale: float | Tensor) -> Tensor:
         """The same, each color a lattice of half the size; its uniforms are the first and second half of each row of u."""
         colors = list(checkerboard.split(x, self.first))
-        held = None if clamp is None else checkerboard.split(clamp.expand(x.shape), self.first)
-        uniform = self.coupling.dim() < 2 and all(self.periodic)
+        held = (None, None) if clamp is None else checkerboard.split(clamp.expand(x.shape), self.first)
         fields = checkerboard.split(self.field, self.first) if self.field.dim() else (self.field, self.field)
-        if not uniform:
-            parts = [checkerboard.split(coupling, self.first) for coupling in self.axis_couplings()]
-            couplings = [part[0] for part in parts], [part[1] for part in parts]
-        draws = u.chunk(2, -1)
-        for color in (0, 1):
+        couplings = self._packed_couplings()
+        for color, draws in enumerate(u.chunk(2, -1)):
             first, other = self.first if color == 0 else 1 - self.first, colors[1 - color]
-            if uniform:
+            if couplings is None:
                 total = checkerboard.uniform_pull(other, first, self.coupling, len(self.shape))
             else:
                 total = checkerboard.pull(other, first, couplings[color], couplings[1 - color])
-            new = _drawn(total.add_(fields[color]).mul_(scale), draws[color])
-            colors[color] = new if held is None else torch.where(held[color], colors[color], new)
+            new = _drawn(total.add_(fields[color]).mul_(scale), draws)
+            still = held[color]
+            colors[color] = new if still is None else torch.where(still, colors[color], new)
         return checkerboard.join(colors[0], colors[1], self.first)
+
+    def _packed_couplings(self) -> list[list[Tensor]] | None:
+        """J to the next site along each axis for either color; None where one number an axis says it all."""
+        if self.coupling.dim() < 2 and all(self.periodic):
+            return None
+        parts = [checkerboard.split(coupling, self.first) for coupling in self.axis_couplings()]
+        return [[part[color] for part in parts] for color in (0, 1)]
 
     def path(self, base_bias: Tensor | None = None, *, data: Tensor | None = None) -> Path:
         """The annealing path from independent spins, of this bias or fitted to data."""
