@@ -1,10 +1,10 @@
 """`gibbsian train mnist-rbm` against `examples/mnist_rbm.py`, the same machine trained for as many updates: by turns, each in a
-process of its own, from the first import to the last file.
+process of its own, from the first import to the trained model on disk.
 
     GIBBSIAN_DATA=folder python benchmarks/command_line.py --save benchmarks/results/command_line.json
 
-`everything` is the CPU time of a process (on a GPU its wall-clock time), judging and pictures cut short alike; `an update` is
-that of two lengths of training, subtracted, so that only what grows with the updates is left. Answers without work (`--help`, `list`,
+`everything` is the CPU time of a process (on a GPU its wall-clock time); `an update` is that of two lengths of training,
+subtracted, so that only what grows with the updates is left. Answers without work (`--help`, `list`,
 `import gibbsian`) are measured too.
 """
 
@@ -35,14 +35,13 @@ def seconds(command: list[str]) -> float:
 
 
 def recipe(updates: int, folder: str) -> list[str]:
-    short = ["--evaluate.betas", "200", "--evaluate.chains", "100", "--sample.steps", "200"]
-    run = ["--run", f"{folder}/run"]
-    return [sys.executable, "-m", "gibbsian", "train", "mnist-rbm", "--fit.steps", str(updates), *short, *run]
+    command = [sys.executable, "-m", "gibbsian", "train", "mnist-rbm", "--no-report"]
+    return [*command, "--fit.steps", str(updates), "--run", f"{folder}/run"]
 
 
 def example(updates: int, folder: str) -> list[str]:
-    short = ["--betas", "200", "--ais-chains", "100", "--out", f"{folder}/out"]
-    return [sys.executable, str(EXAMPLE), "--centered", "--gray", "--updates", str(updates), *short]
+    command = [sys.executable, str(EXAMPLE), "--centered", "--gray", "--train-only"]
+    return [*command, "--updates", str(updates), "--out", f"{folder}/out"]
 
 
 def main() -> None:

@@ -22,6 +22,8 @@ import torch
 from timing import Contender, interleave, save
 
 import gibbsian as gb
+from gibbsian.fast.coins import coins
+from gibbsian.fast.logistic import Logistic
 
 torch.set_num_threads(1)
 warnings.simplefilter("ignore")
@@ -190,6 +192,50 @@ class _Wrapped:
         return self.data.shape[1]
 
 
+def parts(level: int):
+    """CD-1 with the first `level` of its parts: the products in their order (with the functions fused into them), coins,
+    means over rows, the value of the loss, the update."""
+    w, b, c = 0.01 * torch.randn(VISIBLE, HIDDEN, generator=generator()), torch.zeros(VISIBLE), torch.zeros(HIDDEN)
+    g, cpu = generator(), torch.device("cpu")
+    up, down = Logistic.of(c, w), Logistic.of(b, w.T)
+
+    def run(steps: int) -> None:
+        for x in batches(steps):
+            p = up.mean(x)
+            g_w = torch.addmm(x.new_empty(()), x.T, p, beta=0, alpha=-1 / BATCH)
+            coin = coins(BATCH * (VISIBLE + HIDDEN), g, dtype=torch.float32, device=cpu) if level > 1 else None
+            h = coin.flip(p) if coin else torch.lt(p, 0.5, out=torch.empty_like(p))
+            q = down.mean(h)
+            v = coin.flip(q, over=True) if coin else torch.lt(q, 0.5, out=q)
+            p_model = up.mean(v)
+            g_w.addmm_(v.T, p_model, alpha=1 / BATCH)
+            if level > 2:
+                g_b, g_c = v.mean(0).sub_(x.mean(0)), p_model.mean(0).sub_(p.mean(0))
+            if level > 3:
+                torch.dot(g_b, w.sum(1).add_(b)).add_(_log_ratio(p, p_model), alpha=1 / BATCH)
+            if level > 4:
+                for parameter, gradient in ((w, g_w), (b, g_b), (c, g_c)):
+                    parameter.sub_(gradient, alpha=RATE)
+
+    return run
+
+
+def _log_ratio(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    """Σ log p/q, by a quarter of the logarithms."""
+    ratio = p.div(q)
+    return ratio[: BATCH // 2].mul_(ratio[BATCH // 2 :]).log_().sum()
+
+
+def profile(rounds: int) -> dict:
+    """Where the time of CD-1 goes: every contender has one part more than the one before."""
+    names = ["products in their order", "and coins", "and means", "and the value", "and the update"]
+    contenders: list[Contender] = [("the 5 products alone", bare(5), 10)]
+    contenders += [(name, parts(level), 10) for level, name in enumerate(names, 1)]
+    contenders += [("all of gibbsian", ours(False, "full"), 10)]
+    title = f"parts of an update, {VISIBLE} × {HIDDEN}, batch {BATCH}"
+    return interleave(title, contenders, base="the 5 products alone", rounds=rounds, clock=time.process_time)
+
+
 def training(persistent: bool, rounds: int) -> dict:
     name, products = ("PCD-1", 6) if persistent else ("CD-1", 5)
     base = f"the {products} products alone"
@@ -207,7 +253,7 @@ def training(persistent: bool, rounds: int) -> dict:
         contenders.append(("learnergy", learnergy(), 10))
     if have("rbms"):
         contenders.append(("rbms", rbms(persistent), 10))
-    title = f"{name}, 784 × 500, batch 100"
+    title = f"{name}, {VISIBLE} × {HIDDEN}, batch {BATCH}"
     return interleave(title, contenders, base=base, rounds=rounds, clock=time.process_time)
 
 
@@ -234,13 +280,20 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--save", help="write the results as JSON")
-    parser.add_argument("--only", choices=["cd", "pcd", "ais"])
+    parser.add_argument("--only", choices=["cd", "pcd", "small", "parts", "ais"])
     arguments = parser.parse_args()
     results = []
     if arguments.only in (None, "cd"):
         results.append(training(False, arguments.rounds))
     if arguments.only in (None, "pcd"):
         results.append(training(True, arguments.rounds))
+    if arguments.only in (None, "parts"):
+        results.append(profile(arguments.rounds))
+    if arguments.only in (None, "small"):
+        BATCH = 10
+        results.append(training(False, arguments.rounds))
+        results.append(training(True, arguments.rounds))
+        BATCH = 100
     if arguments.only in (None, "ais"):
         results.append(annealing(max(3, arguments.rounds // 3)))
     save(results, arguments.save)

@@ -80,6 +80,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--betas", type=int, default=20_000, help="temperatures of AIS")
     parser.add_argument("--ais-chains", type=int, default=1000)
+    parser.add_argument("--train-only", action="store_true", help="neither judge nor draw")
     parser.add_argument("--out", default="out/mnist_rbm")
     options = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -118,6 +119,9 @@ def main() -> None:
     if device == "cuda":
         torch.cuda.synchronize()
     seconds = time.perf_counter() - begun
+    if options.train_only:
+        torch.save({k: v.cpu() for k, v in rbm.state_dict().items()}, out / "weights.pt")
+        return
 
     g = gb.random.stream(options.seed, "evaluate", device)
     begun = time.perf_counter()

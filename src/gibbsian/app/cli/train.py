@@ -1,6 +1,7 @@
 """`gibbsian train`, `resume`, `evaluate` and `report`: a recipe from data to report."""
 
 import argparse
+import ctypes
 import dataclasses
 import json
 import time
@@ -19,12 +20,24 @@ from gibbsian.errors import ArgumentError, CapabilityError, GibbsianError
 from gibbsian.metrics.evaluation import summary
 
 
+def keep_freed_memory() -> None:
+    """Let the C library (glibc) keep what an update frees for the next one, which would otherwise be handed back and asked
+    for page by page. It is for the whole process to say, so the library leaves it alone and the command says it."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError, TypeError):  # another C library
+        return
+    mallopt(-3, 32 << 20)  # M_MMAP_THRESHOLD, its largest value
+    mallopt(-1, 256 << 20)  # M_TRIM_THRESHOLD
+
+
 def run_train(options: argparse.Namespace, rest: list[str]) -> int:
     """Train, judge, report."""
     out = Output(options)
     if options.keys:
         make_parser().print_help()
         return 0
+    keep_freed_memory()
     keys = table_keys(options.recipe, rest)
     if keys is not None:
         return train_table(out, options, keys)
@@ -48,6 +61,7 @@ def run_train(options: argparse.Namespace, rest: list[str]) -> int:
 def run_resume(options: argparse.Namespace, rest: list[str]) -> int:
     """Train on, judge, report."""
     out = Output(options)
+    keep_freed_memory()
     if options.steps is not None and options.epochs is not None:
         raise ArgumentError("say --steps or --epochs, one of the two")
     folder = Path(options.run)

@@ -23,6 +23,8 @@ from torch.nn import functional as F
 from gibbsian.fast.coins import Coins
 from gibbsian.fast.logistic import Logistic
 
+_FEW = 64  # rows
+
 
 def one_of(logits: Tensor, u: Tensor) -> Tensor:
     """Rows with one 1, drawn from their softmax by inversion of uniforms u `(rows, 1)`."""
@@ -41,9 +43,11 @@ def bernoulli_contrast(
     one softmax unit.
     """
     n, m = len(batch), len(batch if chains is None else chains)
-    half = up.weight.dtype != up.bias.dtype
+    # in half precision one product, so that the difference is rounded and not its terms; of few rows too, since passes over
+    # the gradient are then what costs
+    joint = up.weight.dtype != up.bias.dtype or n + m <= _FEW
     p_data, a_data = up.mean_and_logits(batch)
-    if not half:  # here both factors are still in the cache
+    if not joint:  # here both factors are still in the cache
         g_weight = torch.addmm(batch.new_empty(()), batch.T, p_data, beta=0, alpha=-1 / n)
     g_b, g_c = batch.mean(0), p_data.mean(0)
 
@@ -61,9 +65,9 @@ def bernoulli_contrast(
         p, a = up.mean_and_logits(v)
 
     g_b, g_c = v_mean.sub_(g_b), p.mean(0).sub_(g_c)
-    if half:  # one product, so that the difference is rounded and not its terms
-        pair = torch.cat([p_data.mul(-1 / n).bfloat16(), p.mul(1 / m).bfloat16()])
-        g_weight = torch.mm(torch.cat([batch.bfloat16(), v.bfloat16()]).T, pair).to(g_b.dtype)
+    if joint:
+        pair = torch.cat([p_data.mul(-1 / n), p.mul(1 / m)]).to(up.weight.dtype)
+        g_weight = torch.mm(torch.cat([batch, v]).to(up.weight.dtype).T, pair).to(g_b.dtype)
     else:
         g_weight.addmm_(v.T, p, alpha=1 / m)
     if a_data is not None and a is not None:
