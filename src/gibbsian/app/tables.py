@@ -33,7 +33,8 @@ from gibbsian.tables.schema import Schema
 from gibbsian.training import checkpoint
 
 _KEPT = 1000  # rows that are kept for comparison with new ones
-_LISTS = ("columns", "drop", "missing")
+_TUPLES = {"columns", "drop", "missing", "hidden"}
+_OWN = {"label", "family", "rows", "schema"}  # keys of a table besides those of reading and of families
 
 
 @dataclass(frozen=True)
@@ -59,18 +60,16 @@ class TableRecipe:
     @classmethod
     def of(cls, plain: dict[str, Any]) -> "TableRecipe":
         """From the plain keys of YAML or of flags."""
-        reading = {f.name for f in dataclasses.fields(Source)}
-        fitting = {f.name for f in dataclasses.fields(Options)}
-        own = {"label", "family", "rows", "schema"}
+        reading, fitting = ({f.name for f in dataclasses.fields(kind)} for kind in (Source, Options))
+        known = sorted(reading | fitting | _OWN)
         for key in plain:
-            if key not in reading | fitting | own:
-                known = sorted(reading | fitting | own)
+            if key not in known:
                 raise ArgumentError(f"a table has no key {key!r}; {suggest(key, known)}there are {', '.join(known)}")
         if "path" not in plain:
             raise ArgumentError("say which file holds the table: table: {path: rows.csv}")
-        read: dict[str, Any] = {k: tuple(map(str, v)) if k in _LISTS else v for k, v in plain.items() if k in reading}
-        fit: dict[str, Any] = {k: tuple(v) if k == "hidden" else v for k, v in plain.items() if k in fitting}
-        return cls(Source(**read), options=Options(**fit), **{k: v for k, v in plain.items() if k in own})
+        held: dict[str, Any] = {key: tuple(value) if key in _TUPLES else value for key, value in plain.items()}
+        parts = [{key: held[key] for key in held if key in keys} for keys in (reading, fitting, _OWN)]
+        return cls(Source(**parts[0]), options=Options(**parts[1]), **parts[2])
 
     def text(self) -> str:
         """As YAML."""

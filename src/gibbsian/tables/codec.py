@@ -80,18 +80,27 @@ class Names:
         names, inverse = np.unique(np.array(self._keys(cells.values[seen].tolist()), dtype=object), return_inverse=True)
         unknown = [name for name in names if name not in where and name not in pooled]
         if unknown:
-            shown = ", ".join(map(repr, unknown[:3])) + (", ..." if len(unknown) > 3 else "")
-            known = ", ".join(map(str, self.column.categories[:8])) + (", ..." if self.states > 9 else "")
-            row = int(np.flatnonzero(seen)[np.isin(inverse, [list(names).index(unknown[0])])][0]) + 1
-            what = f"row {row}, column {cells.name!r}: {shown} {'was' if len(unknown) == 1 else 'were'} never seen in training (known: {known})"  # fmt: skip
-            if strict:
-                raise DataError(f"column {cells.name!r} knows no {unknown[0]!r}; give one of {known}")
-            warnings.warn(f"{what}; taken as a name of its own kind, with the little probability left for such", TableWarning, stacklevel=2)  # fmt: skip
+            first = inverse == list(names).index(unknown[0])
+            self._tell(unknown, int(np.flatnonzero(seen)[first][0]) + 1, strict)
         codes = np.array([where.get(name, self.states - 1) for name in names], dtype=np.int64)
         if len(names):
             part.code[seen] = codes[inverse]
         part.unit[part.code == self.states - 1] = -math.log(len(self.column.pooled) + 1)
         return part
+
+    def _tell(self, unknown: list[str], row: int, strict: bool) -> None:
+        """Refuse names that were never seen, or warn of them."""
+        name = self.column.name
+        known = ", ".join(map(str, self.column.categories[:8])) + (", ..." if self.states > 9 else "")
+        if strict:
+            raise DataError(f"column {name!r} knows no {unknown[0]!r}; give one of {known}")
+        shown = ", ".join(map(repr, unknown[:3])) + (", ..." if len(unknown) > 3 else "")
+        warnings.warn(
+            f"row {row}, column {name!r}: {shown} {'was' if len(unknown) == 1 else 'were'} never seen in training (known: {known}); "
+            "taken as a name of its own kind, with the little probability left for such",
+            TableWarning,
+            stacklevel=2,
+        )
 
     def decode(self, z: np.ndarray, code: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         names = np.empty(self.states, dtype=object)
@@ -379,6 +388,11 @@ class Codec:
             elif self.z_slot[i] >= 0:
                 gone[:, i] = rows.z[:, self.z_slot[i]].isnan()
         return gone
+
+    def gaps(self, rows: Rows, besides: int = -1) -> torch.Tensor:
+        """Which rows lack a cell that is modelled, one column perhaps left out, `(n,)`."""
+        modelled = [coder is not None and i != besides for i, coder in enumerate(self.coders)]
+        return self.missing(rows)[:, modelled].any(1)
 
     def without(self, rows: Rows, i: int) -> Rows:
         """The same rows with the cells of column i missing."""

@@ -163,7 +163,7 @@ def maximize(model: Mixture, sums: Sums, whole: Whole, n: int) -> Mixture:
     log_weight = ((weight + 1) / (n + k)).log()
     shift = (sums.first + _MEAN_PRIOR * (whole.mean - model.mean)) / (weight + _MEAN_PRIOR)[:, None]
     mean = model.mean + shift
-    narrow = max(float(k - 1) ** (-2 / max(m, 1)), 0.02)
+    narrow = max(float(k - 1) ** (-2 / max(m + len(whole.states), 1)), 0.02)
     prior = m + 2.0
     scatter = sums.second - weight[:, None, None] * (
         2 * _outer(sums.first / weight[:, None], shift) - _outer(shift, shift)

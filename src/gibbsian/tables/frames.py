@@ -81,24 +81,36 @@ def as_frame(table: Any, names: Sequence[str] | None = None) -> Frame:
     home = type(table).__module__.split(".")[0]
     if isinstance(table, Frame):
         return table
-    if home in {"pandas", "polars", "pyarrow"}:
+    if home in _MAKES:
         names, columns, index = _MAKES[home](table)
         make = "arrow" if home == "pyarrow" else home
     else:
-        array = np.asarray(table)
-        if array.ndim != 2:
-            raise DataError(f"a table has rows and columns, got an array of shape {array.shape}; use x.reshape(-1, 1)")
-        names = [f"x{i}" for i in range(array.shape[1])] if names is None else names
-        columns, make, index = [(column, None, str(array.dtype), None) for column in array.T], "array", None
-    twice = sorted({str(name) for name in names if list(names).count(name) > 1})
-    if twice:
-        raise DataError(
-            f"the table has more than one column named {', '.join(map(repr, twice))}; give each its own name"
-        )
+        names, columns, index = _from_array(table, names)
+        make = "array"
+    refuse_twins([str(name) for name in names], "the table")
     if not len(names):
         raise DataError("the table has no columns; give at least one")
     cells = [cells_of(str(name), *column) for name, column in zip(names, columns, strict=True)]
     return Frame(tuple(cells), make, index)
+
+
+def refuse_twins(names: list[str], where: str) -> None:
+    """Refuse names that more than one column has."""
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise DataError(f"{where} has more than one column named {', '.join(map(repr, twice))}; give each its own name")
+
+
+def check_columns(found: Sequence[str], expected: Sequence[str], where: str) -> None:
+    """Refuse a table that lacks columns, or has others."""
+    lacks = [name for name in expected if name not in found]
+    extra = [name for name in found if name not in expected]
+    what = [f"lacks the column {', '.join(map(repr, lacks))}"] if lacks else []
+    what += [f"has {', '.join(map(repr, extra))}, which training did not know"] if extra else []
+    if what:
+        raise DataError(
+            f"{where} {' and '.join(what)}; the columns are {', '.join(expected)} (leave others out with --drop)"
+        )
 
 
 def cells_of(
@@ -164,6 +176,18 @@ def _objects(name: str, values: np.ndarray, missing: np.ndarray | None) -> tuple
     gone = np.array([is_missing(value) for value in values], dtype=bool)
     missing = gone if missing is None else missing | gone
     forms = np.array(["" if m else _form(v) for v, m in zip(values, missing, strict=True)])
+    form = _only_form(name, values, missing, forms)
+    if form == "number":
+        return form, np.array([np.nan if m else float(v) for v, m in zip(values, missing, strict=True)]), missing
+    if form == "date":
+        nothing = np.datetime64("NaT")
+        dates = [nothing if m else np.datetime64(_naive(v)) for v, m in zip(values, missing, strict=True)]
+        return form, _days(np.array(dates), missing), missing
+    return form, values, missing
+
+
+def _only_form(name: str, values: np.ndarray, missing: np.ndarray, forms: np.ndarray) -> str:
+    """The form that all values of a column share; mixed ones are refused with the row."""
     kinds, counts = np.unique(forms[~missing], return_counts=True)
     if "other" in kinds:
         row = int(np.argmax(forms == "other"))
@@ -175,15 +199,7 @@ def _objects(name: str, values: np.ndarray, missing: np.ndarray | None) -> tuple
         usual = kinds[counts.argmax()]
         row = int(np.argmax(~missing & (forms != usual)))
         raise MixedError(name, row, values[row], forms[row], str(usual))
-    if not len(kinds):
-        return "empty", values, missing
-    form = str(kinds[0])
-    if form == "number":
-        return form, np.array([np.nan if m else float(v) for v, m in zip(values, missing, strict=True)]), missing
-    if form == "date":
-        dates = np.array([np.datetime64("NaT") if m else np.datetime64(_naive(v)) for v, m in zip(values, missing, strict=True)])  # fmt: skip
-        return form, _days(dates, missing), missing
-    return form, values, missing
+    return str(kinds[0]) if len(kinds) else "empty"
 
 
 def _naive(value: Any) -> Any:
@@ -208,6 +224,14 @@ class MixedError(DataError):
 # --- the makes ------------------------------------------------------------------------------------
 
 _Parts = tuple[list[str], list[tuple[Any, Any, str, Any]], Any]
+
+
+def _from_array(table: Any, names: Sequence[str] | None) -> "_Parts":
+    array = np.asarray(table)
+    if array.ndim != 2:
+        raise DataError(f"a table has rows and columns, got an array of shape {array.shape}; use x.reshape(-1, 1)")
+    names = [f"x{i}" for i in range(array.shape[1])] if names is None else names
+    return list(names), [(column, None, str(array.dtype), None) for column in array.T], None
 
 
 def _from_pandas(table: Any) -> _Parts:
@@ -310,15 +334,20 @@ def _to_pandas(frame: Frame) -> Any:
     made = {}
     for cells in frame.columns:
         series = pd.Series(_plain(cells), index=frame.index)
-        kind: Any = pd.CategoricalDtype(cells.categories) if cells.categories is not None else cells.dtype
-        if cells.missing.any() and str(kind) == "bool":
-            kind = "boolean"
-        elif cells.missing.any() and str(kind).startswith(("int", "uint")):
-            kind = "Float64" if cells.form != "number" else "float64"
+        kind = pd.CategoricalDtype(cells.categories) if cells.categories is not None else _pandas_type(cells)
         if cells.form == "date" and str(kind).startswith("datetime64[") and "," in str(kind):
             series = series.dt.tz_localize("UTC")
         made[cells.name] = series if cells.form == "empty" else series.astype(kind)
     return pd.DataFrame(made, index=frame.index)
+
+
+def _pandas_type(cells: Cells) -> str:
+    """The type of a column, or one that can hold its gaps."""
+    if not cells.missing.any():
+        return cells.dtype
+    if cells.dtype == "bool":
+        return "boolean"
+    return "float64" if cells.dtype.startswith(("int", "uint")) else cells.dtype
 
 
 def _to_polars(frame: Frame) -> Any:

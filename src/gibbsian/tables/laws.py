@@ -110,7 +110,7 @@ class TiltedLaw:
 
     def _gain(self, rows: Rows, name: str) -> Estimate:
         """log E[e^{-f}] over what a row lacks, row by row."""
-        gaps = self.codec.missing(rows)[:, [c is not None for c in self.codec.coders]].any(1)
+        gaps = self.codec.gaps(rows)
         value = rows.unit.new_zeros(rows.n)
         out = Estimate(value, value.clone(), value.clone())
         if bool((~gaps).any()):
@@ -131,7 +131,7 @@ class TiltedLaw:
     def log_given(self, rows: Rows, column: int) -> Tensor:
         base = MixtureLaw(self.law.base, self.codec).log_given(rows, column)
         with_it = self._gain(rows, "gaps").value
-        whole = ~self.codec.missing(rows)[:, [c is not None for c in self.codec.coders]].any(1)
+        whole = ~self.codec.gaps(rows)
         without = torch.empty_like(with_it)
         if bool(whole.any()):
             without[whole] = self._summed(rows.take(whole), column)[0]
@@ -176,9 +176,7 @@ class TiltedLaw:
         return total, CellLaw(codes, base.z, tail / tail.sum(1, keepdim=True).clamp(min=1e-300))
 
     def cell(self, rows: Rows, column: int) -> CellLaw:
-        rest = self.codec.missing(self.codec.without(rows, column))
-        rest[:, column] = False
-        whole = ~rest[:, [c is not None for c in self.codec.coders]].any(1)
+        whole = ~self.codec.gaps(rows, besides=column)
         if bool(whole.all()):
             return self._summed(rows, column)[1]
         parts = [self._averaged(rows.take(own), column) for own in torch.arange(rows.n).split(_BLOCK)]

@@ -11,7 +11,7 @@ from gibbsian.errors import ArgumentError, DataError, check_choice, suggest
 from gibbsian.random import stream
 from gibbsian.tables.codec import Codec, FewValues, Names, Numbers, TableWarning
 from gibbsian.tables.families import FAMILIES, Chosen, Options, choose, refit
-from gibbsian.tables.frames import Cells, Frame, as_frame, cells_of
+from gibbsian.tables.frames import Cells, Frame, as_frame, cells_of, check_columns
 from gibbsian.tables.laws import CellLaw, Law
 from gibbsian.tables.rows import Rows
 from gibbsian.tables.schema import Schema
@@ -54,12 +54,7 @@ class TableModel:
     def frame(self, table: Any) -> Frame:
         """A table with the columns of the schema, in its order; others are refused."""
         frame = as_frame(table, self.schema.names if not _named(table) else None)
-        missing = [name for name in self.schema.names if name not in frame.names]
-        extra = [name for name in frame.names if name not in self.schema.names]
-        if missing or extra:
-            lacks = f"lacks {', '.join(map(repr, missing))}" if missing else ""
-            has = f"has {', '.join(map(repr, extra))}, which was not there in training" if extra else ""
-            raise DataError(f"the table {' and '.join(part for part in (lacks, has) if part)}; give the columns {', '.join(self.schema.names)}")  # fmt: skip
+        check_columns(frame.names, self.schema.names, "the table")
         columns = {column.name: column for column in frame.columns}
         return Frame(tuple(columns[name] for name in self.schema.names), frame.make, frame.index)
 
@@ -135,13 +130,8 @@ class TableModel:
         column = self.schema[name]
         if value is None:
             return Cells(name, "empty", np.full(1, None, dtype=object), np.ones(1, bool))
-        if column.kind == "date":
-            value = np.datetime64(value) if isinstance(value, str) else value
-        elif column.numbers and isinstance(value, str):
-            try:
-                value = float(value)
-            except ValueError:
-                raise ArgumentError(f"given {name}={value!r}: a number was expected") from None
+        if isinstance(value, str) and column.numbers:
+            value = _number(name, value, column.kind)
         try:
             cells = cells_of(name, np.array([value], dtype=None if not isinstance(value, str) else object))
         except DataError as error:
@@ -253,6 +243,16 @@ class TableModel:
         atoms = np.broadcast_to(np.array(coder.column.atoms), (len(z), len(coder.column.atoms)))
         codes = law.codes.numpy()
         return np.concatenate([atoms, values], 1), np.concatenate([codes[:, :-1], codes[:, -1:] * weights], 1)
+
+
+def _number(name: str, text: str, kind: str) -> Any:
+    """A number, or a date, out of a word."""
+    try:
+        return np.datetime64(text) if kind == "date" else float(text)
+    except ValueError:
+        raise ArgumentError(
+            f"given {name}={text!r}: {'a date' if kind == 'date' else 'a number'} was expected"
+        ) from None
 
 
 def _quantiles(values: np.ndarray, weights: np.ndarray, levels: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gibbsian.errors import ArgumentError, DataError, suggest
-from gibbsian.tables.frames import check_extra
+from gibbsian.tables.frames import check_columns, check_extra, refuse_twins
 
 SUFFIXES = (".csv", ".tsv", ".parquet", ".feather")
 MISSING = ("?",)  # besides those that pandas knows: empty, NA, N/A, NaN, null, None, ...
@@ -131,27 +131,30 @@ def _arrow(path: Path, rows: int) -> Iterator[Any]:
 
 def _written(path: Path, source: Source) -> dict[str, Any]:
     """How a text file is written: delimiter, header, decimal sign."""
+    lines = _first_lines(path, source.encoding)
+    separator = "\t" if ".tsv" in path.name else max(",;\t|", key=lambda mark: (lines[0].count(mark), mark == ","))
+    head, *rows = csv.reader(lines, delimiter=separator)
+    named = source.header if source.header is not None else not all(map(_is_number, head))
+    names = [name.strip() for name in head] if named else [f"x{i}" for i in range(len(head))]
+    refuse_twins(names, str(path))
+    comma = separator != "," and any(_COMMA.fullmatch(cell) for row in rows for cell in row)
+    sign = "," if comma else "."
+    return {
+        "sep": separator, "header": 0 if named else None, "names": names, "decimal": source.decimal or sign,
+        "encoding": source.encoding, "na_values": [*MISSING, *source.missing], "skipinitialspace": True, "low_memory": False,
+    }  # fmt: skip
+
+
+def _first_lines(path: Path, encoding: str) -> list[str]:
+    """The first lines of a text that hold something."""
     opened = gzip.open if path.suffix == ".gz" else open
     with opened(path, "rb") as file:
         head = file.read(_LOOK)
-    text = head.decode(source.encoding, errors="strict" if len(head) < _LOOK else "ignore").lstrip("\ufeff")
+    text = head.decode(encoding, errors="strict" if len(head) < _LOOK else "ignore").lstrip("\ufeff")
     lines = [line for line in text.splitlines()[:50] if line.strip()]
     if not lines:
         raise DataError(f"{path} is empty; give a table with a header and rows")
-    separator = "\t" if ".tsv" in path.name else max(",;\t|", key=lambda mark: (lines[0].count(mark), mark == ","))
-    rows = list(csv.reader(lines, delimiter=separator))
-    named = source.header if source.header is not None else not all(_is_number(cell) for cell in rows[0])
-    names = [name.strip() for name in rows[0]] if named else [f"x{i}" for i in range(len(rows[0]))]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise DataError(f"{path} has more than one column named {', '.join(map(repr, twice))}; give each its own name")
-    body = [cell for row in rows[1:] for cell in row]
-    comma = separator != "," and any(_COMMA.fullmatch(cell) for cell in body)
-    decimal = source.decimal or ("," if comma else ".")
-    return {
-        "sep": separator, "header": 0 if named else None, "names": names, "decimal": decimal, "encoding": source.encoding,
-        "na_values": [*MISSING, *source.missing], "skipinitialspace": True, "low_memory": False,
-    }  # fmt: skip
+    return lines
 
 
 def _is_number(cell: str) -> bool:
@@ -192,13 +195,17 @@ def _text(name: str, column: Any, kind: str | None, first: int) -> Any:
     seen = column.dropna()
     if kind in {"numeric", "integer"}:
         return _numbers(name, column, first)
-    if kind == "date" or (kind is None and len(seen) and all(isinstance(v, str) and _DATE.fullmatch(v) for v in seen)):
+    if kind == "date" or (kind is None and _all_dates(seen)):
         return _dates(name, column, first)
     names = column.astype(object).where(column.isna(), column.astype(str).str.strip())
     if kind is not None or not len(seen):
         return names
     share = float(pd.to_numeric(names.dropna(), errors="coerce").notna().mean())
     return _numbers(name, column, first) if share >= _MOSTLY else names
+
+
+def _all_dates(seen: Any) -> bool:
+    return len(seen) > 0 and all(isinstance(value, str) and _DATE.fullmatch(value) for value in seen)
 
 
 def _numbers(name: str, column: Any, first: int) -> Any:
@@ -232,15 +239,6 @@ def in_pieces(source: Source, kinds: Mapping[str, str], names: Sequence[str]) ->
     """New rows of a table that is known, piece by piece: columns by name, in any order; the others are refused."""
     first = 0
     for piece in pieces(source):
-        lacks = [name for name in names if name not in piece.columns]
-        extra = [str(name) for name in piece.columns if name not in names]
-        if lacks or extra:
-            what = [f"lacks the column {', '.join(map(repr, lacks))}"] if lacks else []
-            what += (
-                [f"has {', '.join(map(repr, extra))}, which training did not know (leave out with --drop)"]
-                if extra
-                else []
-            )
-            raise DataError(f"{source.path} {' and '.join(what)}; the columns are {', '.join(names)}")
+        check_columns([str(name) for name in piece.columns], names, source.path)
         yield understood(piece[list(names)], source, kinds, first)
         first += len(piece)

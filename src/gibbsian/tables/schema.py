@@ -224,16 +224,18 @@ def learn_column(cells: Cells, kind: str | None = None) -> Column:
         return _numeric(seen.astype(np.float64), kind, common)
     if kind == "boolean":
         return Column(kind=kind, categories=_two(cells, seen), **common)
+    return _named(cells, seen, common)
+
+
+def _named(cells: Cells, seen: np.ndarray, common: dict[str, Any]) -> Column:
+    """A column of names: the most frequent first, those that are declared and never seen last."""
     names, counts = np.unique(seen.astype(str), return_counts=True)
     first = {str(value): value for value in seen[::-1]}
     order = [first[str(names[i])] for i in np.argsort(-counts, kind="stable")]
     plain = [value.item() if isinstance(value, np.generic) else value for value in order]
-    declared = cells.categories
-    unused = [c for c in declared or () if str(c) not in first]
-    return Column(
-        kind=kind, categories=(*plain[:_MOST_CATEGORIES], *unused), pooled=tuple(plain[_MOST_CATEGORIES:]),
-        declared=declared, **common,
-    )  # fmt: skip
+    unused = [c for c in cells.categories or () if str(c) not in first]
+    kept, pooled = (*plain[:_MOST_CATEGORIES], *unused), tuple(plain[_MOST_CATEGORIES:])
+    return Column(kind="category", categories=kept, pooled=pooled, declared=cells.categories, **common)
 
 
 def _guess(cells: Cells, seen: np.ndarray) -> str:

@@ -20,7 +20,7 @@ from gibbsian.tables.frames import as_table
 from gibbsian.tables.reading import Source, in_pieces, is_table
 from gibbsian.tables.rows import Rows
 
-_LISTS = ("columns", "drop", "missing")
+_WORDS = {"label", "decimal", "encoding", "schema", "path", "family"}  # flags that are words, whatever they look like
 _HIDDEN = 20_000  # new rows, at most, that a test of drift holds at once
 
 
@@ -37,28 +37,24 @@ def table_keys(given: str, rest: list[str]) -> dict[str, Any] | None:
 
 def _flags(rest: list[str]) -> dict[str, Any]:
     """`--types age=numeric,sex=category --drop id` as keys."""
+    words = [part for word in rest for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    if len(words) % 2 or not all(name.startswith("--") for name in words[::2]):
+        odd = next((name for name in words[::2] if not name.startswith("--")), words[-1])
+        raise ArgumentError(f"{odd} is not understood; flags of a table are such as --types age=numeric,sex=category --drop id --family mixture")  # fmt: skip
     found: dict[str, Any] = {}
-    words = [
-        part for word in rest for part in (word.split("=", 1) if word.startswith("--") and "=" in word else [word])
-    ]
-    while words:
-        name = words.pop(0)
-        if not name.startswith("--") or not words:
-            raise ArgumentError(f"{name} is not understood; flags of a table are such as --types age=numeric,sex=category --drop id --family mixture")  # fmt: skip
-        key, value = name[2:], words.pop(0)
-        if key == "types":
-            found[key] = pairs(value, "--types")
-        elif key in _LISTS:
-            found[key] = (
-                [part.strip() for part in value.split(",")] if key != "missing" else [*found.get(key, []), value]
-            )
-        else:
-            found[key] = (
-                yaml.safe_load(value) if key not in {"label", "decimal", "encoding", "schema", "path"} else value
-            )
-            if key == "family" and "," in value:
-                found[key] = value.split(",")
+    for name, value in zip(words[::2], words[1::2], strict=True):
+        key = name[2:]
+        found[key] = [*found.get(key, []), value] if key == "missing" else _value(key, value)
     return found
+
+
+def _value(key: str, text: str) -> Any:
+    """What a flag says."""
+    if key == "types":
+        return pairs(text, "--types")
+    if key in {"columns", "drop"} or (key == "family" and "," in text):
+        return [part.strip() for part in text.split(",")]
+    return text if key in _WORDS else yaml.safe_load(text)
 
 
 def pairs(text: str, flag: str) -> dict[str, str]:
