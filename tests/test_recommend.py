@@ -39,7 +39,7 @@ CASES = {
     "many sites": (lambda: smooth(100), 4, kernels.GibbsWithGradients, "worth a flip"),
     "no gradient": (lambda: gb.as_energy(steps_of, domains.Real(2)), 4, kernels.RandomWalk, "no gradient"),
     "few chains": (energies.Banana, 4, kernels.NUTS, "too few to learn"),
-    "many chains": (energies.Banana, 64, kernels.ChEES, "learn the length"),
+    "many chains": (energies.Banana, 16, kernels.ChEES, "learn the length"),
     "walls": (lambda: gb.as_energy(lambda x: x.sum(1), domains.NonNegative(2)), 4, kernels.NUTS, "reflected"),
     "rows of data": (
         lambda: energies.DataPosterior(domains.Real(1), lambda t, d: -(d - t[:, None]).square().sum(2), torch.zeros(9, 1)),

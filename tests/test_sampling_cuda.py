@@ -73,6 +73,8 @@ KERNELS = {
     "HMC": (kernels.HMC(0.5, 3, jitter=0.3), domains.Real(3)),
     "Langevin": (kernels.Langevin(0.4), domains.Box(3, low=-1.0, high=1.5)),
     "UnderdampedLangevin": (kernels.UnderdampedLangevin(0.4), domains.Real(3)),
+    "MCLMC": (kernels.MCLMC(0.4, 2.0), domains.Real(3)),
+    "MAMS": (kernels.MAMS(0.6, 2), domains.Box(3, low=-1.0, high=1.5)),
 }
 
 

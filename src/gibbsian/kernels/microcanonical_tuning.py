@@ -85,7 +85,8 @@ class LengthLearning(Adaptation):
         worth = effective(draws[live]) / len(draws[0])
         if bool(live.any()) and bool(torch.isfinite(worth).all()):
             root = math.sqrt(float(self.moving.max()))
-            self.length = min(max(_SHARE * float((self.path / worth).mean()), root / 10), 30 * root)
+            # modes far apart are forgotten over lengths that no trajectory makes up for
+            self.length = min(max(_SHARE * float((self.path / worth).mean()), root / 10), 5 * root)
             self.renew()
 
 

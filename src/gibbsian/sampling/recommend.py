@@ -19,7 +19,7 @@ from gibbsian.kernels.metropolis import RandomWalk
 from gibbsian.kernels.nuts import NUTS
 from gibbsian.placement import placement
 
-_MANY = 50  # chains from which on trajectories of one length for all are learned well
+_MANY = 16  # chains from which on trajectories of one length for all are learned well
 _FEW_SITES = 32  # discrete sites up to which visiting every one is cheap
 
 
@@ -55,7 +55,7 @@ def recommend(energy: Any, chains: int = 4) -> Recommendation:
     | discrete, few sites or no gradient | `SiteGibbs` |
     | discrete, with a gradient | `GibbsWithGradients` |
     | continuous, no gradient | `RandomWalk` |
-    | continuous, 50 chains or more | `ChEES` |
+    | continuous, 16 chains or more | `ChEES` |
     | continuous, fewer chains | `NUTS` |
 
     `benchmarks/particles.py` and `benchmarks/many_chains.py` compare the last two with their rivals. No kernel can tell from an
@@ -148,5 +148,5 @@ def _continuous(energy: Energy, name: str, smooth: bool, chains: int) -> Recomme
             f"exact in all {d} dimensions"
         )
         return Recommendation(ChEES(0.1), 500, reason + walls + rows)
-    reason = f"{chains} chains are too few to learn from each other: every trajectory finds its own length; exact"
+    reason = f"{chains} chains are too few to learn from each other: every trajectory finds its own length; exact, and much faster with compile=True"
     return Recommendation(NUTS(0.1), 1000, reason + walls + rows)
