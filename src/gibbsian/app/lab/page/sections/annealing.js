@@ -35,9 +35,9 @@ export const annealing = {
   ],
   presets: [
     { label: "a good ladder", set: {} },
-    { label: "too short a ladder", set: { levels: 3, speed: 0.1 } },
+    { label: "too short a ladder", set: { law: "eight", scale: 0.5, levels: 4, particles: 50, speed: 0.05 } },
+    { label: "a long one from the same base", set: { law: "eight", scale: 0.5, levels: 200, particles: 50, speed: 2 } },
     { label: "no moves: plain importance sampling", set: { moves: 0 } },
-    { label: "a base that misses the hills", set: { law: "eight", scale: 0.5, levels: 30 } },
     { label: "run after run", set: { law: "eight", levels: 40, speed: 12 } },
   ],
   create: (bench) => new Annealing(bench),

@@ -73,7 +73,7 @@ export const landscape = {
   presets: [
     { label: "small steps, slow walk", set: { law: "banana", kernel: "walk", step: 0.15 } },
     { label: "HMC glides along", set: { law: "banana", kernel: "hmc", step: 0.25, leapfrog: 12, chains: 12, speed: 0.15 } },
-    { label: "Langevin's bias", set: { law: "gaussian", correlation: 0.9, kernel: "ula", step: 0.8, chains: 1000, speed: 4 } },
+    { label: "Langevin's bias", set: { law: "gaussian", correlation: 0, kernel: "ula", step: 1.2, chains: 1000 } },
     { label: "a barrier of 8 kT", set: { law: "well", barrier: 8, kernel: "mala", step: 0.4, speed: 4 } },
     { label: "tempering crosses it", set: { law: "well", barrier: 8, kernel: "tempering", step: 0.4, speed: 4 } },
     { label: "NUTS on a ring", set: { law: "ring", kernel: "nuts", step: 0.12, chains: 20, speed: 0.2 } },

@@ -18,8 +18,8 @@ const LAWS = {
   five: () => group([[[-3.5, 0], 0.4], [[3.5, 0], 0.1], [[0, 3.5], 0.2], [[0, -3.5], 0.2], [[0, 0], 0.1]].map(([m, w]) => ({ points: [m], weight: w, deviation: 0.35 }))),
   moons: () => group([1, -1].map((up) => ({ weight: up > 0 ? 0.7 : 0.3, deviation: 0.16, points: Array.from({ length: 16 }, (_, i) => [2.6 * Math.cos((Math.PI * (i + 0.5)) / 16) - 1.3 * up, up * (2.6 * Math.sin((Math.PI * (i + 0.5)) / 16) - 0.7) + 1.6 * up]) }))),
   letters: () => group([ // g and b
-    { weight: 0.5, deviation: 0.14, points: [...arc(-2.6, 1, 1.3, 0, 2 * Math.PI, 15), ...rise(-1.3, -1.7, 2.1, 7), ...arc(-2.6, -1.8, 1.3, 0, -0.85 * Math.PI, 8)] },
-    { weight: 0.5, deviation: 0.14, points: [...rise(1.2, -0.2, 4, 9), ...arc(2.5, 0.9, 1.3, 0, 2 * Math.PI, 15)] },
+    { weight: 0.65, deviation: 0.14, points: [...arc(-2.6, 1, 1.3, 0, 2 * Math.PI, 15), ...rise(-1.3, -1.7, 2.1, 7), ...arc(-2.6, -1.8, 1.3, 0, -0.85 * Math.PI, 8)] },
+    { weight: 0.35, deviation: 0.14, points: [...rise(1.2, -0.2, 4, 9), ...arc(2.5, 0.9, 1.3, 0, 2 * Math.PI, 15)] },
   ]),
 };
 

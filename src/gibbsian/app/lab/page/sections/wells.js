@@ -43,17 +43,18 @@ export const wells = {
     { id: "k", kind: "slider", label: "Langevin steps, k", min: 1, max: 60, step: 1, value: 5, when: (v) => v.principle === "cd" || v.principle === "pcd" },
     { id: "step", kind: "slider", label: "their size ε", min: 0.02, max: 0.6, value: 0.2, log: true, when: (v) => v.principle === "cd" || v.principle === "pcd" },
     { id: "sigma", kind: "slider", label: "noise σ", min: 0.05, max: 1, value: 0.25, log: true, when: (v) => v.principle === "dsm" },
-    { id: "rate", kind: "slider", label: "learning rate", min: 0.001, max: 0.3, value: 0.03, log: true },
+    { id: "rate", kind: "slider", label: "learning rate", min: 0.001, max: 0.3, value: 0.02, log: true },
+    { id: "decay", kind: "slider", label: "weight decay", min: 0, max: 0.1, value: 0.01, note: "without it score matching digs a pit under every point" },
     { id: "points", kind: "slider", label: "data points", min: 20, max: 500, step: 10, value: 200, fresh: true },
     { id: "speed", kind: "slider", label: "updates a frame", min: 0.1, max: 4, value: 1, log: true },
   ],
   presets: [
     { label: "CD digs two wells", set: {} },
-    { label: "CD-1 misjudges the weights", set: { data: "far", principle: "cd", k: 1 } },
-    { label: "score matching, too", set: { data: "far", principle: "sm" } },
-    { label: "the exact gradient does not", set: { data: "far", principle: "exact" } },
-    { label: "noise joins the wells", set: { data: "far", principle: "dsm", sigma: 0.9 } },
-    { label: "moons in the plane", set: { dim: "2", data: "three", principle: "pcd", k: 10 } },
+    { label: "CD-1 misjudges the weights", set: { data: "far", principle: "cd", k: 1, decay: 0.003 } },
+    { label: "score matching, too", set: { data: "far", principle: "sm", decay: 0.003 } },
+    { label: "the exact gradient does not", set: { data: "far", principle: "exact", decay: 0.003 } },
+    { label: "noise blurs what is learned", set: { principle: "dsm", sigma: 0.6 } },
+    { label: "moons by persistent chains", set: { dim: "2", data: "three", principle: "pcd", k: 10, rate: 0.01 } },
     { label: "moons by their slope", set: { dim: "2", data: "three", principle: "dsm", sigma: 0.2 } },
   ],
   create: (bench) => new Wells(bench),
@@ -139,6 +140,8 @@ class Wells {
       for (let t = 0; t < Math.round(values.k); t++) kernel.step(model, this.samples, rng);
       loss = contrast(model, data, this.samples.x, gradient);
     }
+    const decay = values.decay * (values.model === "network" ? 0.3 : 1); // a network's weights multiply each other
+    for (let i = 0; i < gradient.length; i++) gradient[i] += decay * model.theta[i];
     this.adam.step(model.theta, gradient, values.rate);
     this.smooth = Number.isNaN(this.smooth) ? loss : 0.9 * this.smooth + 0.1 * loss;
     this.drift();
