@@ -57,6 +57,8 @@ def small(name):
         "fashion-jem": ["--model.net.widths", "[4, 4]"],
         "mnist-ncsn": ["--model.net.widths", "[4, 4]", "--model.net.blocks", "1", "--model.sigmas", "geometric(9.0, 0.1, 4)"],
         "spirals-score": ["--sample.kernel.steps_per_level", "2"],
+        "moons-matching": ["--objective.steps", "3"],
+        "moons-recovery": ["--sample.kernel.steps_per_level", "2"],
         "patches-ica": [],
     }  # fmt: skip
     return flags + more.get(name, [])
