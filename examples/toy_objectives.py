@@ -11,6 +11,7 @@ principle passes with less than twice that. Writes a picture of all densities an
 """
 
 import argparse
+import dataclasses
 import json
 import os
 import statistics
@@ -83,7 +84,7 @@ def principles() -> dict[str, tuple[objectives.Objective, dict]]:
             # noise as wide as the data, so that every way in is learned; where it passes the flow would bend the energy
             objectives.EnergyMatching(
                 temperature=0.1, step_size=0.02, steps=60, flow_steps=0.4, flow_weight=0.0,
-                noise=energies.Gaussian(torch.zeros(2), 6 * torch.eye(2)),
+                noise="gaussian",
             ),
             {"steps": 2400, "lr": 1e-3, "schedule": "cosine", "batch_size": 128},
         ),
@@ -92,6 +93,12 @@ def principles() -> dict[str, tuple[objectives.Objective, dict]]:
             {"steps": 2400, "lr": 1e-3, "schedule": "cosine", "batch_size": 128},
         ),
     }  # fmt: skip
+
+
+def on_gpu(objective: objectives.Objective) -> objectives.Objective:
+    """Pairs are found on the device there, so that steps can be captured."""
+    matching = isinstance(objective, objectives.EnergyMatching)
+    return dataclasses.replace(objective, pairing="sinkhorn") if matching else objective
 
 
 def model(name: str, seed: int) -> gb.Energy:
@@ -143,9 +150,12 @@ def one(law: str, name: str, seed: int, quick: float) -> dict:
     energy = model(name, seed)
     objective, how = principles()[name]
     how = {"batch_size": 256, **how, "steps": max(20, int(how["steps"] * quick))}
+    if torch.cuda.is_available():
+        objective, how["device"], how["engine"] = on_gpu(objective), "cuda", gb.training.Engine(compile=True)
     begun, worked = time.perf_counter(), time.process_time()
     run = gb.fit(energy, objective, data, seed=seed, ema=0.999, progress=False, **how)
     seconds, worked = time.perf_counter() - begun, time.process_time() - worked
+    run.energy, run.ema = run.energy.cpu(), run.ema.cpu()
     others = [distance(toy(law, HELD_OUT, generator=stream(seed, f"other {i}")), held_out) for i in range(20)]
     table = tabulate(run.ema)
     inside = (held_out.abs() < EXTENT).all(1)

@@ -20,6 +20,7 @@ _NAMES = {
     "training.pretrain": ("pretrain",),
     "partition.likelihood": ("log_likelihood",),
     "maxent.solve": ("maximum_entropy",),
+    "uses.band": ("elastic_band",),
     "uses.minimize": ("minimize",),
     "uses.draw": ("draw",),
     "metrics.evaluate": ("evaluate",),
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
     from gibbsian.training.fit import fit, load, resume
     from gibbsian.training.pretrain import pretrain
     from gibbsian.uses import hybrid
+    from gibbsian.uses.band import elastic_band
     from gibbsian.uses.draw import draw
     from gibbsian.uses.minimize import minimize
     from gibbsian.uses.predict import predict, predict_interval
