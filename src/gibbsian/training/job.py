@@ -103,6 +103,10 @@ class Job:
         """The learning rate of the step after `step`, lower after rollbacks."""
         return self.updates.rate(step) * self.softness
 
+    def steps_to_turn(self) -> float:
+        """How many steps the loss stays the same one."""
+        return min((turn - self.run.step for turn in self.turns if turn > self.run.step), default=math.inf)
+
     def clip_gradients(self, *, measure: bool) -> Tensor | None:
         """Clip the gradients where that is asked for; their norm before that, where it is needed."""
         if self.settings.clip is not None:

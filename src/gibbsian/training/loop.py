@@ -150,8 +150,9 @@ class Plan:
         """How many steps are taken now, and what comes after them."""
         done, settings = self.job.run.step, self.job.settings
         regular = min(period - done % period for period in self.periods)
-        turns = [turn - done for turn in self.job.turns if turn > done]
-        free = int(min(settings.steps - done, regular, *turns, *(hook.left(done) for hook in self.hooks)))
+        free = int(
+            min(settings.steps - done, regular, self.job.steps_to_turn(), *(hook.left(done) for hook in self.hooks))
+        )
         at_once = steps.at_once(free, min(settings.steps, *self.periods))
         step = done + at_once
         look = self.guard is not None and (step == 1 or at_once > 1 or step % self.guard.every == 0)
