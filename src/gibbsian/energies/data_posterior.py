@@ -9,6 +9,17 @@ from gibbsian.energy import Energy, with_score
 from gibbsian.errors import ArgumentError, DataError, ShapeError, check_count, check_tensor
 
 
+def _checked(data: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """The data, known to be tensors with as many rows each."""
+    if not data:
+        raise DataError("no data were given: DataPosterior(prior, log_likelihood, x, y, ...)")
+    for i, rows in enumerate(data):
+        check_tensor(rows, f"data[{i}]", "(rows, ...)")
+        if not rows.dim() or not len(rows) or len(rows) != len(data[0]):
+            raise ShapeError(f"data[{i}] has shape {tuple(rows.shape)}, expected {len(data[0])} rows, as data[0] has")
+    return data
+
+
 class DataPosterior(Energy):
     """E(θ) = E₀(θ) - Σᵢ log p(dᵢ | θ), over N rows of data: what is known of parameters after data were seen.
 
@@ -62,14 +73,7 @@ class DataPosterior(Energy):
         super().__init__(prior.domain if isinstance(prior, Energy) else prior)
         self.prior, self.log_likelihood = prior, log_likelihood
         self.chunk = check_count(self, "chunk", chunk)
-        if not data:
-            raise DataError("no data were given: DataPosterior(prior, log_likelihood, x, y, ...)")
-        for i, rows in enumerate(data):
-            check_tensor(rows, f"data[{i}]", "(rows, ...)")
-            if not rows.dim() or not len(rows) or len(rows) != len(data[0]):
-                raise ShapeError(
-                    f"data[{i}] has shape {tuple(rows.shape)}, expected {len(data[0])} rows, as data[0] has"
-                )
+        for i, rows in enumerate(_checked(data)):
             self.register_buffer(f"data_{i}", rows, persistent=False)
         self.parts = len(data)
         if center is not None:
