@@ -58,7 +58,9 @@ def recommend(energy: Any, chains: int = 4) -> Recommendation:
     | continuous, 16 chains or more | `ChEES` |
     | continuous, fewer chains | `NUTS` |
 
-    `benchmarks/particles.py` and `benchmarks/many_chains.py` compare the last two with their rivals. No kernel can tell from an
+    `benchmarks/many_chains.py` and `benchmarks/particles.py` compare the last two with their rivals: with 100 chains ChEES gives more
+    draws a gradient than HMC tuned by hand, and on plain targets it is ahead of NUTS from four chains on; below 16 NUTS is named
+    nevertheless, since it learns nothing from other chains and follows scales that differ from place to place. No kernel can tell from an
     energy whether it has modes far apart: look at R-hat from scattered starts, and take `ParallelTempering` where chains disagree.
 
     Args:
