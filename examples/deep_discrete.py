@@ -67,7 +67,7 @@ def train(chosen: argparse.Namespace, device: str) -> None:
     if (chosen.run / "config.json").exists():
         run = gb.resume(chosen.run, data, device=device, hooks=hooks, progress=False)
     else:
-        energy = network(data.cpu(), chosen.pool).to(device, memory_format=torch.channels_last)
+        energy = network(data.cpu(), not chosen.places).to(device, memory_format=torch.channels_last)
         chains = objectives.PersistentContrastiveDivergence(
             KERNELS[chosen.kernel](chosen.alpha), steps=chosen.steps, chains=100, buffer=10_000, start="rates"
         )
@@ -139,7 +139,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40, help="of every chain an update")
     parser.add_argument("--updates", type=int, default=50_000)
     parser.add_argument("--lr", type=float, default=1e-4)
-    parser.add_argument("--pool", action="store_true", help="average over positions before the output, as published")
+    parser.add_argument("--places", action="store_true", help="an output weight for every place, not their average")
     parser.add_argument("--seconds", type=float, help="end this part of the training after so long")
     parser.add_argument("--evaluate", action="store_true")
     parser.add_argument("--betas", type=int, default=100_000)
