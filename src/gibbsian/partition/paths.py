@@ -146,7 +146,7 @@ class GeometricPath(Path):
     def _step_size(self, beta: Tensor) -> Tensor:
         """The pilot's step size at its first temperature that is not below β."""
         betas, sizes = self.tuned  # type: ignore[misc]
-        return sizes[torch.searchsorted(betas, beta.to(betas.device)).clamp(max=len(sizes) - 1)].to(self.dtype)
+        return sizes.take(torch.searchsorted(betas, beta.to(betas.device)).clamp(max=len(sizes) - 1)).to(self.dtype)
 
     def tune(self, betas: Tensor, generator: torch.Generator, *, chains: int = 64, target: float = 0.75) -> None:
         """Find step sizes along the ladder with a pilot run: chains of their own are annealed while the logarithm of
