@@ -133,7 +133,8 @@ def contact_map(
         value = both[pairs[:, 0], pairs[:, 1]]
         right = value == 1
         unknown = value == -1
-        ax.plot(*(pairs[unknown].flip(1).T + first).numpy(), "o", markersize=3, color=color(6), label="not known")
+        if bool(unknown.any()):
+            ax.plot(*(pairs[unknown].flip(1).T + first).numpy(), "o", markersize=3.5, color=color(4), label="not known")
         ax.plot(*(pairs[value == 0].flip(1).T + first).numpy(), "o", markersize=3.5, color=color(1), label="wrong")
     ax.plot(*(pairs[right].flip(1).T + first).numpy(), "o", markersize=3.5, color=color(0), label="right" if touching is not None else "strongest")  # fmt: skip
     ax.set(
@@ -192,14 +193,17 @@ def components(checks: Checks, ax: "Axes", *, most: int = 4000) -> "Axes":
 
 
 def agreement(found: Agreement, ax: "Axes", *, name: str, most: int = 20_000) -> "Axes":
-    """A statistic of drawn sequences against that of natural ones; the largest numbers where there are many.
+    """A statistic of drawn sequences against that of natural ones; some of the numbers where there are many.
 
     >>> import matplotlib.figure
     >>> found = Agreement(torch.tensor([0.1, 0.2]), torch.tensor([0.1, 0.25]), 1.0, 1.5)
     >>> ax = agreement(found, matplotlib.figure.Figure().subplots(), name="frequencies")
     """
     size = torch.maximum(found.natural.abs(), found.drawn.abs())
-    chosen = size.argsort(descending=True)[:most]
+    chosen = size.argsort(descending=True)
+    if len(chosen) > most:  # the largest tenth of them, and others evenly
+        rest = torch.linspace(most // 10, len(chosen) - 1, most - most // 10).long()
+        chosen = torch.cat([chosen[: most // 10], chosen[rest]])
     x, y = found.natural[chosen].cpu(), found.drawn[chosen].cpu()
     low, high = (float(end) for end in torch.cat([x, y]).aminmax())
     ax.plot([low, high], [low, high], color="0.7", linewidth=1, linestyle="dashed")

@@ -12,7 +12,7 @@ import os
 import shlex
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from typing import NoReturn
@@ -22,7 +22,7 @@ from gibbsian.errors import ArgumentError, GibbsianError
 
 __all__ = ["main"]
 
-_COMMANDS = ("train", "resume", "sample", "score", "impute", "evaluate", "report", "lab", "list", "doctor")
+_COMMANDS = ("train", "resume", "sample", "score", "impute", "evaluate", "report", "sequences", "lab", "list", "doctor")
 _MODULES = {  # those of other names
     "resume": "train", "evaluate": "train", "report": "train", "list": "listing", "score": "table", "impute": "table",
 }  # fmt: skip
@@ -177,6 +177,7 @@ def _parser() -> _Parser:
     report = add("report", "write the HTML report of a run", of_a_run)
     report.add_argument("--fresh", action="store_true", help="judge the model anew instead of using what is there")
 
+    _add_sequences(add, common)
     lab = add("lab", "open the lab: chains, machines and lattices that move, in the browser", common)
     lab.add_argument(
         "section", nargs="?", metavar="WHERE", help="where to begin, such as landscape or 'landscape?law=ring'"
@@ -193,6 +194,40 @@ def _parser() -> _Parser:
     doctor = add("doctor", what, common)
     doctor.add_argument("--fast", action="store_true", help="skip the compiler")
     return parser
+
+
+def _add_sequences(add: Callable[..., _Parser], common: _Parser) -> None:
+    about = "learn a machine from aligned sequences: contacts, mutations, new sequences and a report"
+    more = (
+        "FILE is FASTA, a2m, a3m or Stockholm, plain or gzipped; `demo` is a made RNA family of two hairpins.\n"
+        "  gibbsian sequences demo\n"
+        "  gibbsian sequences family.fasta.gz --distances distances.csv\n"
+        "  gibbsian sequences riboswitch.sto --alphabet rna --method boltzmann --device cuda\n"
+        "  gibbsian sequences family.a2m --method rbm --hidden 50"
+    )
+    one = add("sequences", about, common, more)
+    one.add_argument("file", metavar="FILE", help="an alignment, or demo")
+    one.add_argument("--alphabet", default="protein", metavar="A", help="protein (default), rna, dna, or letters")
+    one.add_argument(
+        "--method", default="pseudo-likelihood", choices=["mean-field", "pseudo-likelihood", "asymmetric", "boltzmann", "rbm"]
+    )  # fmt: skip
+    one.add_argument("--hidden", type=_count, default=50, metavar="N", help="hidden units of an RBM (default: 50)")
+    one.add_argument("--steps", type=_count, metavar="N", help="iterations or updates at most")
+    one.add_argument(
+        "--identity", type=float, default=0.8, metavar="S", help="weigh sequences at this identity (default: 0.8)"
+    )
+    one.add_argument("--most-gaps", type=float, metavar="S", help="leave out sequences with a larger share of gaps")
+    one.add_argument("--distances", metavar="CSV", help="a structure: columns i, j (sites from 0) and a distance")
+    one.add_argument("--column", metavar="NAME", help="of the distance (default: the first beside i and j)")
+    one.add_argument("--below", type=float, default=8.0, metavar="D", help="what counts as a contact (default: 8)")
+    one.add_argument("--wild", metavar="NAME", help="the sequence whose mutants are scored (default: the first)")
+    one.add_argument("--first", type=int, default=1, metavar="N", help="position of the first site (default: 1)")
+    one.add_argument("-n", type=_count, default=1000, metavar="N", help="new sequences to draw (default: 1000)")
+    one.add_argument("--sweeps", type=_count, default=200, metavar="N", help="Gibbs sweeps of each (default: 200)")
+    one.add_argument("--no-entropy", action="store_true", help="leave out log Z and the entropy")
+    one.add_argument("--device", default="auto", metavar="D", help="auto (default), cpu, cuda")
+    one.add_argument("--seed", type=int, default=0, metavar="N", help="of all that is random (default: 0)")
+    one.add_argument("--run", metavar="FOLDER", help="a new folder (default: runs/sequences-NAME, numbered)")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,0 +1,174 @@
+"""`gibbsian sequences`: from an alignment to a machine, its contacts, mutations, new sequences and a report."""
+
+import argparse
+import csv
+import io
+import json
+import shlex
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from gibbsian import sequences
+from gibbsian.app.cli.show import Output
+from gibbsian.app.report.sequences import Workbench, write_sequences
+from gibbsian.app.runs import free_folder, write_whole
+from gibbsian.errors import ArgumentError, CheckpointError, DataError
+from gibbsian.models import Potts
+from gibbsian.random import stream
+from gibbsian.sequences import Family
+
+
+def run_sequences(options: argparse.Namespace, rest: list[str]) -> int:
+    """Read, learn, and write everything that is asked of a family."""
+    out = Output(options)
+    device = _device(options.device)
+    family, touching = _family(options, out)
+    touching = _structure(options, family) if options.distances else touching
+    folder = Path(options.run) if options.run else free_folder(f"sequences-{_stem(options.file)}")
+    if folder.exists() and any(folder.iterdir() if folder.is_dir() else [folder]):
+        raise CheckpointError(f"{folder} already holds files; say another --run")
+    wild = _wild(options, family)
+    out.say(f"{family!r}")
+    begun = time.perf_counter()
+    model, potts = _learn(options, family, device, out)
+    seconds = time.perf_counter() - begun
+    generator = stream(options.seed, "sequences", device)
+    drawn = sequences.sample_sequences(
+        model, family, options.n, sweeps=options.sweeps, generator=generator, progress=out.progress
+    )
+    bench = Workbench(
+        title=_stem(options.file),
+        command="gibbsian " + shlex.join(options.arguments),
+        family=family,
+        model=model,
+        method=options.method,
+        seconds=seconds,
+        drawn=drawn,
+        checks=sequences.compare(family, drawn),
+        entropy=None
+        if options.no_entropy
+        else sequences.entropy(
+            model, family, drawn=drawn, chains=200, max_betas=500, generator=generator, progress=out.progress
+        ),
+        contacts=sequences.contacts(potts) if potts is not None else None,
+        mutations=sequences.mutation_table(potts, wild[1]).cpu() if potts is not None else None,
+        wild=wild,
+        touching=touching,
+        first=options.first,
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    _write(folder, bench)
+    found = write_sequences(folder, bench)
+    rows = [(name, str(value)) for name, value in found["facts"]]
+    out.table(rows, title=bench.title)
+    out.say(f"in {folder}: {', '.join(sorted(one.name for one in folder.iterdir()))}")
+    out.document({"folder": str(folder), **found})
+    return 0
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ArgumentError(f"--device {name} cannot be used on this machine; say auto, cpu or cuda") from error
+
+
+def _stem(file: str) -> str:
+    return Path(file).name.removesuffix(".gz").rsplit(".", 1)[0]
+
+
+def _family(options: argparse.Namespace, out: Output) -> tuple[Family, Tensor | None]:
+    if options.file == "demo" and not Path("demo").exists():
+        family, touching = sequences.demo_family(generator=stream(options.seed, "demo"))
+        return family.reweighted(options.identity, progress=out.progress), touching
+    family = sequences.read(
+        options.file, options.alphabet, identity=options.identity, most_gaps=options.most_gaps, progress=out.progress
+    )
+    return family, None
+
+
+def _wild(options: argparse.Namespace, family: Family) -> tuple[str, Tensor]:
+    """The sequence whose mutants are scored: the first, or that of the given name."""
+    if options.wild is None:
+        return (family.names[0] if family.names else "the first sequence"), family.states[0]
+    if options.wild not in family.names:
+        raise ArgumentError(f"--wild {options.wild}: no sequence has this name; the first is {family.names[0]!r}")
+    return options.wild, family.states[family.names.index(options.wild)]
+
+
+def _learn(options: argparse.Namespace, family: Family, device: torch.device, out: Output) -> tuple[Any, Potts | None]:
+    """The machine, and once more where it is a Potts machine."""
+    given = {} if options.steps is None else {"steps": options.steps}
+    if options.method == "rbm":
+        rbm = sequences.fit_rbm(
+            family, options.hidden, seed=options.seed, device=device, progress=out.progress, **given
+        )
+        return rbm, None
+    potts = sequences.fit_potts(family, options.method, device=device, progress=out.progress, **given)
+    return potts, potts
+
+
+def _structure(options: argparse.Namespace, family: Family) -> Tensor:
+    """1 where two sites are nearer than `--below`, 0 where not, NaN where the file does not say."""
+    import pandas as pd
+
+    path = Path(options.distances).expanduser()
+    try:
+        table = pd.read_csv(path)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read as a table of distances: {error}") from error
+    columns = [name for name in table.columns if name not in ("i", "j")]
+    column = options.column or next(iter(columns), None)
+    if not {"i", "j"} <= set(table.columns) or column not in columns:
+        raise DataError(
+            f"{path.name} has the columns {', '.join(map(str, table.columns))}; expected i and j, sites from 0, and "
+            f"{options.column or 'a distance'}"
+        )
+    table = table.dropna(subset=["i", "j", column])
+    i, j = (torch.tensor(table[name].astype(int).to_numpy(copy=True)) for name in ("i", "j"))
+    if len(i) and (int(torch.minimum(i, j).min()) < 0 or int(torch.maximum(i, j).max()) >= family.sites):
+        raise DataError(f"{path.name} names sites outside 0 to {family.sites - 1}, those of the alignment")
+    near = torch.tensor((table[column] < options.below).to_numpy(copy=True)).float()
+    touching = torch.full((family.sites, family.sites), torch.nan)
+    touching[i, j], touching[j, i] = near, near
+    return touching
+
+
+def _write(folder: Path, bench: Workbench) -> None:
+    """The machine, the tables and the new sequences."""
+    save_file(
+        {name: part.contiguous().cpu() for name, part in bench.model.state_dict().items()}, folder / "model.safetensors"
+    )
+    bench.drawn.write(folder / "drawn.fasta")
+    if bench.contacts is not None:
+        head = ["i", "j", "score"] + (["touching"] if bench.touching is not None else [])
+        rows = []
+        for (i, j), score in zip(bench.contacts.pairs.tolist(), bench.contacts.values.tolist(), strict=True):
+            known = [] if bench.touching is None else [float(bench.touching[i, j])]
+            rows.append([i + bench.first, j + bench.first, f"{score:.6g}", *("" if k != k else int(k) for k in known)])
+        write_whole(folder / "contacts.csv", _csv(head, rows))
+    if bench.mutations is not None:
+        letters = bench.family.alphabet.letters
+        table = [
+            [f"{letters[int(old)]}{site + bench.first}{new}", f"{score:.6g}"]
+            for site, (old, scores) in enumerate(zip(bench.wild[1], bench.mutations.tolist(), strict=True))
+            for new, score in zip(letters, scores, strict=True)
+            if new not in ("-", letters[int(old)]) and letters[int(old)] != "-"
+        ]
+        write_whole(folder / "mutations.csv", _csv(["mutant", "score"], table))
+    write_whole(folder / "command.json", json.dumps({"command": bench.command, "seconds": bench.seconds}, indent=1))
+
+
+def _csv(head: list[str], rows: list[list[Any]]) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(head)
+    writer.writerows(rows)
+    return out.getvalue()

@@ -1,0 +1,188 @@
+"""The page of a family of sequences: what was learned from it, and how far to trust that."""
+
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+import gibbsian
+from gibbsian import plots, sequences
+from gibbsian.app.report import figures
+from gibbsian.app.report.words import duration, render
+from gibbsian.app.runs import write_whole
+from gibbsian.models import Potts
+from gibbsian.sequences import Checks, Contacts, Entropy, Family
+
+_STATISTICS = {"one": "one site", "two": "two sites", "three": "three sites"}
+_WIDE = 60  # sites in a row of a logo
+
+
+class Workbench(NamedTuple):
+    """All that is shown of a family."""
+
+    title: str
+    command: str
+    family: Family
+    model: Any
+    method: str
+    seconds: float
+    drawn: Family
+    checks: Checks
+    entropy: Entropy | None
+    contacts: Contacts | None
+    mutations: Tensor | None
+    wild: tuple[str, Tensor]
+    touching: Tensor | None
+    first: int
+
+
+def write_sequences(folder: Path, bench: Workbench) -> dict[str, Any]:
+    """Write `report.html`; returns the numbers that it shows."""
+    facts = _facts(bench)
+    page = render(
+        "sequences.html.j2",
+        {
+            "title": bench.title,
+            "facts": facts,
+            "contacts": _contacts(bench),
+            "checks": _checks(bench),
+            "logos": _logos(bench),
+            "mutations": _mutations(bench),
+            "command": bench.command,
+            "version": gibbsian.__version__,
+            "made": time.strftime("%d %B %Y, %H:%M"),
+        },
+    )
+    write_whole(folder / "report.html", page)
+    return {"facts": facts, "precision": _precisions(bench), "statistics": _numbers(bench.checks)}
+
+
+def _precisions(bench: Workbench) -> dict[str, float]:
+    """Of the strongest L, L/2 and L/5 pairs."""
+    if bench.contacts is None or bench.touching is None:
+        return {}
+    sites, known = bench.family.sites, bench.touching
+    counts = {"L": sites, "L/2": max(1, sites // 2), "L/5": max(1, sites // 5)}
+    return {
+        name: sequences.precision(bench.contacts, known.to(bench.contacts.scores.device), n)
+        for name, n in counts.items()
+    }
+
+
+def _numbers(checks: Checks) -> dict[str, dict[str, float]]:
+    parts = {name: getattr(checks, name) for name in _STATISTICS}
+    return {name: {"pearson": one.pearson, "slope": one.slope} for name, one in parts.items()}
+
+
+def _facts(bench: Workbench) -> list[tuple[str, str]]:
+    family, e = bench.family, bench.entropy
+    facts = [
+        (
+            "family",
+            f"{len(family)} sequences of {family.sites} sites, {family.alphabet.name}; effective number {family.effective:.0f}",
+        ),
+        ("model", f"{type(bench.model).__name__} by {bench.method}, in {duration(bench.seconds)}"),
+    ]
+    found = _precisions(bench)
+    if found:
+        facts.append(("contacts that are right", ", ".join(f"{name} {value:.2f}" for name, value in found.items())))
+    numbers = ", ".join(
+        f"{_STATISTICS[k]} {v['pearson']:.3f} ({v['slope']:.2f})" for k, v in _numbers(bench.checks).items()
+    )
+    facts.append((f"{len(bench.drawn)} drawn sequences, Pearson (slope)", numbers))
+    near, own = float(bench.checks.nearest.mean()), float(bench.checks.nearest_natural.mean())
+    facts.append(("identity with the nearest natural one", f"{near:.2f}; between natural ones {own:.2f}"))
+    if e is not None:
+        z = e.log_z
+        facts.append(
+            ("entropy, nats", f"{e.value:.2f} in [{e.lower:.2f}, {e.upper:.2f}], {e.value / family.sites:.2f} a site")
+        )
+        facts.append(("log Z", f"{float(z.value):.2f} in [{float(z.lower):.2f}, {float(z.upper):.2f}], by {z.method}"))
+    return facts
+
+
+def _contacts(bench: Workbench) -> list[tuple[str, str]]:
+    if bench.contacts is None:
+        return []
+    draw = partial(plots.contact_map, bench.contacts, touching=bench.touching, first=bench.first)
+    out = [("the strongest pairs, as many as there are sites", figures.picture(draw, size=(5.2, 5.0)))]
+    if bench.touching is not None:
+        curve = partial(plots.precision_curve, {bench.method: bench.contacts}, bench.touching)
+        out.append(("share of the strongest pairs that touch", figures.picture(curve, size=(5.2, 4.2))))
+    return out
+
+
+def _checks(bench: Workbench) -> list[tuple[str, str]]:
+    checks = bench.checks
+    out = [
+        (
+            f"statistics of {words}",
+            figures.picture(partial(plots.agreement, getattr(checks, name), name=words), size=(4.2, 4.0)),
+        )
+        for name, words in _STATISTICS.items()
+    ]
+    out.append(
+        (
+            "principal components of natural sequences",
+            figures.picture(partial(plots.components, checks), size=(4.6, 4.0)),
+        )
+    )
+    out.append(
+        (
+            "drawn sequences are new where they are no nearer than natural ones",
+            figures.picture(partial(plots.identities, checks), size=(4.6, 3.4)),
+        )
+    )
+    return out
+
+
+def _logos(bench: Workbench) -> list[tuple[str, list[str]]]:
+    """The family, the fields of a Potts machine or the hidden units of an RBM, in rows of sites."""
+    letters = bench.family.alphabet.letters
+    out = [("the family, bits", _rows(plots.information(bench.family), letters.replace("-", ""), bench.first))]
+    if isinstance(bench.model, Potts):
+        out.append(("fields in the zero-sum gauge", _rows(bench.model.zero_sum().field, letters, bench.first)))
+        return out
+    w = sequences.hidden_weights(bench.model)[:8]
+    return out + [(f"hidden unit {i + 1}, weights", _rows(one, letters, bench.first)) for i, one in enumerate(w)]
+
+
+def _rows(heights: Tensor, letters: str, first: int) -> list[str]:
+    heights = heights.detach().cpu()
+    high = float(heights.clamp(min=0).sum(1).max())
+    low = float(heights.clamp(max=0).sum(1).min())
+    rows = []
+    for start in range(0, len(heights), _WIDE):
+        part = heights[start : start + _WIDE]
+
+        def draw(ax: Any, part: Tensor = part, start: int = start) -> None:
+            plots.logo(part, letters, ax, first=first + start)
+            ax.set(
+                ylim=(1.05 * low, 1.05 * high),
+                xlim=(first + start - 0.7, first + start + min(_WIDE, len(heights)) - 0.3),
+            )
+
+        rows.append(figures.picture(draw, size=(11, 1.7)))
+    return rows
+
+
+def _mutations(bench: Workbench) -> str | None:
+    """-ΔE of all single mutants of the wild type."""
+    if bench.mutations is None:
+        return None
+    letters, table = bench.family.alphabet.letters, bench.mutations
+
+    def draw(ax: Any) -> None:
+        reach = float(table.abs().flatten().sort().values[int(0.98 * (table.numel() - 1))])
+        end = bench.first + len(table) - 0.5
+        shown = ax.imshow(
+            table.T.numpy(), cmap="RdBu", vmin=-reach, vmax=reach, aspect="auto", extent=(bench.first - 0.5, end, len(letters) - 0.5, -0.5)
+        )  # fmt: skip
+        ax.plot([bench.first + i for i in range(len(table))], bench.wild[1].tolist(), ".", color="0.2", markersize=3)
+        ax.set_yticks(range(len(letters)), list(letters), fontsize=7)
+        ax.set(xlabel="site")
+        ax.get_figure().colorbar(shown, ax=ax, label="-ΔE, higher is fitter")
+
+    return figures.picture(draw, size=(11, 1.2 + 0.14 * len(letters)))
