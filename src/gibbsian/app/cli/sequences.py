@@ -46,6 +46,7 @@ def run_sequences(options: argparse.Namespace, rest: list[str]) -> int:
         command="gibbsian " + shlex.join(options.arguments),
         family=family,
         model=model,
+        learned=_learned(model, potts),
         method=options.method,
         seconds=seconds,
         drawn=drawn,
@@ -113,6 +114,13 @@ def _learn(options: argparse.Namespace, family: Family, device: torch.device, ou
         return rbm, None
     potts = sequences.fit_potts(family, options.method, device=device, progress=out.progress, **given)
     return potts, potts
+
+
+def _learned(model: Any, potts: Potts | None) -> dict[str, Tensor]:
+    """What logos are drawn of: fields, or the weights of the strongest hidden units."""
+    if potts is not None:
+        return {"fields in the zero-sum gauge": potts.zero_sum().field}
+    return {f"hidden unit {i + 1}, weights": w for i, w in enumerate(sequences.hidden_weights(model)[:8])}
 
 
 def _structure(options: argparse.Namespace, family: Family) -> Tensor:

@@ -12,7 +12,6 @@ from gibbsian import plots, sequences
 from gibbsian.app.report import figures
 from gibbsian.app.report.words import duration, render
 from gibbsian.app.runs import write_whole
-from gibbsian.models import Potts
 from gibbsian.sequences import Checks, Contacts, Entropy, Family
 
 _STATISTICS = {"one": "one site", "two": "two sites", "three": "three sites"}
@@ -20,12 +19,13 @@ _WIDE = 60  # sites in a row of a logo
 
 
 class Workbench(NamedTuple):
-    """All that is shown of a family."""
+    """All that is shown of a family; `learned` are numbers of sites and letters by name, for logos."""
 
     title: str
     command: str
     family: Family
     model: Any
+    learned: dict[str, Tensor]
     method: str
     seconds: float
     drawn: Family
@@ -142,11 +142,7 @@ def _logos(bench: Workbench) -> list[tuple[str, list[str]]]:
     """The family, the fields of a Potts machine or the hidden units of an RBM, in rows of sites."""
     letters = bench.family.alphabet.letters
     out = [("the family, bits", _rows(plots.information(bench.family), letters.replace("-", ""), bench.first))]
-    if isinstance(bench.model, Potts):
-        out.append(("fields in the zero-sum gauge", _rows(bench.model.zero_sum().field, letters, bench.first)))
-        return out
-    w = sequences.hidden_weights(bench.model)[:8]
-    return out + [(f"hidden unit {i + 1}, weights", _rows(one, letters, bench.first)) for i, one in enumerate(w)]
+    return out + [(name, _rows(one, letters, bench.first)) for name, one in bench.learned.items()]
 
 
 def _rows(heights: Tensor, letters: str, first: int) -> list[str]:
