@@ -12,7 +12,7 @@ from gibbsian.sequences.family import Family
 from gibbsian.sequences.mean_field import fit_mean_field
 from gibbsian.sequences.pseudo_likelihood import fit_pseudo_likelihood
 
-_METHODS = ("mean-field", "pseudo-likelihood", "asymmetric", "boltzmann")
+_STEPS = {"mean-field": 1, "pseudo-likelihood": 200, "asymmetric": 200, "boltzmann": 2000}  # where none are given
 
 
 def fit_potts(
@@ -69,14 +69,14 @@ def fit_potts(
     >>> contacts(potts).pairs[0]
     tensor([1, 7])
     """
-    check_choice("fit_potts", "method", method, _METHODS)
+    check_choice("fit_potts", "method", method, tuple(_STEPS))
+    steps = check_count("fit_potts", "steps", _STEPS[method] if steps is None else steps)
     check_choice("fit_potts", "gaps", gaps, ("letter", "ignored"))
     if gaps == "ignored" and method in ("mean-field", "boltzmann"):
         raise ArgumentError(f"gaps='ignored' is for pseudo-likelihood; {method} counts the gap as a letter")
     if method == "mean-field":
         return fit_mean_field(family, 0.5 if pseudocount is None else pseudocount).to(device).zero_sum()
     if method == "boltzmann":
-        steps = check_count("fit_potts", "steps", 2000 if steps is None else steps)
         g = stream(0, "boltzmann", torch.device(device)) if generator is None else require_generator(generator)
         learning = BoltzmannLearning(
             family,
@@ -97,7 +97,7 @@ def fit_potts(
         l2=_penalty(l2, family, potts),
         ignored=ignored,
         asymmetric=method == "asymmetric",
-        steps=check_count("fit_potts", "steps", 200 if steps is None else steps),
+        steps=steps,
         tolerance=tolerance,
         progress=progress,
     ).zero_sum()

@@ -4,8 +4,10 @@ import argparse
 import csv
 import io
 import json
+import math
 import shlex
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +31,7 @@ def run_sequences(options: argparse.Namespace, rest: list[str]) -> int:
     device = _device(options.device)
     family, touching = _family(options, out)
     touching = _structure(options, family) if options.distances else touching
-    folder = Path(options.run) if options.run else free_folder(f"sequences-{_stem(options.file)}")
-    if folder.exists() and any(folder.iterdir() if folder.is_dir() else [folder]):
-        raise CheckpointError(f"{folder} already holds files; say another --run")
+    folder = _folder(options)
     wild = _wild(options, family)
     out.say(f"{family!r}")
     begun = time.perf_counter()
@@ -70,6 +70,13 @@ def run_sequences(options: argparse.Namespace, rest: list[str]) -> int:
     out.say(f"in {folder}: {', '.join(sorted(one.name for one in folder.iterdir()))}")
     out.document({"folder": str(folder), **found})
     return 0
+
+
+def _folder(options: argparse.Namespace) -> Path:
+    folder = Path(options.run) if options.run else free_folder(f"sequences-{_stem(options.file)}")
+    if folder.exists() and any(folder.iterdir() if folder.is_dir() else [folder]):
+        raise CheckpointError(f"{folder} already holds files; say another --run")
+    return folder
 
 
 def _device(name: str) -> torch.device:
@@ -123,23 +130,28 @@ def _learned(model: Any, potts: Potts | None) -> dict[str, Tensor]:
     return {f"hidden unit {i + 1}, weights": w for i, w in enumerate(sequences.hidden_weights(model)[:8])}
 
 
-def _structure(options: argparse.Namespace, family: Family) -> Tensor:
-    """1 where two sites are nearer than `--below`, 0 where not, NaN where the file does not say."""
+def _distances(path: Path, wanted: str | None) -> tuple[Any, str]:
+    """The rows of a table of distances that have one, and the name of its column."""
     import pandas as pd
 
-    path = Path(options.distances).expanduser()
     try:
         table = pd.read_csv(path)
     except (OSError, ValueError) as error:
         raise DataError(f"{path} cannot be read as a table of distances: {error}") from error
-    columns = [name for name in table.columns if name not in ("i", "j")]
-    column = options.column or next(iter(columns), None)
+    columns = [str(name) for name in table.columns if name not in ("i", "j")]
+    column = wanted or next(iter(columns), "")
     if not {"i", "j"} <= set(table.columns) or column not in columns:
         raise DataError(
             f"{path.name} has the columns {', '.join(map(str, table.columns))}; expected i and j, sites from 0, and "
-            f"{options.column or 'a distance'}"
+            f"{wanted or 'a distance'}"
         )
-    table = table.dropna(subset=["i", "j", column])
+    return table.dropna(subset=["i", "j", column]), column
+
+
+def _structure(options: argparse.Namespace, family: Family) -> Tensor:
+    """1 where two sites are nearer than `--below`, 0 where not, NaN where the file does not say."""
+    path = Path(options.distances).expanduser()
+    table, column = _distances(path, options.column)
     i, j = (torch.tensor(table[name].astype(int).to_numpy(copy=True)) for name in ("i", "j"))
     if len(i) and (int(torch.minimum(i, j).min()) < 0 or int(torch.maximum(i, j).max()) >= family.sites):
         raise DataError(f"{path.name} names sites outside 0 to {family.sites - 1}, those of the alignment")
@@ -156,25 +168,31 @@ def _write(folder: Path, bench: Workbench) -> None:
     )
     bench.drawn.write(folder / "drawn.fasta")
     if bench.contacts is not None:
-        head = ["i", "j", "score"] + (["touching"] if bench.touching is not None else [])
-        rows = []
-        for (i, j), score in zip(bench.contacts.pairs.tolist(), bench.contacts.values.tolist(), strict=True):
-            known = [] if bench.touching is None else [float(bench.touching[i, j])]
-            rows.append([i + bench.first, j + bench.first, f"{score:.6g}", *("" if k != k else int(k) for k in known)])
-        write_whole(folder / "contacts.csv", _csv(head, rows))
+        write_whole(folder / "contacts.csv", _csv(["i", "j", "score", "touching"], _contact_rows(bench)))
     if bench.mutations is not None:
-        letters = bench.family.alphabet.letters
-        table = [
-            [f"{letters[int(old)]}{site + bench.first}{new}", f"{score:.6g}"]
-            for site, (old, scores) in enumerate(zip(bench.wild[1], bench.mutations.tolist(), strict=True))
-            for new, score in zip(letters, scores, strict=True)
-            if new not in ("-", letters[int(old)]) and letters[int(old)] != "-"
-        ]
-        write_whole(folder / "mutations.csv", _csv(["mutant", "score"], table))
+        write_whole(folder / "mutations.csv", _csv(["mutant", "score"], _mutant_rows(bench)))
     write_whole(folder / "command.json", json.dumps({"command": bench.command, "seconds": bench.seconds}, indent=1))
 
 
-def _csv(head: list[str], rows: list[list[Any]]) -> str:
+def _contact_rows(bench: Workbench) -> Iterator[list[Any]]:
+    """Pairs, strongest first; whether they touch is left empty where nobody knows."""
+    found, known = bench.contacts, bench.touching
+    for (i, j), score in zip(found.pairs.tolist(), found.values.tolist(), strict=True) if found is not None else ():
+        near = math.nan if known is None else float(known[i, j])
+        yield [i + bench.first, j + bench.first, f"{score:.6g}", "" if math.isnan(near) else int(near)]
+
+
+def _mutant_rows(bench: Workbench) -> Iterator[list[str]]:
+    """Every letter in the place of every letter of the wild type."""
+    letters = bench.family.alphabet.letters
+    for site, state in enumerate(bench.wild[1].tolist()):
+        old = letters[state]
+        for new, score in zip(letters, bench.mutations[site].tolist(), strict=True) if old != "-" else ():  # type: ignore[index]
+            if new not in ("-", old):
+                yield [f"{old}{site + bench.first}{new}", f"{score:.6g}"]
+
+
+def _csv(head: list[str], rows: Iterable[list[Any]]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(head)
