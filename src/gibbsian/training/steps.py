@@ -52,6 +52,7 @@ class Steps:
         if job.ema is not None:
             job.ema.update(run.energy, run.step)
         if run.step in job.turns:
+            job.updates.drop_gradients()  # those of a graph would be added to
             self.reset()
 
     # --- the two halves of a step -----------------------------------------------------------------
