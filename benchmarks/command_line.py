@@ -58,20 +58,23 @@ def main() -> None:
                 with tempfile.TemporaryDirectory() as folder:
                     found[name].setdefault(updates, []).append(seconds(command(updates, folder)))
                 print(f"{name}, {updates} updates: {found[name][updates][-1]:.1f} s", flush=True)
-    short, long = options.updates
-    rows = {}
-    for name, times in found.items():
-        each = [(b - a) / (long - short) * 1e6 for a, b in zip(times[short], times[long], strict=True)]
-        rows[name] = {"everything": times[long], "us_an_update": statistics.median(each), "us_of_rounds": each}
     answers = {"gibbsian --help": ["-m", "gibbsian", "--help"], "gibbsian list": ["-m", "gibbsian", "list"]}
     answers |= {"import torch": ["-c", "import torch"], "import gibbsian": ["-c", "import gibbsian"]}
     quick = {
         name: min(seconds([sys.executable, *rest]) for _ in range(options.rounds)) for name, rest in answers.items()
     }
-    print(rows, quick)
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "one thread of a CPU"
-    where = {"device": device, "torch": torch.__version__, "updates": [short, long]}
-    save({**where, "rows": rows, "answers": quick}, options.save)
+    where = {"device": device, "torch": torch.__version__, "updates": list(options.updates)}
+    save({**where, "rows": summary(found, *options.updates), "answers": quick}, options.save)
+
+
+def summary(found: dict[str, dict[int, list[float]]], short: int, long: int) -> dict[str, dict]:
+    """Times of the long training, and what an update of it takes, of every round."""
+    rows = {}
+    for name, times in found.items():
+        each = [(b - a) / (long - short) * 1e6 for a, b in zip(times[short], times[long], strict=True)]
+        rows[name] = {"everything": times[long], "us_an_update": statistics.median(each), "us_of_rounds": each}
+    return rows
 
 
 if __name__ == "__main__":

@@ -97,6 +97,11 @@ def main() -> None:
             row[f"six products in a graph, {name}"] = [products(batch, precision) for _ in range(options.rounds)]
         print({k: v for k, v in row.items() if "products" in k or k == "eager"}, flush=True)
         results.append(row)
+        keep(results, options)
+
+
+def keep(results: list[dict], options: argparse.Namespace) -> None:
+    """Save what there is so far."""
     work = "RBM 784×500, PCD-1, as many chains as rows, SGD; whole calls of fit, µs an update"
     where = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
     save({**where, "work": work, "rounds": options.rounds, "rows": results}, options.save)

@@ -3,7 +3,7 @@
 A section is a Jinja template, `sections/NN-name.md`; they stand on the page in the order of their names. No measured
 figure is typed: a section asks for them,
 
-    results("rbm")                      what benchmarks/results/rbm.json holds
+    results("rbm")                      what benchmarks/results/rbm.json holds; saved("rbm") whether it is there
     compare("rbm")                      a table of runs of `timing.interleave`: a row a title, a column a contender
     table(rows, {"machine": "machine", "covered": "covered:.2f"})    any list of records, or mapping of them
     pivot(rows, "law", "principle", "mmd:.2f")                       one column of records as a grid, means where several
@@ -36,6 +36,7 @@ class Page:
         self.jinja = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, autoescape=False)
         self.jinja.globals |= {
             "results": self.results,
+            "saved": self.saved,
             "compare": self.compare,
             "table": table,
             "pivot": pivot,
@@ -73,6 +74,9 @@ class Page:
     def results(self, name: str) -> Any:
         self.shown.add(name)
         return json.loads((self.folder / "results" / f"{name}.json").read_text())
+
+    def saved(self, name: str) -> bool:
+        return (self.folder / "results" / f"{name}.json").exists()
 
     def published(self, name: str) -> str:
         found = json.loads((self.folder / "published.json").read_text())[name]
