@@ -103,7 +103,7 @@ class Machine {
       }
       ascend(run.rbm, run.data, run.model, values.rate, values.decay);
     }
-    const every = this.bench.steps < 100 ? 10 : this.bench.steps < 1000 ? 50 : 200;
+    const every = (this.bench.steps < 100 ? 10 : this.bench.steps < 1000 ? 50 : 200) * (this.small ? 1 : 4); // AIS takes its time
     if ((this.bench.steps + 1) % every === 0) this.judge(this.bench.steps + 1);
   }
 

@@ -55,7 +55,7 @@ export class Field {
     ctx.lineWidth = this.ratio;
     const scale = this.back.width / n, at = (k) => (k + 0.5) * scale, flip = (r) => this.back.height - (r + 0.5) * scale;
     for (const level of [0.5, 1, 2, 3, 4, 6, 8, 11, 15, 20]) {
-      const value = lowest + level;
+      const value = lowest + level + 0.013; // beside round numbers, which plateaus may have
       ctx.beginPath();
       for (let r = 0; r + 1 < n; r++) {
         for (let k = 0; k + 1 < n; k++) {
