@@ -48,6 +48,21 @@ def test_reaches_its_acceptance_and_recovers_scales(name, target):
         assert ((warmed.kernel.mass * energy.covariance.diagonal() - 1).abs() < 0.25).all()
 
 
+@pytest.mark.filterwarnings("ignore:compiling took:gibbsian.errors.CompileWarning")
+def test_a_compiled_warm_up_reaches_the_same_and_serves_the_run_after_it():
+    """Mass and step size change on the way, compiled once; acceptance and variances as above."""
+    energy, g = ill_conditioned(), gen(1)
+    warmed = gb.warm_up(energy, kernels.MALA(10.0), torch.zeros(64, 3, dtype=D), 500, generator=g, compile=True)
+    torch.compiler.set_stance("fail_on_recompile")
+    try:
+        trace = gb.sample(energy, warmed.kernel, warmed.trace, steps=100, keep=False, generator=g, compile=True)
+    finally:
+        torch.compiler.set_stance("default")
+    assert trace.compiled
+    assert abs(float(trace.acceptance) - 0.574) < 0.06
+    assert ((warmed.kernel.mass * energy.covariance.diagonal() - 1).abs() < 0.25).all()
+
+
 @pytest.mark.parametrize("dim", [10, 50, 200])
 def test_tuned_trajectories_do_not_come_back_to_where_they_began(dim):
     """The default on N(0, I): 1600 draws are worth at least a quarter, their squares a sixteenth. For lengths of one size the

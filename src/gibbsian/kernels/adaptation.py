@@ -37,9 +37,11 @@ class Warmed(NamedTuple):
 class Adaptation(ABC):
     """A warm-up under way: chains of a kernel whose hyper-parameters change with what they meet."""
 
+    made: int = 1  # steps that a call of `step` has made
+
     @abstractmethod
     def step(self, at: int) -> dict[str, float]:
-        """One step of all chains, number `at`: what a person wants to see of it."""
+        """A step of all chains, number `at`, or `made` of them: what a person wants to see of it."""
 
     @abstractmethod
     def finish(self) -> Warmed:

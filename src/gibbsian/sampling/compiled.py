@@ -127,6 +127,8 @@ class CompiledSteps(EagerSteps):
 
     def make(self, state: Any, inputs: Any) -> Made | None:
         """The steps of these inputs; None, saying why, where they cannot be compiled."""
+        if self.chunk.failure:
+            return None
         arguments = self.energy, self.kernel, state, inputs
         start = time.perf_counter()
         if self.chunk.engine is not None:

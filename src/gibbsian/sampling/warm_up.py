@@ -23,10 +23,12 @@ from gibbsian.kernels.adaptation import (
     first_guess,
     windows,
 )
-from gibbsian.kernels.base import Kernel
+from gibbsian.kernels.base import FreeRunning, Kernel
 from gibbsian.progress import progress_bar
 from gibbsian.random import require_generator
 from gibbsian.sampling.checks import check_energies, check_kernel, check_start, clamp_mask
+from gibbsian.sampling.chunks import chunk_size, run_chunk
+from gibbsian.sampling.compiled import CompiledSteps
 from gibbsian.sampling.trace import Trace
 
 
@@ -47,6 +49,7 @@ def warm_up(
     target_acceptance: float | None = None,
     mass: str | None = "auto",
     clamp: Tensor | None = None,
+    compile: bool = False,
     progress: bool | None = None,
 ) -> WarmUp:
     """Adapt a kernel to an energy and bring the chains to where the mass is.
@@ -70,6 +73,8 @@ def warm_up(
             for `DiscreteLangevin`.
         mass: "diagonal", "dense" or None to leave it alone; "auto" is diagonal for kernels that have a mass.
         clamp: as in `sample`; the trace carries it on.
+        compile: as in `sample`, for which what is compiled here serves too. Steps are then made in blocks that grow with what is
+            known of the step size, within which it stays; those of NUTS always are.
         progress: show a progress bar; by default on a terminal.
 
     >>> import gibbsian as gb
@@ -97,10 +102,13 @@ def warm_up(
             check_energies(kernel, kernel.init(kernel.target(energy), x0, clamp), x0)
             run = kernel.adaptation(plan)
         else:
-            run = _Run(kernel, plan)
+            run = _Run(kernel, plan, compile)
         with progress_bar(steps, f"warm-up of {type(kernel).__name__}", progress) as tick:
-            for at in range(steps):
-                tick(1, **run.step(at))
+            at = 0
+            while at < steps:
+                shown = run.step(at)
+                at += run.made
+                tick(run.made, **shown)
         new, state, reached, divergences = run.finish()
         if target is not None and abs(reached - target) > 0.2:
             warnings.warn(
@@ -166,13 +174,26 @@ def _target(kernel: Kernel, clamp: Tensor | None, x: Tensor, asked: float | None
     return target
 
 
+def _with_full_mass(kernel: Any, x: Tensor, dense: bool) -> Kernel:
+    """The kernel with its mass written out, so that a new one has the same form and nothing is compiled anew."""
+    mass = torch.as_tensor(1.0 if kernel.mass is None else kernel.mass, dtype=torch.float64, device=x.device)
+    if mass.dim() == 0:
+        mass = mass.expand(x[0].numel()).clone()
+    whole = torch.diag(mass.flatten()) if dense and not kernel.metric.dense else mass
+    changed: Kernel = replace(kernel, mass=whole)
+    return changed
+
+
 class _Run(Adaptation):
     """Chains of a kernel whose step size and mass change on the way."""
 
-    def __init__(self, kernel: Kernel, plan: Plan) -> None:
+    def __init__(self, kernel: Kernel, plan: Plan, compile: bool) -> None:
         x, clamp = plan.x, plan.clamp
-        self.energy, self.kernel, self.clamp, self.generator = plan.energy, kernel, clamp, plan.generator
+        self.compile, self.steps = compile, plan.steps
         self.dense, self.acceptance = plan.mass == "dense", plan.target or 0.0
+        if compile and plan.mass is not None:
+            kernel = _with_full_mass(kernel, x, self.dense)
+        self.energy, self.kernel, self.clamp, self.generator = plan.energy, kernel, clamp, plan.generator
         self.edges = windows(plan.steps) if plan.mass is not None else []
         self.held_event = None if clamp is None else clamp.expand_as(x).all(0).flatten()
         self.divergences = torch.zeros(len(x), dtype=torch.long, device=x.device)
@@ -186,6 +207,10 @@ class _Run(Adaptation):
         self.unit = self._unit(self.kernel)
         self.target = self.unit.target(self.energy)
         self.state = self.unit.init(self.target, self.position, self.clamp)
+        self.engine = None
+        if self.compile:
+            size = chunk_size(self.unit, self.position, True)
+            self.engine = CompiledSteps(self.target, self.unit, self.state, size)
 
     def _tune(self, guess: float) -> None:
         """Begin to adapt the step size, from the order of magnitude of a guess."""
@@ -199,16 +224,37 @@ class _Run(Adaptation):
         return unit if self.clamp is None else unit.clamped(self.clamp)
 
     def step(self, at: int) -> dict[str, float]:
-        self.state, info = self._move(self.unit, self.state, math.exp(self.tuner.log_step), at)
-        self.position = self.unit.position(self.state)
-        self.divergences += info.diverged
-        acceptance = float(info.acceptance.mean())
-        self.tuner.update(acceptance)
-        self.recent.append(acceptance)
-        shown = {"acceptance": acceptance, "step": math.exp(self.tuner.log_step)}
+        self.made = self._block(at)
+        places, acceptance, diverged = self._run(at, self.made)
+        self.divergences += diverged.sum(0)
+        self.recent.append(float(acceptance.mean()))
+        self.tuner.update(self.recent[-1])
+        shown = {"acceptance": self.recent[-1], "step": math.exp(self.tuner.log_step)}
         if self.edges and self.edges[0] <= at < self.edges[-1]:
-            self.learn_mass(last=at + 1 in self.edges)
+            self.draws.update(places.flatten(0, 1))
+            if at + self.made in self.edges:
+                self.learn_mass()
         return shown
+
+    def _block(self, at: int) -> int:
+        """Steps that are made with one step size, and count as one for dual averaging: chains that run freely, or compiled, would
+        lose their time by waiting for each other after every step."""
+        if not self.compile and not isinstance(self.unit, FreeRunning):
+            return 1
+        ends = [edge for edge in (*self.edges, self.steps) if edge > at]
+        return max(1, min(self.tuner.k // 4, 25, ends[0] - at))
+
+    def _run(self, at: int, count: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Some steps of all chains: positions, acceptance and divergences."""
+        inputs = self.unit.draw(self.target, self.position, count, self.generator, at)
+        inputs = inputs._replace(step_size=inputs.step_size * math.exp(self.tuner.log_step))
+        made = None if self.engine is None else self.engine.make(self.state, inputs)
+        if made is None:
+            self.state, places, acceptance, diverged = run_chunk(self.target, self.unit, self.state, inputs)
+        else:
+            self.state, places, acceptance, diverged, _ = made
+        self.position = self.unit.position(self.state)
+        return places, acceptance, diverged
 
     def finish(self) -> Warmed:
         later = self.recent[len(self.recent) // 2 :]  # of the steps since the last mass
@@ -216,11 +262,8 @@ class _Run(Adaptation):
         new = replace(self.kernel, **{self.kernel.tuned: math.exp(self.tuner.log_average)})
         return Warmed(new, self.state, reached, self.divergences)
 
-    def learn_mass(self, last: bool) -> None:
-        """Take the draws of this step into account; at the last of a window take on the mass that they tell."""
-        self.draws.update(self.position)
-        if not last:
-            return
+    def learn_mass(self) -> None:
+        """Take on the mass that the draws of a window tell."""
         mass = self.draws.mass(self.held_event)
         if mass is not None:
             self.kernel = replace(self.kernel, mass=mass)  # type: ignore[call-arg]
