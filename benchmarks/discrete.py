@@ -33,11 +33,12 @@ class General(gb.Energy):
 
 def gradient(energy, x):
     objective = objectives.PseudoLikelihood()
-    state = objective.init(energy, x, gen())
+    g = gen()
+    state = objective.init(energy, x, g)
 
     def run(steps: int) -> None:
         for _ in range(steps):
-            loss = objective.loss(energy, x, state, gen(), objectives.base.Step(watched=False))
+            loss = objective.loss(energy, x, state, g, objectives.base.Step(watched=False))
             if loss.gradients is None:
                 torch.autograd.grad(loss.value, list(energy.parameters()))
 

@@ -1,5 +1,6 @@
 """Pseudo-likelihood, ratio matching and minimum probability flow: energies of states that differ in one unit."""
 
+import functools
 from abc import abstractmethod
 from dataclasses import dataclass
 from functools import partial
@@ -45,6 +46,12 @@ def neighbors(domain: Domain, x: Tensor, units: Tensor) -> Tensor:
     return out.scatter_(2, units[:, :, None], flipped[:, :, None]).reshape(count, 1, *x.shape)
 
 
+@functools.cache
+def _knows_fields(kind: type) -> bool:
+    """Whether a class of energies has the methods of `FieldModel`: asked at every step, and slow to find out."""
+    return issubclass(kind, FieldModel)
+
+
 @dataclass(frozen=True)
 class NeighborObjective(SteppedObjective):
     """Σ over units of a function of the gaps E(x) - E(x') to the neighbors x' that differ in that unit."""
@@ -83,20 +90,19 @@ class NeighborObjective(SteppedObjective):
         x = observed(batch)
         domain: Discrete = energy.domain
         total = unit_count(domain)
-        if self.sites is None:
-            units = torch.arange(total, device=x.device)[:, None].expand(total, len(x))
-        else:
+        units = None
+        if self.sites is not None:
             require_generator(generator, x.device)
             order = torch.rand(len(x), total, generator=generator, device=x.device).argsort(1)
             units = order[:, : self.sites].T
-        scale = total / len(units) / len(x)
-        if isinstance(energy, FieldModel) and self.chunk is None:
+        scale = total / (total if units is None else len(units)) / len(x)
+        if self.chunk is None and _knows_fields(type(energy)):
             with torch.no_grad():
                 fields = energy.conditional_fields(x)
             if fields is not None:
-                return self._in_closed_form(
-                    energy, x, fields, None if self.sites is None else units, scale, state, step
-                )
+                return self._in_closed_form(energy, x, fields, units, scale, state, step)
+        if units is None:
+            units = torch.arange(total, device=x.device)[:, None].expand(total, len(x))
         others = domain.classes - 1 if isinstance(domain, Categorical) else 1
         size = self.chunk or max(1, BLOCK // (x.numel() * others))
         at_data: list[Tensor] = []
@@ -124,7 +130,7 @@ class NeighborObjective(SteppedObjective):
             else:
                 change = (-2 * x if isinstance(domain, Spin) else 1 - 2 * x).flatten(1)
                 terms, weight = self.closed(change * fields.flatten(1))
-                weight = weight * change
+                weight.mul_(change)
             if units is not None:
                 chosen = torch.zeros_like(terms).scatter_(1, units.T, 1.0)
                 terms, weight = terms * chosen, weight * chosen.reshape(*chosen.shape, *[1] * (weight.dim() - 2))
