@@ -96,7 +96,7 @@ class NeighborObjective(SteppedObjective):
             order = torch.rand(len(x), total, generator=generator, device=x.device).argsort(1)
             units = order[:, : self.sites].T
         scale = total / (total if units is None else len(units)) / len(x)
-        if self.chunk is None and _knows_fields(type(energy)):
+        if self.chunk is None and _knows_fields(type(energy)):  # type: ignore[arg-type]
             with torch.no_grad():
                 fields = energy.conditional_fields(x)
             if fields is not None:
