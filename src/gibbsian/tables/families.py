@@ -38,7 +38,7 @@ class Options:
         components: of the mixture, None to choose.
         hidden: widths of networks.
         units: hidden units of the Boltzmann machine.
-        steps: updates of networks, at most.
+        steps: updates of networks, at most, and half as many of the Boltzmann machine.
         seed: of everything.
     """
 
@@ -108,7 +108,7 @@ def _fit(family: str, codec: Codec, train: Rows, held: Rows, whole: Whole, optio
         law, took = fit_tilt(independent(whole), codec, train, held, **steps)  # type: ignore[arg-type]
         return Chosen(family, TiltedLaw(law, codec, seed), {}, {"steps": took})
     if family == "rbm":
-        mixture, took = fit_rbm(train, held, whole, hidden=options.units, seed=seed)
+        mixture, took = fit_rbm(train, held, whole, hidden=options.units, seed=seed, steps=max(options.steps // 2, 1))
         return Chosen(family, MixtureLaw(mixture, codec), {}, {"steps": took})
     mixture, chosen = fit_parzen(train, whole, seed=seed)
     return Chosen(family, MixtureLaw(mixture, codec), {}, {"chosen": chosen})
