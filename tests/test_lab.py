@@ -86,6 +86,14 @@ def test_settings_come_from_the_address_and_go_there(browser, address):
         3,
         "mala",
     ]
+    for odd in (
+        "landscape?law=formula&formula=x%20%2B",
+        "landscape?law=%E0%A4%A",
+        "nowhere?=&&%",
+        "digits?drawn=%00%23<b>",
+    ):
+        browser.open(f"{address}#{odd}")
+        settled(browser)
     assert not browser.errors
 
 

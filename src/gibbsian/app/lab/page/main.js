@@ -17,7 +17,7 @@ const main = document.getElementById("main"), tabs = document.getElementById("ta
 let bench = null, written = "";
 
 function address() {
-  const [id, query] = decodeURI(location.hash.slice(1)).split("?");
+  const [id, query] = location.hash.slice(1).split("?"); // what is escaped in it, URLSearchParams reads, whole or not
   return { experiment: EXPERIMENTS.find((one) => one.id === id) ?? EXPERIMENTS[0], asked: new URLSearchParams(query ?? "") };
 }
 

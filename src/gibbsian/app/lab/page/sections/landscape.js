@@ -114,7 +114,13 @@ class Landscape {
   reset() {
     const { values } = this.bench;
     this.rng = this.bench.random();
-    this.plain = this.makeLaw();
+    this.problem = "";
+    try {
+      this.plain = this.makeLaw();
+    } catch (error) { // a formula in the address that cannot be read
+      this.problem = error.message;
+      this.plain = LAWS.formula.make(this.bench.defaults());
+    }
     const start = LAWS[values.law].start(values);
     this.chains = Chains.around(start, 0.08, Math.round(values.chains), this.rng);
     this.prepare();
@@ -152,8 +158,10 @@ class Landscape {
   }
 
   change(changes) {
-    if ("temperature" in changes || SHAPES.some((id) => id in changes)) {
-      this.plain = this.makeLaw();
+    const shaped = SHAPES.some((id) => id in changes);
+    if (shaped || "temperature" in changes) {
+      if (shaped) this.plain = this.makeLaw();
+      if (shaped) this.problem = "";
       this.prepare();
     } else if (!("speed" in changes) && !("brush" in changes)) {
       this.makeKernel();
@@ -214,7 +222,7 @@ class Landscape {
     bench.tell("distance", this.histograms[0].total ? `${fixed(100 * off, off < 0.1 ? 1 : 0)} %` : "–");
     bench.tell("steps", pretty(bench.steps, 4));
     const lost = Number.isFinite(table.logZ) ? table.edge > 0.02 : true;
-    this.field.note.textContent = lost ? "mass reaches the edge: this energy may not be a law" : "";
+    this.field.note.textContent = this.problem ? `${this.problem}; another landscape is shown` : lost ? "mass reaches the edge: this energy may not be a law" : "";
     this.facts = { acceptance, tau, off };
   }
 

@@ -57,7 +57,7 @@ export class Bench {
 
   /** A large canvas to look at, with a title. `hands`: it takes touches. */
   stage(label, make, { hands = false, caption = "", max = null, legend = [] } = {}) {
-    const canvas = el("canvas", { role: "img", "aria-label": label, class: hands ? "hands" : null, tabindex: hands ? "0" : null });
+    const canvas = el("canvas", { role: hands ? "application" : "img", "aria-label": label, class: hands ? "hands" : null, tabindex: hands ? "0" : null });
     const note = el("span", {}, caption, keyOf(legend));
     const figure = el("figure", {}, el("figcaption", {}, el("b", {}, label), note), canvas);
     if (max) figure.style.maxWidth = `${max}px`;
