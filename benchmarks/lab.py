@@ -156,7 +156,7 @@ def main() -> None:
     parser.add_argument("--save", type=Path)
     parser.add_argument("--pictures", type=Path, metavar="FOLDER", help="take the README's picture instead")
     options = parser.parse_args()
-    out: dict[str, Any] = {"cores": os.cpu_count(), "seconds": options.seconds, "settings": {}}
+    out: dict[str, Any] = {"cores": os.cpu_count(), "niceness": os.nice(0), "seconds": options.seconds, "settings": {}}
     with serving(page()) as address, browsing() as browser:
         if options.pictures:
             pictures(browser, address, options.pictures)
