@@ -226,7 +226,7 @@ def tem1(rows: int | None, device: str = "cpu", identity: float = 0.8) -> dict:
         begun = time.perf_counter(), time.process_time()
         potts = sequences.fit_potts(family, gaps=gaps, l2=l2, device=device, progress=False)
         seconds = time.perf_counter() - begun[0], time.process_time() - begun[1]
-        states = wild[0].long() - (gaps == "ignored")
+        states = wild[0].long() - int(gaps == "ignored")
         scores = sequences.mutation_table(potts, states).cpu()[:, 1 if gaps == "letter" else 0 :]
         rho = pd.Series(scores[site, letter].numpy()).corr(kept["2500"].reset_index(drop=True), method="spearman")
         out[name] = {
