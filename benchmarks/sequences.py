@@ -113,7 +113,7 @@ def ranked(scores: list[list[float]], sites: int) -> Contacts:
 def cut(name: str, rows: int, to: Path) -> Path:
     """Every k-th sequence without insertions and odd letters, so that all programs read the same."""
     file, alphabet, _ = FAMILIES[name]
-    family = sequences.read(folder() / file, alphabet, identity=None)
+    family = sequences.read(folder() / file, alphabet, identity=None, insertions=False)
     if len(family) > rows:
         family = family.select(torch.arange(rows) * len(family) // rows)
     path = to / f"{name}.fasta"
@@ -200,7 +200,7 @@ def boltzmann_table(python: str | None, chains: int, steps: int) -> dict:
 
 def tem1(rows: int | None, device: str = "cpu", identity: float = 0.8) -> dict:
     """Spearman of -ΔE with the column 2500, settings of plmc: penalties, gaps ignored, weights at 80 % identity."""
-    family = sequences.read(folder() / FAMILIES["BLAT_ECOLX"][0], identity=None)
+    family = sequences.read(folder() / FAMILIES["BLAT_ECOLX"][0], identity=None, insertions=False)
     wild = family.states[:1]
     if rows is not None and len(family) > rows:
         family = family.select(
@@ -250,7 +250,7 @@ def gpu_run(names: list[str], seconds: float, results: dict, save: Callable[[], 
     rows = results["families"] = {}
     for name in names:
         file, alphabet, _ = FAMILIES[name]
-        families[name] = family = sequences.read(folder() / file, alphabet, progress=False)
+        families[name] = family = sequences.read(folder() / file, alphabet, insertions=False, progress=False)
         truth, row = touching(name, family.sites), {"rows": len(family), "sites": family.sites}
         rows[name] = row
         for method in ("pseudo-likelihood", "asymmetric"):
