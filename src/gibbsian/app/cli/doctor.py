@@ -35,6 +35,7 @@ _EXTRAS = {
     "arviz-base": "arviz",
     "arviz-stats": "arviz",
     "tensorboard": "tensorboard",
+    "pandas": "tables",
     "pyarrow": "parquet",
 }
 
