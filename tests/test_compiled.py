@@ -171,3 +171,17 @@ def test_compiled_runs_resume_bit_for_bit():
     second = gb.sample(energy, kernel, first, steps=20, generator=g, compile=True)
     whole = gb.sample(energy, kernel, torch.zeros(4, 3), steps=40, generator=gen(), compile=True)
     assert torch.equal(torch.cat([first.samples, second.samples]), whole.samples)
+
+
+def test_a_compiled_short_run_follows_its_clip():
+    """The largest slope goes in with every chunk, as the step size does: one graph serves them all."""
+    energy, start = energies.Banana().double(), torch.full((4, 2), 3.0, dtype=torch.float64)
+    for clip in (0.5, 0.1):
+        kernel = kernels.ShortRunLangevin(0.1, 0.01, clip)
+        runs = []
+        for compile in (True, False):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", CompileWarning)
+                g = torch.Generator().manual_seed(0)
+                runs.append(gb.sample(energy, kernel, start, steps=20, compile=compile, generator=g).samples)
+        torch.testing.assert_close(*runs)

@@ -116,3 +116,14 @@ def test_streamed_sizes_agree_with_arviz():
     """Batch means know the size to √(2/mb) = 4 % an entry, Geyer's sequence to about as much; 20 entries: means within 5 %."""
     x = autoregressive(3200, 16, 20, 0.6)
     assert float(stream_of(x, 400).summary()["ess"].mean() / summarize(x)["ess"].mean()) == pytest.approx(1, abs=0.05)
+
+
+def test_streams_of_large_draws_hold_fewer_of_them():
+    x = torch.zeros(1, 1, 1 << 20).expand(4, 1, 1 << 20)
+    stream = StreamingMoments(2000)
+    stream.update(x)
+    assert stream.spaced.shape[0] == 32
+    assert stream.sums.shape[0] == 16
+    small = StreamingMoments(2000)
+    small.update(x[:, :, :100])
+    assert (small.spaced.shape[0], small.sums.shape[0]) == (512, 64)

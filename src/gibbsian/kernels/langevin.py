@@ -73,11 +73,12 @@ class Langevin(Bare):
 
 
 class ShortRunInputs(NamedTuple):
-    """Noise, and step and noise sizes, of short-run steps."""
+    """Noise, step and noise sizes, and the largest slope, of short-run steps."""
 
     z: Tensor
     step_size: Tensor
     noise: Tensor
+    clip: Tensor
 
 
 @dataclass(frozen=True)
@@ -148,13 +149,15 @@ class ShortRunLangevin(Bare):
             k = torch.arange(start, start + steps, dtype=x.dtype, device=x.device).remainder(self.cycle)
             sizes = self.step_size * (self.last / self.step_size) ** (k / (self.cycle - 1))
         noise = schedule_values(self.noise, steps, start, x, "noise")
-        return ShortRunInputs(normal_inputs(x, steps, generator), sizes, noise)
+        clip = torch.inf if self.clip is None else self.clip
+        clips = schedule_values(clip, steps, start, x, "clip")
+        return ShortRunInputs(normal_inputs(x, steps, generator), sizes, noise, clips)
 
     def step(self, energy: Any, state: Positions, inputs: ShortRunInputs) -> tuple[Positions, Info]:
         x, clamp = state
         score = energy.score(x)
         if self.clip is not None:
-            score = score.clamp(-self.clip, self.clip)
+            score = score.clamp(-inputs.clip, inputs.clip)
         move = event_view(inputs.step_size, x) * score + event_view(inputs.noise, x) * inputs.z
         x = x + masked(move, clamp)
         if isinstance(energy.domain, Bounded):

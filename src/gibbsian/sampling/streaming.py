@@ -9,6 +9,8 @@ from torch import Tensor
 from gibbsian.errors import ArgumentError
 from gibbsian.sampling.diagnostics import summarize
 
+_LARGE = 1 << 24  # numbers in all draws that are at hand: fewer draws of large events
+
 
 def _even(low: int, wanted: float, high: int) -> int:
     """The nearest bound or even number below, so that halves of a run are whole parts of it."""
@@ -36,7 +38,8 @@ class StreamingMoments:
     m chains the effective sample size for the mean, known to √(2/mb), and its Monte-Carlo error. Ranks cannot: R-hat
     (rank-normalized, split, folded, as ArviZ defines it) and the tail ESS are those of r draws of every chain, equally
     spaced over the run, so that the ESS of the tails is at most their number. b is at most 64 and r = 1024/√m at most 512,
-    with which R-hat of chains that agree is 1 ± 0.001. A run of no more than r draws has all of them at hand, and its summary
+    with which R-hat of chains that agree is 1 ± 0.001; where a draw of all chains has more than a hundred thousand entries both
+    are smaller, so that all that is held stays about 128 MB (16 and 8 draws at the least). A run of no more than r draws has all of them at hand, and its summary
     is that of kept draws.
 
     Sums are taken in double precision of x minus its first draw.
@@ -59,9 +62,9 @@ class StreamingMoments:
 
     def _begin(self, x: Tensor) -> Tensor:
         """Make room, for as much as so many chains need."""
-        chains = x.shape[1]
-        spaced = x.new_empty(min(self.total, _even(16, 1024 / chains**0.5, 512)), *x.shape[1:])
-        batches = _even(8, 256 / chains**0.5, 64) if len(spaced) < self.total else 0
+        chains, large = x.shape[1], _LARGE / x[0].numel()
+        spaced = x.new_empty(min(self.total, _even(16, min(1024 / chains**0.5, 2 * large), 512)), *x.shape[1:])
+        batches = _even(8, min(256 / chains**0.5, large), 64) if len(spaced) < self.total else 0
         self.sums = x.new_zeros(batches, *x.shape[1:], dtype=torch.float64)
         self.squares = torch.zeros_like(self.sums[0]) if batches else self.sums
         return spaced
