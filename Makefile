@@ -43,7 +43,7 @@ $(BENCH)/.installed: pyproject.toml
 	touch $@
 
 bench-samplers: $(BENCH)/.installed
-	cd benchmarks && ../$(BENCH)/bin/python samplers.py --save results/samplers.json
+	cd benchmarks && ../$(BENCH)/bin/python samplers.py --save results/samplers.json && ../$(BENCH)/bin/python nuts.py --save results/nuts.json
 
 bench-rbm: $(BENCH)/.installed
 	cd benchmarks && ../$(BENCH)/bin/python rbm.py --save results/rbm.json

@@ -26,7 +26,7 @@ def chunk_size(kernel: Kernel, x: Tensor, compile: bool = False) -> int:
     if x.is_cuda:
         return max(1, min(100, (1 << 25) // x.numel()))
     if compile:
-        return max(1, min(2000, (1 << 21) // x.numel()))
+        return max(1, min(2000, (1 << 19) // x.numel()))  # they stay near the processor
     return max(1, min(kernel.unroll, (1 << 22) // x.numel()))  # numbers of large states stay near the processor
 
 
