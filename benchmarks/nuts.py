@@ -96,12 +96,11 @@ class Ours:
         g = torch.Generator().manual_seed(0)
         return gb.warm_up(self.energy, gb.kernels.NUTS(0.1), self.start(), steps, generator=g, compile=True)
 
-    def fix(self, step_size, mass, steps):
+    def fix(self, step_size, mass, steps, place):
         self.kernel, self.steps = gb.kernels.NUTS(step_size, mass=mass), steps
         deep = gb.kernels.NUTS(0.05 * step_size, mass=mass)  # trees of any depth are compiled before anything is timed
         gb.sample(self.energy, deep, self.start(), steps=3, generator=torch.Generator().manual_seed(4), compile=True)
-        self.place = gb.sample(self.energy, self.kernel, self.start(), steps=100, generator=torch.Generator().manual_seed(5),
-                               compile=True).last  # fmt: skip
+        self.place = place
 
     def run(self, seed):
         g = torch.Generator().manual_seed(seed)
@@ -211,9 +210,9 @@ def row(title, runs, rounds):
 def compare(name, chains, rounds, draws, warm) -> list[dict]:
     make = TARGETS[name]
     ours, theirs = Ours(make, chains), BlackJAX(make, chains)
-    found = ours.warm(500).kernel
+    found, trace = ours.warm(500)
     steps = max(20, draws // chains)
-    ours.fix(found.step_size, found.mass, steps)
+    ours.fix(found.step_size, found.mass, steps, trace.last)
     theirs.fix(found.step_size, found.mass, steps, ours.place)
     results = [
         row(
