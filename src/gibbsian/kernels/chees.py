@@ -90,7 +90,7 @@ class Flight(NamedTuple):
 def roomy(t: Tensor, steps: int) -> Tensor:
     """The same with room for so many steps; the rest is never read."""
     if len(t) == steps:
-        return t
+        return t.contiguous()  # one form, whatever is cut from what
     room = t.new_zeros(steps, *t.shape[1:])
     room[: len(t)] = t
     return room
