@@ -759,7 +759,8 @@ def test_steps_taken_at_once_end_where_somebody_is_to_be_called():
     run = types.SimpleNamespace(step=0)
     seen: list[int] = []
     hooks = timed([((1, 6, 33), lambda run: seen.append(run.step)), (30, lambda run: seen.append(run.step))])
-    plan = Plan(types.SimpleNamespace(monitor=None, settings=settings, run=run), None, hooks)  # type: ignore[arg-type]
+    job = types.SimpleNamespace(monitor=None, settings=settings, run=run, steps_to_turn=lambda: math.inf)
+    plan = Plan(job, None, hooks)  # type: ignore[arg-type]
     stops = []
     while run.step < 60:
         run.step += plan.next(Greedy()).at_once  # type: ignore[arg-type]

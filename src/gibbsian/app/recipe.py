@@ -22,7 +22,7 @@ from jsonargparse import ArgumentError as ParserError
 from jsonargparse import ArgumentParser, get_loader, set_dumper, set_loader, set_parsing_settings
 from jsonargparse.typing import register_type
 
-from gibbsian import schedules
+from gibbsian import nets, schedules
 from gibbsian.app import catalog, factories
 from gibbsian.data import Prepared, load, prepare
 from gibbsian.domains import Domain
@@ -177,6 +177,8 @@ def _expand(value: Any, names: set[str]) -> Any:
     name = value.get("class_path")
     if isinstance(name, str) and name in names and factories.takes_a_list(catalog.find_class(name)):
         value["class_path"] = f"{factories.__name__}.{name}"
+    elif name in nets.__all__:  # other libraries have networks of these names too
+        value["class_path"] = f"{nets.__name__}.{name}"
     return value
 
 

@@ -40,6 +40,7 @@ class DataPosterior(Energy):
         center: θ̂, of the event shape.
         chunk: rows at a time where all of them are summed.
 
+    >>> import torch
     >>> import gibbsian as gb
     >>> g = torch.Generator().manual_seed(0)
     >>> inputs, labels = torch.randn(500, 2, generator=g), torch.ones(500)

@@ -2,8 +2,8 @@
 
 import math
 
+import scipy  # its parts are imported on first use
 import torch
-from scipy.fft import next_fast_len
 from torch import Tensor
 
 
@@ -17,7 +17,7 @@ def effective(x: Tensor) -> Tensor:
     """
     _, chains, n = x.shape
     mean = x.mean(2, keepdim=True)
-    length = next_fast_len(2 * n, real=True)
+    length = scipy.fft.next_fast_len(2 * n, real=True)
     power = torch.view_as_real(torch.fft.rfft(x - mean, n=length)).square_().mean(1).sum(2)
     covariance = torch.fft.irfft(power, n=length)[:, :n] / n  # its mean over chains, at every lag
     within = covariance[:, :1] * (n / (n - 1))

@@ -164,7 +164,8 @@ class RankingContrastive(ContrastWithNoise):
     >>> import gibbsian as gb
     >>> g = torch.Generator().manual_seed(0)
     >>> model = gb.energies.ConditionalEnergy(gb.energies.PairMLP(3, 1), gb.domains.Real(1))
-    >>> objective = gb.objectives.Conditional(RankingContrastive(Around((0.1, 1.0)), candidates=16))
+    >>> around = gb.objectives.Around((0.1, 1.0))
+    >>> objective = gb.objectives.Conditional(RankingContrastive(around, candidates=16))
     >>> batch = torch.zeros(10, 3), torch.ones(10, 1)
     >>> objective(model, batch, objective.init(model, batch, g), g).value.backward()
     """

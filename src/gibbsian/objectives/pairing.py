@@ -3,8 +3,8 @@
 min over permutations π of Σᵢ ‖x₀_π(i) - x₁ᵢ‖², exactly, or on the device by an entropic plan.
 """
 
+import scipy  # its parts are imported on first use
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 PAIRINGS = ("exact", "sinkhorn", "independent")
@@ -23,7 +23,7 @@ def assigned(x0: Tensor, x1: Tensor) -> Tensor:
     >>> assigned(torch.tensor([[5.0], [1.0], [3.0]]), torch.tensor([[2.0], [4.0], [9.0]]))
     tensor([1, 2, 0])
     """
-    _, rows = linear_sum_assignment(transport_costs(x0, x1).cpu().numpy())
+    _, rows = scipy.optimize.linear_sum_assignment(transport_costs(x0, x1).cpu().numpy())
     return torch.from_numpy(rows).to(x0.device)
 
 
