@@ -56,6 +56,7 @@ class Net(Recorded):
             self.codes.weight.mul_(0.3)
             self.rest[-1].weight.zero_()  # type: ignore[operator]
             self.rest[-1].bias.zero_()  # type: ignore[operator]
+        self.float()  # as `Batch` is, whatever the default
 
     def forward(self, z: Tensor, code: Tensor) -> Tensor:
         there = ~z.isnan()
