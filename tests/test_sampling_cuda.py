@@ -174,8 +174,9 @@ def test_streamed_statistics_and_thinned_draws_are_those_of_eager_chains():
     assert compiled.samples is None
     assert compiled.compiled
     torch.testing.assert_close(compiled.last, eager.last, rtol=0, atol=1e-9)
-    for name, value in eager.summary().items():
-        torch.testing.assert_close(compiled.summary()[name], value, rtol=1e-7, atol=1e-9)
+    for name, value in eager.summary().items():  # two draws that all but agree may change ranks: a jump of 1/draws
+        rtol = 1e-7 if name in ("mean", "sd", "mcse") else 1e-2
+        torch.testing.assert_close(compiled.summary()[name], value, rtol=rtol, atol=1e-9)
     assert_same_chains(*(run(energy, kernel, x0, c, burn_in=37, thin=3) for c in (False, True)))
 
 
