@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from gibbsian.errors import GibbsianError, PrecisionError
+from gibbsian.errors import ArgumentError, GibbsianError, PrecisionError
 
 __all__ = ["STUMBLES", "check_placement", "check_rows", "check_together", "explain_rows", "explained", "placement"]
 
@@ -96,3 +96,15 @@ def explained(method: Method) -> Method:
             raise
 
     return cast(Method, tried)
+
+
+def device_named(name: Any, called: str, advice: str) -> torch.device:
+    """The device of a name that somebody gave, refused with advice where this machine has none such.
+
+    >>> device_named("cpu", "--device", "say cpu")
+    device(type='cpu')
+    """
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError, NotImplementedError) as error:  # none such, or torch is built without it
+        raise ArgumentError(f"{called} {name} cannot be used on this machine; {advice}") from error

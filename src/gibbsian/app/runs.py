@@ -40,7 +40,7 @@ from gibbsian.errors import (
 )
 from gibbsian.metrics.evaluate import costly
 from gibbsian.objectives.starts import check_starts, start_points
-from gibbsian.placement import placement
+from gibbsian.placement import device_named, placement
 from gibbsian.random import stream
 from gibbsian.training import checkpoint
 from gibbsian.training.fit import fit, load, resume
@@ -259,23 +259,17 @@ def _total(recipe: Recipe, prepared: Prepared, steps: int | None, epochs: int | 
 def on_this_machine(options: dict[str, Any]) -> dict[str, Any]:
     """`device: auto` as the GPU where there is one; steps are compiled and half precision is used only there."""
     if options["device"] not in {"auto", None}:
-        _check_device(options["device"])
+        device_named(
+            options["device"],
+            "fit.device:",
+            "say auto, cpu, cuda or cuda:1, whichever `gibbsian doctor` finds, for a run that has begun in its recipe.yaml",
+        )
         return dict(options)
     if options["device"] is None:
         return dict(options)
     if torch.cuda.is_available():
         return options | {"device": "cuda"}
     return options | {"device": None, "engine": Engine()}
-
-
-def _check_device(name: Any) -> None:
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:  # no such device, or torch is built without it
-        raise ArgumentError(
-            f"fit.device: {name} cannot be used on this machine; say auto, cpu, cuda or cuda:1, whichever `gibbsian doctor` "
-            "finds, for a run that has begun in its recipe.yaml"
-        ) from error
 
 
 def train(

@@ -291,6 +291,15 @@ class Kernel(ABC):
             raise DomainError(f"{name} cannot move states of {energy.domain}; {_advice(energy.domain)}")
 
 
+def roomy(t: Tensor, steps: int) -> Tensor:
+    """The same with room for so many steps; the rest is never read."""
+    if len(t) == steps:
+        return t.contiguous()  # one form, whatever is cut from what
+    room = t.new_zeros(steps, *t.shape[1:])
+    room[: len(t)] = t
+    return room
+
+
 @dataclass(frozen=True)
 class FreeRunning(Kernel):
     """A kernel whose chains go through their iterations each at its own pace.

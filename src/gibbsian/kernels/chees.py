@@ -19,6 +19,7 @@ from gibbsian.kernels.base import (
     judge,
     masked,
     metropolis_test,
+    roomy,
 )
 from gibbsian.kernels.chees_learning import TrajectoryLearning, halton
 from gibbsian.kernels.hmc import DIVERGENCE, Massive
@@ -85,15 +86,6 @@ class Flight(NamedTuple):
 
     end: Point
     log_ratio: Tensor
-
-
-def roomy(t: Tensor, steps: int) -> Tensor:
-    """The same with room for so many steps; the rest is never read."""
-    if len(t) == steps:
-        return t.contiguous()  # one form, whatever is cut from what
-    room = t.new_zeros(steps, *t.shape[1:])
-    room[: len(t)] = t
-    return room
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from torch import Tensor
 from gibbsian.domains import Bounded
 from gibbsian.energy import Energy
 from gibbsian.errors import check_count
-from gibbsian.kernels.base import ChainState, FreeRunning, masked, schedule_values
+from gibbsian.kernels.base import ChainState, FreeRunning, masked, roomy, schedule_values
 from gibbsian.kernels.hmc import DIVERGENCE, Massive
 from gibbsian.kernels.integrators import Metric, reflect
 from gibbsian.random import normals
@@ -160,15 +160,6 @@ class Slots(NamedTuple):
     before: Tensor  # momentum of the leaf before
     draws: Tensor  # (iterations + 1, chains, numel)
     infos: Tensor  # (iterations + 1, chains, 6)
-
-
-def roomy(t: Tensor, steps: int) -> Tensor:
-    """The same with room for so many steps; the rest is never read."""
-    if len(t) == steps:
-        return t.contiguous()  # one form, whatever is cut from what
-    room = t.new_empty(steps, *t.shape[1:])
-    room[: len(t)] = t
-    return room
 
 
 def chosen(u: Tensor, log_share: Tensor) -> Tensor:

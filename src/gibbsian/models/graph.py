@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gibbsian.capabilities import Bonds, Pairwise, Path
 from gibbsian.domains import Binary, Spin
-from gibbsian.energies.bases import base_bias, independent_units
+from gibbsian.energies.bases import Factorized, base_bias, independent_units
 from gibbsian.errors import ArgumentError, ShapeError, as_numbers
 from gibbsian.fast.sparse import SparseMatrix
 from gibbsian.graphs import coloring, read_edges
@@ -158,11 +158,7 @@ class BoltzmannGraph(Machine):
     def path(self, base_bias: Tensor | None = None, *, data: Tensor | None = None) -> Path:
         """The annealing path from independent units, of this bias or fitted to data."""
         base = independent_units(self.domain, base_bias, data, self.coupling.detach())
-        moved = copy.deepcopy(self)
-        for name, value in (("coupling", self.weights()), ("field", self.fields())):
-            delattr(moved, name)  # a parameter or a buffer, perhaps one number for all
-            moved.register_buffer(name, value.detach().clone())
-        return PairwisePath(self, base, moved, moved.coupling, moved.field)
+        return path_on_edges(self, base, self.weights(), self.fields())
 
     def initialize_visible_bias(self, data: Tensor) -> None:
         """Set the fields to what independent units with the means of the data have."""
@@ -186,6 +182,15 @@ class BoltzmannGraph(Machine):
 
     def extra_repr(self) -> str:
         return f"{self.sites} sites, {len(self.edges)} edges, {self.colors} colors, spin={self.spin}"
+
+
+def path_on_edges(machine: Machine, base: Factorized, coupling: Tensor, field: Tensor) -> PairwisePath:
+    """The annealing path of a machine on a graph, moved along by a copy whose coupling and field are tensors of their own."""
+    moved = copy.deepcopy(machine)
+    for name, value in (("coupling", coupling), ("field", field)):
+        delattr(moved, name)  # a parameter or a buffer, perhaps one number for all
+        moved.register_buffer(name, value.detach().clone())
+    return PairwisePath(machine, base, moved, moved.coupling, moved.field)  # type: ignore[arg-type]
 
 
 def checked(machine: object, name: str, value: float | Tensor, shapes: set[tuple[int, ...]]) -> Tensor:

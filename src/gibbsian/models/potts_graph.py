@@ -3,7 +3,6 @@
 E(x) = -Σᵢ hᵢ(xᵢ) - Σ_{edges (i, j)} Jᵢⱼ(xᵢ, xⱼ)
 """
 
-import copy
 from typing import Self
 
 import torch
@@ -15,8 +14,8 @@ from gibbsian.energies.bases import base_bias, independent_units
 from gibbsian.errors import ArgumentError, CapabilityError, check_count
 from gibbsian.fast.sparse import SparseMatrix
 from gibbsian.graphs import coloring, read_edges
-from gibbsian.models.annealing import Machine, PairwisePath, small_weights
-from gibbsian.models.graph import checked
+from gibbsian.models.annealing import Machine, small_weights
+from gibbsian.models.graph import checked, path_on_edges
 from gibbsian.models.pairwise import from_tables
 from gibbsian.placement import explained
 from gibbsian.random import require_generator, uniforms
@@ -189,12 +188,8 @@ class PottsGraph(Machine):
     def path(self, bias: Tensor | None = None, *, data: Tensor | None = None) -> Path:
         """The annealing path from independent sites: of this bias, or with the frequencies of the data (the profile)."""
         base = independent_units(self.domain, bias, data, self.coupling.detach())
-        moved = copy.deepcopy(self)
         coupling = self.coupling if self.coupling.dim() else self._weights()
-        for name, value in (("coupling", coupling), ("field", self.fields())):
-            delattr(moved, name)  # a parameter or a buffer, perhaps one number for all
-            moved.register_buffer(name, value.detach().clone())
-        return PairwisePath(self, base, moved, moved.coupling, moved.field)
+        return path_on_edges(self, base, coupling, self.fields())
 
     def pairwise_tables(self) -> PairwiseTables:
         """The edges, with the smaller site first."""

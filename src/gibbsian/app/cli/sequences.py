@@ -21,6 +21,7 @@ from gibbsian.app.report.sequences import Workbench, write_sequences
 from gibbsian.app.runs import free_folder, write_whole
 from gibbsian.errors import ArgumentError, CheckpointError, DataError
 from gibbsian.models import Potts
+from gibbsian.placement import device_named
 from gibbsian.random import stream
 from gibbsian.sequences import Family
 
@@ -28,7 +29,9 @@ from gibbsian.sequences import Family
 def run_sequences(options: argparse.Namespace, rest: list[str]) -> int:
     """Read, learn, and write everything that is asked of a family."""
     out = Output(options)
-    device = _device(options.device)
+    automatic = "cuda" if torch.cuda.is_available() else "cpu"
+    name = automatic if options.device == "auto" else options.device
+    device = device_named(name, "--device", "say auto, cpu or cuda")
     family, touching = _family(options, out)
     touching = _structure(options, family) if options.distances else touching
     folder = _folder(options)
@@ -77,15 +80,6 @@ def _folder(options: argparse.Namespace) -> Path:
     if folder.exists() and any(folder.iterdir() if folder.is_dir() else [folder]):
         raise CheckpointError(f"{folder} already holds files; say another --run")
     return folder
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        return torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ArgumentError(f"--device {name} cannot be used on this machine; say auto, cpu or cuda") from error
 
 
 def _stem(file: str) -> str:
