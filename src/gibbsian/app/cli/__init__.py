@@ -22,7 +22,9 @@ from gibbsian.errors import ArgumentError, GibbsianError
 
 __all__ = ["main"]
 
-_COMMANDS = ("train", "resume", "sample", "score", "impute", "evaluate", "report", "sequences", "lab", "list", "doctor")
+_COMMANDS = (
+    "train", "resume", "sample", "score", "impute", "evaluate", "report", "watch", "sequences", "lab", "list", "doctor",
+)  # fmt: skip
 _MODULES = {  # those of other names
     "resume": "train", "evaluate": "train", "report": "train", "list": "listing", "score": "table", "impute": "table",
 }  # fmt: skip
@@ -42,6 +44,7 @@ _PLAIN = {
 _EPILOG = """\
 five minutes:
   gibbsian train digits-rbm            train a Boltzmann machine on digits, judge it, write a report
+  gibbsian train digits-rbm --live     the same, followed in the browser while it trains
   gibbsian sample runs/digits-rbm -n 9 draw from it
   gibbsian lab                         chains, wells and lattices that move, in the browser
   gibbsian train rows.csv              learn the law of a table, whatever its columns hold
@@ -117,6 +120,8 @@ def _parser() -> _Parser:
     )
     train.add_argument("--run", metavar="FOLDER", help="a new folder for the run (default: runs/RECIPE, numbered)")
     train.add_argument("--no-report", action="store_true", help="train only: judge and report later")
+    train.add_argument("--live", action="store_true", help="follow the training in the browser (see `gibbsian watch`)")
+    _add_viewing(train)
     train.add_argument("--keys", action="store_true", help="show every key of a recipe and end")
 
     resume = add("resume", "go on with a run from its newest checkpoint, as if it had not stopped", of_a_run)
@@ -177,6 +182,17 @@ def _parser() -> _Parser:
     report = add("report", "write the HTML report of a run", of_a_run)
     report.add_argument("--fresh", action="store_true", help="judge the model anew instead of using what is there")
 
+    watch = add(
+        "watch",
+        "follow runs in the browser, while they train or afterwards",
+        trusting,
+        "It only reads, so runs can be watched by several people at once. Over ssh:\n"
+        "  there   gibbsian watch runs/digits-rbm --no-browser --port 8000\n"
+        "  here    ssh -N -L 8000:127.0.0.1:8000 there, and open the address that was said there",
+    )
+    watch.add_argument("runs", metavar="RUN", nargs="+", help="folders of runs, or of comparisons, side by side")
+    _add_viewing(watch)
+
     _add_sequences(add, common)
     lab = add("lab", "open the lab: chains, machines and lattices that move, in the browser", common)
     lab.add_argument(
@@ -194,6 +210,12 @@ def _parser() -> _Parser:
     doctor = add("doctor", what, common)
     doctor.add_argument("--fast", action="store_true", help="skip the compiler")
     return parser
+
+
+def _add_viewing(command: _Parser) -> None:
+    command.add_argument("--host", default="127.0.0.1", metavar="H", help="an address of this machine to be reached at (default: 127.0.0.1, from here alone)")  # fmt: skip
+    command.add_argument("--port", type=int, default=0, metavar="N", help="on this port (default: any that is free)")
+    command.add_argument("--no-browser", action="store_true", help="say the address and open nothing")
 
 
 def _add_sequences(add: Callable[..., _Parser], common: _Parser) -> None:
@@ -276,7 +298,7 @@ def _read(parser: argparse.ArgumentParser, arguments: list[str]) -> tuple[argpar
         near = get_close_matches(arguments[0], _COMMANDS, 1)
         hint = f"did you mean `gibbsian {near[0]}`? " if near else ""
         raise ArgumentError(f"there is no command {arguments[0]!r}; {hint}there are {', '.join(_COMMANDS)}")
-    given = {"arguments": arguments, "folder": None, "run": None, "trust": []}
+    given = {"arguments": arguments, "folder": None, "run": None, "trust": [], "live": False}
     options, rest = parser.parse_known_args(arguments, argparse.Namespace(**given))
     if rest and options.command != "train":
         command = f"gibbsian {options.command}" if options.command else "gibbsian"

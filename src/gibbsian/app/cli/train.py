@@ -10,6 +10,7 @@ from typing import Any
 
 from gibbsian.app import runs
 from gibbsian.app.cli.show import Output
+from gibbsian.app.cli.watch import watched
 from gibbsian.app.cli.table import refuse_table, report_table, table_keys, train_table
 from gibbsian.app.evaluation import evaluate_run, outside_sets
 from gibbsian.app.recipe import make_parser, parse_recipe, recipe_source, split_comparison
@@ -40,6 +41,8 @@ def run_train(options: argparse.Namespace, rest: list[str]) -> int:
     keep_freed_memory()
     keys = table_keys(options.recipe, rest)
     if keys is not None:
+        if options.live:
+            raise ArgumentError("--live follows trainings of recipes; the law of a table is chosen by other means: leave it out")
         return train_table(out, options, keys)
     name, text = recipe_source(options.recipe)
     members = split_comparison(text, name)
@@ -49,13 +52,15 @@ def run_train(options: argparse.Namespace, rest: list[str]) -> int:
     folder = options.folder = Path(options.run) if options.run else runs.free_folder(name)
     out.say(f"[bold]{name}[/bold]  {recipe.about}" if recipe.about else f"[bold]{name}[/bold]")
     out.say(f"run folder: {folder}")
-    begun = time.perf_counter()
-    done, opened = runs.train(recipe, folder, arguments=options.arguments, progress=out.progress)
-    seconds = time.perf_counter() - begun
-    out.say(f"trained {type(done.energy).__name__} on {opened.prepared.data!r}: {done.step} updates in {seconds:.1f} s")
-    for event in done.events:
-        out.say(f"guard, step {event['step']}: {event['message']}")
-    return _finish(out, folder, opened, report=not options.no_report)
+    with watched(out, options, folder):
+        begun = time.perf_counter()
+        done, opened = runs.train(recipe, folder, arguments=options.arguments, progress=out.progress)
+        seconds = time.perf_counter() - begun
+        what = f"{type(done.energy).__name__} on {opened.prepared.data!r}"
+        out.say(f"trained {what}: {done.step} updates in {seconds:.1f} s")
+        for event in done.events:
+            out.say(f"guard, step {event['step']}: {event['message']}")
+        return _finish(out, folder, opened, report=not options.no_report)
 
 
 def run_resume(options: argparse.Namespace, rest: list[str]) -> int:
@@ -112,15 +117,15 @@ def _compare(
     folder.mkdir(parents=True, exist_ok=True)
     known = {"name": name, "text": text, "flags": flags}
     runs.write_whole(folder / "comparison.json", json.dumps(known, indent=1))
-    about = ""
-    for key, recipe in recipes.items():
-        about = recipe.about
-        if (folder / key / "recipe.yaml").exists():  # a comparison that was interrupted
-            done, opened = runs.resume_run(folder / key, progress=out.progress)
-        else:
-            done, opened = runs.train(recipe, folder / key, arguments=options.arguments, progress=out.progress)
-        out.say(f"{key}: {done.step} updates")
-        write_report(folder / key, opened, fresh=True, progress=out.progress)
+    with watched(out, options, folder):
+        for key, recipe in recipes.items():
+            if (folder / key / "recipe.yaml").exists():  # a comparison that was interrupted
+                done, opened = runs.resume_run(folder / key, progress=out.progress)
+            else:
+                done, opened = runs.train(recipe, folder / key, arguments=options.arguments, progress=out.progress)
+            out.say(f"{key}: {done.step} updates")
+            write_report(folder / key, opened, fresh=True, progress=out.progress)
+    about = next((recipe.about for recipe in reversed(recipes.values())), "")
     path, found = write_comparison(folder, about, list(recipes), options.arguments)
     rows = []
     for key, result in found.items():

@@ -6,9 +6,10 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gibbsian import plots
+from gibbsian.app.curves import CURVES
 from gibbsian.app.evaluation import held_out_part
 from gibbsian.app.recipe import Recipe
 from gibbsian.app.report import figures
@@ -24,17 +25,6 @@ from gibbsian.sampling.diagnostics import summarize
 from gibbsian.uses.draw import Drawn
 
 _UNMIXED = "above 1.01: the chains have not forgotten where they began"
-_CURVES = {
-    "loss": "the objective, averaged between two records",
-    "validation_loss": "the objective on held-out rows",
-    "validation_energy_gap": "mean energy of held-out less that of training rows: a growing gap is overfitting",
-    "validation_error": "share of held-out rows given a wrong class",
-    "gap": "energy of data less that of the model's samples",
-    "accuracy": "share of right answers while training",
-    "gradient_norm": "length of the gradient",
-    "acceptance": "share of moves that the sampler accepts",
-    "lr": "learning rate",
-}
 
 _METHODS = {
     "AIS": "log Z is estimated by annealed importance sampling, which errs to the low side: then likelihoods look too good.",
@@ -120,7 +110,7 @@ def speed(history: list[dict[str, Any]]) -> str:
 def curves(history: list[dict[str, Any]], events: list[dict[str, Any]]) -> list[dict[str, str]]:
     marks = [(event["step"], event["event"]) for event in events]
     out = []
-    for name, caption in _CURVES.items():
+    for name, caption in CURVES.items():
         points = _points(history, name)
         flat = len({value for _, value in points}) < 2
         if len(points) < 2 or (flat and name in {"lr", "acceptance"}):
@@ -137,24 +127,39 @@ def _points(history: list[dict[str, Any]], name: str) -> list[tuple[float, float
     return [(r["step"], float(r[name])) for r in records if math.isfinite(r[name])]
 
 
-def histogram(energy: Any, prepared: Prepared, drawn: Drawn | None) -> str | None:
+def energies(energy: Any, prepared: Prepared, drawn: Tensor | None) -> dict[str, Tensor]:
+    """Finite energies of training and held-out rows, of samples and of noise; nothing where they are out of reach."""
     if not isinstance(energy, Energy) or costly(energy):
-        return None
+        return {}
     dtype, device = placement(energy)
     part = held_out_part(prepared)
     sets = {
         "training": some_rows(prepared, "train", 1000, energy),
         "held out": None if part == "train" else some_rows(prepared, part, 1000, energy),
-        "samples": drawn.x if drawn else None,
+        "samples": drawn,
         "noise": energy.domain.sample(1000, generator=stream(0, "noise", device), dtype=dtype),
     }
     try:
         with torch.no_grad():
             values = {name: energy(x).double() for name, x in sets.items() if x is not None}
     except GibbsianError:
+        return {}
+    return {name: v[torch.isfinite(v)] for name, v in values.items() if bool(torch.isfinite(v).any())}
+
+
+def histogram(energy: Any, prepared: Prepared, drawn: Drawn | None) -> str | None:
+    found = energies(energy, prepared, None if drawn is None else drawn.x)
+    if not found:
         return None
-    finite = {name: v[torch.isfinite(v)] for name, v in values.items() if bool(torch.isfinite(v).any())}
-    return figures.svg(lambda ax: plots.energy_histogram(finite, ax, clip=0.003), size=(7.6, 3.0), name="energies")
+    return figures.svg(lambda ax: plots.energy_histogram(found, ax, clip=0.003), size=(7.6, 3.0), name="energies")
+
+
+def moving_entries(kept: Tensor) -> Tensor | None:
+    """Of draws `(steps, chains, ...)` up to 64 chains and up to 48 of the entries that change, spread over all; None where
+    none does."""
+    some = kept[:, :64].flatten(2)
+    entries = (some.float().var((0, 1)) > 0).nonzero().flatten()
+    return some[:, :, entries[torch.linspace(0, len(entries) - 1, min(48, len(entries))).long()]] if len(entries) else None
 
 
 def classes(energy: Any, prepared: Prepared, found: dict[str, Any], most: int) -> dict[str, Any] | None:
@@ -186,13 +191,9 @@ def chains(drawn: Drawn | None) -> dict[str, Any] | None:
     if drawn is None or drawn.trace is None or drawn.trace.samples is None or len(drawn.trace.samples) < 8:
         return None
     trace, kept = drawn.trace, drawn.trace.samples
-    some = kept[:, :64].flatten(2)
-    moving = some.float().var((0, 1)) > 0
-    if not bool(moving.any()):
+    part = moving_entries(kept)
+    if part is None:
         return None
-    entries = moving.nonzero().flatten()
-    chosen = entries[torch.linspace(0, len(entries) - 1, min(48, len(entries))).long()]
-    part = some[:, :, chosen]
     summary = summarize(part.double())
     r_hat, ess = summary["r_hat"], summary["ess"]
     worst, least = float(r_hat[torch.isfinite(r_hat)].max()), float(ess[torch.isfinite(ess)].min())
