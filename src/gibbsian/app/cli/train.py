@@ -10,8 +10,8 @@ from typing import Any
 
 from gibbsian.app import runs
 from gibbsian.app.cli.show import Output
-from gibbsian.app.cli.watch import watched
 from gibbsian.app.cli.table import refuse_table, report_table, table_keys, train_table
+from gibbsian.app.cli.watch import watched
 from gibbsian.app.evaluation import evaluate_run, outside_sets
 from gibbsian.app.recipe import make_parser, parse_recipe, recipe_source, split_comparison
 from gibbsian.app.report.build import final_samples, write_report
@@ -42,7 +42,9 @@ def run_train(options: argparse.Namespace, rest: list[str]) -> int:
     keys = table_keys(options.recipe, rest)
     if keys is not None:
         if options.live:
-            raise ArgumentError("--live follows trainings of recipes; the law of a table is chosen by other means: leave it out")
+            raise ArgumentError(
+                "--live follows trainings of recipes; the law of a table is chosen by other means: leave it out"
+            )
         return train_table(out, options, keys)
     name, text = recipe_source(options.recipe)
     members = split_comparison(text, name)

@@ -38,7 +38,9 @@ class Follower:
         """The records after the first `count`; of very many every k-th, but all events and the last."""
         found = self.records[count:]
         every = -(-len(found) // _MOST)
-        return [r for i, r in enumerate(found, 1 - len(found)) if i % every == 0 or "event" in r] if every > 1 else found
+        return (
+            [r for i, r in enumerate(found, 1 - len(found)) if i % every == 0 or "event" in r] if every > 1 else found
+        )
 
     def _read_log(self) -> None:
         try:

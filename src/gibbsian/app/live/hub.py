@@ -145,7 +145,11 @@ class Painter:
         try:
             if self.process is None or self.process.poll() is not None:
                 command = [sys.executable, "-m", "gibbsian.app.live.pictures", *self.trusted]
-                pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+                pipes: dict[str, Any] = {
+                    "stdin": subprocess.PIPE,
+                    "stdout": subprocess.PIPE,
+                    "stderr": subprocess.DEVNULL,
+                }
                 self.process = subprocess.Popen(command, text=True, start_new_session=True, **pipes)
             process = self.process
             assert process.stdin is not None

@@ -63,7 +63,10 @@ def samples_of(folder: Path, step: int, opened: Opened) -> dict[str, Any]:
     rows, drawn = prepared.undo(data).flatten(1), prepared.undo(x).flatten(1)
     names = prepared.data.columns
     columns = [
-        {"name": names[i] if i < len(names) else f"column {i + 1}", **_histograms({"data": rows[:, i], "samples": drawn[:, i]})}
+        {
+            "name": names[i] if i < len(names) else f"column {i + 1}",
+            **_histograms({"data": rows[:, i], "samples": drawn[:, i]}),
+        }
         for i in range(min(_COLUMNS, rows.shape[1]))
     ]
     return {"columns": columns}
@@ -76,9 +79,11 @@ def model_of(folder: Path, step: int, opened: Opened) -> dict[str, Any]:
     before = [int(path.stem[5:]) for path in (folder / "snapshots").glob("step-*.safetensors")]
     drawn = _drawn(folder, max((one for one in before if one <= step), default=-1))
     values = energies(energy, prepared, drawn)
+    noise = values.pop("noise", None)  # so far above that the others would be squeezed into a few bins
     return {
         "filters": filter_pictures(energy, prepared, image_shape(recipe, prepared)),
         "energies": _histograms(values, clip=0.003) if values else None,
+        "noise": None if noise is None else _number(float(noise.mean())),
         "landscape": _landscape(energy, some_rows(prepared, "train", 2000, energy)),
         "chains": _chains(energy, step, opened),
     }
@@ -91,7 +96,12 @@ def _drawn(folder: Path, step: int) -> Tensor | None:
 
 def _landscape(energy: Any, data: Tensor | None) -> dict[str, Any] | None:
     """The energy over the middles of a grid of cells, row by row from below."""
-    if data is None or not isinstance(energy, Energy) or energy.domain.numel != 2 or isinstance(energy.domain, Discrete):
+    if (
+        data is None
+        or not isinstance(energy, Energy)
+        or energy.domain.numel != 2
+        or isinstance(energy.domain, Discrete)
+    ):
         return None
     left, right, bottom, top = view = _view(data.reshape(-1, 2))
     middles = (torch.arange(_GRID) + 0.5) / _GRID
@@ -118,7 +128,7 @@ def _chains(energy: Any, step: int, opened: Opened) -> dict[str, Any] | None:
         return None
     summary = summarize(part.double())
     r_hat, ess = (summary[key][torch.isfinite(summary[key])] for key in ("r_hat", "ess"))
-    paths = trace.samples[-100:, :12].reshape(-1, min(12, n), 2).transpose(0, 1) if energy.domain.numel == 2 else ()
+    paths = trace.samples[-4:].flatten(2).transpose(0, 1) if energy.domain.numel == 2 else ()
     return {
         "r_hat": float(r_hat.max()) if len(r_hat) else None,
         "ess": float(ess.min()) if len(ess) else None,

@@ -99,7 +99,7 @@ class _Answer(BaseHTTPRequestHandler):
     timeout = 30  # for a request to come in, and for a viewer to take what is sent
 
     def do_GET(self) -> None:
-        path, refused = urlsplit(self.path).path, self._refusal()
+        path, refused = self.path.split("?")[0], self._refusal()
         if refused is not None:
             return self._refuse(*refused)
         name = path.split("/", 2)[2]
@@ -121,10 +121,13 @@ class _Answer(BaseHTTPRequestHandler):
             return HTTPStatus.FORBIDDEN, "pages of other origins get nothing"
         if self.headers.get("Sec-Fetch-Site", "none") not in {"none", "same-origin"}:
             return HTTPStatus.FORBIDDEN, "pages of other origins get nothing"
-        parts = urlsplit(self.path).path.split("/", 2)
+        parts = self.path.split("?")[0].split("/", 2)
         given = parts[1] if len(parts) == 3 and not parts[0] else ""
         if not secrets.compare_digest(given.encode("utf-8", "replace"), self.server.token.encode()):
-            return HTTPStatus.FORBIDDEN, "open the address that `gibbsian watch` said, with its token and the / after it"
+            return (
+                HTTPStatus.FORBIDDEN,
+                "open the address that `gibbsian watch` said, with its token and the / after it",
+            )
         return None
 
     def _events(self) -> None:

@@ -159,7 +159,9 @@ def moving_entries(kept: Tensor) -> Tensor | None:
     none does."""
     some = kept[:, :64].flatten(2)
     entries = (some.float().var((0, 1)) > 0).nonzero().flatten()
-    return some[:, :, entries[torch.linspace(0, len(entries) - 1, min(48, len(entries))).long()]] if len(entries) else None
+    return (
+        some[:, :, entries[torch.linspace(0, len(entries) - 1, min(48, len(entries))).long()]] if len(entries) else None
+    )
 
 
 def classes(energy: Any, prepared: Prepared, found: dict[str, Any], most: int) -> dict[str, Any] | None:

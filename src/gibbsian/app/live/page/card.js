@@ -41,7 +41,7 @@ export class Card {
     this.samples = new SampleLook(run);
     this.model = new ModelLook(run, soon);
     this.node = el("article", { class: "run card", "aria-labelledby": `run-${run}` }, this.name, this.about, this.state, this.bar, this.numbers,
-      el("h2", {}, "Curves"), this.curves.node, this.happened, this.samples.node, this.model.node);
+      el("h2", {}, "Curves"), this.curves.node, this.happened, el("div", { class: "pair" }, this.samples.node, this.model.node));
   }
 
   title() {
@@ -98,7 +98,7 @@ export class Card {
     for (const [name, label] of [["loss", "loss"], ["validation_energy_gap", "held-out energy gap"], ["validation_loss", "held-out loss"]]) {
       if (typeof last(name) === "number") shown.push([pretty(last(name)), label]);
     }
-    if (typeof acceptance === "number") shown.push([fixed(acceptance), "acceptance"]);
+    if (typeof acceptance === "number" && acceptance < 1) shown.push([fixed(acceptance), "acceptance"]);
     if (typeof chains?.r_hat === "number") shown.push([fixed(chains.r_hat), `R-hat, step ${this.model.step}`]);
     this.numbers.replaceChildren(...shown.map(([value, label]) => el("li", {}, el("b", {}, value), el("small", {}, label))));
   }

@@ -54,7 +54,7 @@ class Curve {
   }
 
   paint() {
-    this.plot ??= new Plot(this.canvas, { height: 150, left: 46 });
+    this.plot ??= new Plot(this.canvas, { height: 150, left: 54 });
     this.plot.fit();
     const { plot, xs, ys } = this, c = colors();
     plot.begin(c, this.axes);

@@ -1,6 +1,6 @@
 // What takes a model to be seen, asked for when it is there: samples by a slider over the run, and what a checkpoint shows.
 
-import { colors, el, fixed, pretty } from "./ui/dom.js";
+import { colors, el, fixed, pretty, withAlpha } from "./ui/dom.js";
 import { Field } from "./ui/field.js";
 import { Plot } from "./ui/plot.js";
 
@@ -23,7 +23,7 @@ class Look {
     this.steps = steps;
     this.node.hidden = !steps.length;
     this.range.max = Math.max(0, steps.length - 1);
-    this.range.disabled = steps.length < 2;
+    this.range.hidden = steps.length < 2;
     if (!steps.length) return;
     const at = this.follows || !steps.includes(this.step) ? steps.length - 1 : steps.indexOf(this.step);
     this.go(at);
@@ -97,13 +97,12 @@ function plane(title, { view, landscape = null, data = [], points = [], paths = 
     field.fit();
     field.paint({ n, view, energy, lowest, density }, c, { contours: Boolean(landscape) });
     field.begin();
-    field.points(data, c.soft, 1.2, { halo: false });
+    field.points(data, withAlpha(c.soft, 0.6), 1.2, { halo: false });
     field.points(points, c.warm, 2, { halo: false });
-    paths.forEach((path, i) => {
-      const color = c[["warm", "good", "plum", "gold", "rose"][i % 5]];
-      field.path(path, color, 1);
-      field.points(path.slice(-2), color, 3.5);
-    });
+    for (const path of paths) {
+      field.path(path, withAlpha(c.warm, 0.35), 1);
+      field.points(path.slice(-2), c.warm, 3);
+    }
   }];
 }
 
@@ -129,9 +128,9 @@ export class ModelLook extends Look {
   show(found, step) {
     const out = [];
     if (found.why) out.push([el("p", { class: "lead" }, found.why)]);
-    if (found.landscape) out.push(plane("energy landscape", { view: found.landscape.view, landscape: found.landscape, data: found.landscape.data, paths: found.chains?.paths ?? [] }, "the deeper the color the lower the energy; data in gray, ways of chains in colors"));
+    if (found.landscape) out.push(plane("energy landscape", { view: found.landscape.view, landscape: found.landscape, data: found.landscape.data, paths: found.chains?.paths ?? [] }, "the deeper the color the lower the energy; data in gray, chains with their last steps in orange"));
     if (found.filters) out.push([figure(found.filters.title, el("img", { src: found.filters.uri, alt: `${found.filters.title} at update ${step}` }), found.filters.text)]);
-    if (found.energies) out.push(histogram("energies", found.energies, "training and held-out rows should look alike, samples like them, and noise higher"));
+    if (found.energies) out.push(histogram("energies", found.energies, `training and held-out rows should look alike, and samples like them${found.noise === null ? "" : `; noise has ${pretty(found.noise)} on average`}`));
     if (found.chains) out.push([this.words(found.chains)]);
     this.put(out);
     this.node.hidden = !out.length;
@@ -142,6 +141,6 @@ export class ModelLook extends Look {
     const rows = [["R-hat, largest", rHat === null ? "–" : fixed(rHat, 3)], ["effective draws, least", ess === null ? "–" : `${pretty(ess)} of ${draws}`]];
     if (acceptance !== null) rows.push(["acceptance", fixed(acceptance)]);
     const verdict = rHat === null ? "" : rHat < 1.01 ? "The chains have mixed." : "The chains have not forgotten where they began: samples may not be those of the model yet.";
-    return figure("chains", el("ul", { class: "facts" }, rows.map(([label, value]) => el("li", {}, el("b", {}, value), el("small", {}, label)))), `${how}. ${verdict}`);
+    return figure("chains", el("ul", { class: "facts whole" }, rows.map(([label, value]) => el("li", {}, el("b", {}, value), el("small", {}, label)))), `${how}. ${verdict}`);
   }
 }

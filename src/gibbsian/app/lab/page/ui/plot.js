@@ -45,13 +45,15 @@ export class Plot {
     }
     if (yTicks) {
       ctx.textAlign = "right"; ctx.textBaseline = "middle";
-      for (const t of ticks(this.y0, this.y1, Math.max(2, Math.floor(this.height / 40)))) {
+      const marks = ticks(this.y0, this.y1, Math.max(2, Math.floor(this.height / 40)));
+      const figures = Math.max(3, Math.ceil(Math.log10(Math.max(...marks.map(Math.abs)) / (marks[1] - marks[0]) || 1)) + 1); // neighbors read differently
+      for (const t of marks) {
         if (log && t !== Math.round(t)) continue;
         const at = bottom - ((t - this.y0) / (this.y1 - this.y0)) * (bottom - margin.top);
         ctx.strokeStyle = c.grid;
         stroke(ctx, margin.left, at, this.width - margin.right, at);
         ctx.fillStyle = c.soft;
-        ctx.fillText(log ? pretty(10 ** t) : pretty(t), margin.left - 5, at);
+        ctx.fillText(log ? pretty(10 ** t) : pretty(t, figures), margin.left - 5, at);
       }
     }
     ctx.strokeStyle = c.axis;
