@@ -83,12 +83,12 @@ def test_help_answers_at_once_and_imports_nothing_heavy():
         times.append(time.perf_counter() - begun)
     assert out.rstrip().endswith("[] 0")
     assert min(times) < 0.5
-    for command in ("train", "resume", "sample", "evaluate", "report", "sequences", "lab", "list", "doctor"):
+    for command in ("train", "resume", "sample", "evaluate", "report", "watch", "sequences", "lab", "list", "doctor"):
         assert command in out
 
 
 @pytest.mark.parametrize(
-    "command", ["train", "resume", "sample", "evaluate", "report", "sequences", "lab", "list", "doctor"]
+    "command", ["train", "resume", "sample", "evaluate", "report", "watch", "sequences", "lab", "list", "doctor"]
 )
 def test_every_command_has_help(command, capsys):
     assert main([command, "--help"]) == 0

@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from threading import Condition, Lock, Thread
 from typing import Any
@@ -32,7 +32,7 @@ class Hub:
         self.painter = Painter(trusted)
         self._thread: Thread | None = None
 
-    def listen(self, silence: float) -> Iterator[dict[str, Any] | None]:
+    def listen(self, silence: float) -> Generator[dict[str, Any] | None, None, None]:
         """All there is, then what is new as it comes; None after so many seconds of nothing."""
         told: dict[int, tuple[int, int, Any]] = {}
         with self.news:
