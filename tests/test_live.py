@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 import torch
 from chromium import browsing, find_chromium
 
+from gibbsian.app import live
 from gibbsian.app.cli import main
 from gibbsian.app.live.follow import Follower, members
 from gibbsian.app.live.hub import Hub
@@ -381,6 +383,39 @@ def test_watch_refuses_what_is_no_run_and_ports_that_are_taken(tmp_path, runs, c
     assert main(["watch", str(runs["digits"]), "--no-browser", "--host", "no.such.host.invalid"]) == 2
     (tmp_path / "rows.csv").write_text("a,b\n1,2\n")
     assert main(["train", str(tmp_path / "rows.csv"), "--live"]) == 2
+
+
+def test_watch_serves_until_it_is_interrupted(runs):
+    command = [
+        sys.executable,
+        "-m",
+        "gibbsian",
+        "watch",
+        str(runs["digits"]),
+        str(runs["moons"]),
+        "--no-browser",
+        "--json",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        address = json.loads(process.stdout.readline())["address"]
+        assert urlsplit(address).hostname == "127.0.0.1"
+        with urlopen(address + "events", timeout=20) as news:
+            names = [
+                json.loads(line[6:])["facts"]["name"]
+                for line in [news.readline() for _ in range(9)]
+                if b'"run"' in line
+            ]
+            assert names == ["digits-rbm", "moons-energy"]
+            process.send_signal(2)
+            assert news.read().decode().rstrip().endswith("event: end\ndata: {}")
+        assert process.wait(10) == 0
+
+
+def test_what_is_read_is_never_run_as_a_program():
+    page = Path(live.__file__).parent / "page"
+    for path in page.glob("*.js"):
+        assert not re.search(r"\beval\b|new Function|innerHTML|insertAdjacentHTML", path.read_text()), path
 
 
 def test_a_live_training_tells_five_viewers_its_first_record_in_time_and_ends_with_them(tmp_path):
