@@ -14,6 +14,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
 from pathlib import Path
+from socketserver import TCPServer
 from threading import Thread
 from typing import Any
 from urllib.parse import urlsplit
@@ -52,6 +53,7 @@ class Viewing(ThreadingHTTPServer):
     """A server of one hub; `address` holds the token."""
 
     daemon_threads = True
+    request_queue_size = 64
     block_on_close = False
 
     def __init__(self, hub: Hub, host: str, port: int, *, token: str | None = None, fd: int | None = None) -> None:
@@ -68,8 +70,7 @@ class Viewing(ThreadingHTTPServer):
 
     def server_bind(self) -> None:
         """Bind, without asking the network for names."""
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
+        TCPServer.server_bind(self)
 
     @property
     def address(self) -> str:
