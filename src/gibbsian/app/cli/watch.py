@@ -47,7 +47,8 @@ def watched(out: Output, options: argparse.Namespace, folder: Path) -> Iterator[
     """With `--live` a process beside the training shows its folder for the time of a block.
 
     The server is a process of its own, so that the training shares no interpreter with viewers. It is given a socket that listens
-    already, so that nothing waits for it, and ends with its input, however the training ends.
+    already, so that nothing waits for it, and ends soon after its input, however the training ends. (A group of its own keeps
+    Ctrl-C from it; a session of its own would make some systems forget the low priority of the pictures.)
     """
     if not options.live:
         yield
@@ -55,9 +56,11 @@ def watched(out: Output, options: argparse.Namespace, folder: Path) -> Iterator[
     with make_viewing(Hub([]), options.host, options.port) as server:
         fd = server.socket.fileno()
         command = [sys.executable, "-m", "gibbsian.app.live", str(fd), options.host, str(folder), *options.trust]
-        process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, pass_fds=[fd], start_new_session=True, text=True, stdout=subprocess.DEVNULL
-        )
+        own = {
+            "stdout": subprocess.DEVNULL,
+            "stderr": subprocess.DEVNULL,
+        }  # the command's would stay open after its end
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[fd], process_group=0, text=True, **own)
         address = server.address
         assert process.stdin is not None
         process.stdin.write(f"{server.token}\n")  # not an argument, which others on the machine could read
@@ -70,10 +73,5 @@ def watched(out: Output, options: argparse.Namespace, folder: Path) -> Iterator[
     try:
         yield
     finally:
-        process.stdin.close()
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        process.stdin.close()  # and nothing waits: it ends by itself, once viewers have seen the last pictures
         out.say(f"see it again with: gibbsian watch {folder}")

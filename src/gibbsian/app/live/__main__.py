@@ -1,6 +1,7 @@
 """The server of `gibbsian train --live`: `python -m gibbsian.app.live FD HOST FOLDER [MODULE ...]`.
 
-FD is a socket that listens already; the first line of the input is the token, and the end of the input that of the server.
+FD is a socket that listens already; the first line of the input is the token, and the end of the input that of the
+server, but for pictures that somebody waits for.
 """
 
 import sys
@@ -16,5 +17,6 @@ if __name__ == "__main__":
     with Viewing(hub, host, 0, token=sys.stdin.readline().strip(), fd=int(fd)) as server:
         Thread(target=server.serve_forever, kwargs={"poll_interval": 0.2}, daemon=True).start()
         sys.stdin.read()
+        hub.finish(30.0)
         hub.close()
         server.shutdown()

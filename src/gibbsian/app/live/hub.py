@@ -101,6 +101,16 @@ class Hub:
             there = one.facts["samples"] if kind == "samples" else self._models(run)
         return self.painter.ask(kind, one.folder, step) if step in there else None
 
+    def finish(self, most: float) -> None:
+        """Tell what is new, and let those who listen get the pictures that they ask for then, for so many seconds at most."""
+        with self.news:
+            self._poll()
+            self.news.notify_all()
+        end, quiet = time.monotonic() + most, 0
+        while self.listeners and quiet < 10 and time.monotonic() < end:
+            time.sleep(0.1)
+            quiet = 0 if self.painter.lock.locked() else quiet + 1
+
     def close(self) -> None:
         """Tell what is new for the last time, and end."""
         with self.news:
@@ -150,7 +160,7 @@ class Painter:
                     "stdout": subprocess.PIPE,
                     "stderr": subprocess.DEVNULL,
                 }
-                self.process = subprocess.Popen(command, text=True, start_new_session=True, **pipes)
+                self.process = subprocess.Popen(command, text=True, process_group=0, **pipes)
             process = self.process
             assert process.stdin is not None
             assert process.stdout is not None
