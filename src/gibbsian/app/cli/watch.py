@@ -8,6 +8,7 @@ import webbrowser
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from gibbsian.app.cli.show import Output
 from gibbsian.app.live.hub import Hub
