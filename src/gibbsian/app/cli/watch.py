@@ -57,10 +57,8 @@ def watched(out: Output, options: argparse.Namespace, folder: Path) -> Iterator[
     with make_viewing(Hub([]), options.host, options.port) as server:
         fd = server.socket.fileno()
         command = [sys.executable, "-m", "gibbsian.app.live", str(fd), options.host, str(folder), *options.trust]
-        own = {
-            "stdout": subprocess.DEVNULL,
-            "stderr": subprocess.DEVNULL,
-        }  # the command's would stay open after its end
+        # the command's own output would stay open after its end
+        own: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         process = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[fd], process_group=0, text=True, **own)
         address = server.address
         assert process.stdin is not None

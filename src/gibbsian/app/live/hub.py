@@ -33,7 +33,7 @@ class Hub:
         self._thread: Thread | None = None
 
     def listen(self, silence: float) -> Generator[dict[str, Any] | None, None, None]:
-        """All there is, then what is new as it comes; None after so many seconds of nothing."""
+        """All there is, then what is new as it comes; None after so many seconds of nothing, {} at the end."""
         told: dict[int, tuple[int, int, Any]] = {}
         with self.news:
             self.listeners += 1
@@ -45,11 +45,13 @@ class Hub:
             while True:
                 with self.news:
                     fresh = self._fresh(told)
-                    if not fresh and self.closed:
-                        return
-                    if not fresh:
+                    ended = not fresh and self.closed
+                    if not fresh and not ended:
                         self.news.wait(silence)
                         fresh = self._fresh(told)
+                if ended:
+                    yield {}
+                    return
                 if not fresh and not self.closed:
                     yield None
                 yield from fresh

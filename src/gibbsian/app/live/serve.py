@@ -143,9 +143,8 @@ class _Answer(BaseHTTPRequestHandler):
                 if one is None:
                     self.wfile.write(b": still here\n\n")
                 else:
-                    self._tell("run", one)
+                    self._tell("run" if one else "end", one)
                 self.wfile.flush()
-            self._tell("end", {})
         except OSError:  # the viewer has gone
             self.close_connection = True
         finally:
