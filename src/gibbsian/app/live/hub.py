@@ -124,7 +124,7 @@ class Hub:
 
 
 class Painter:
-    """The process that makes pictures (`gibbsian.app.live.pictures`), one at a time; what was made is kept."""
+    """The process that makes pictures (`gibbsian.app.live.painting`), one at a time; what was made is kept."""
 
     def __init__(self, trusted: Sequence[str]) -> None:
         self.trusted = list(trusted)
@@ -156,7 +156,7 @@ class Painter:
             return gone
         try:
             if self.process is None or self.process.poll() is not None:
-                command = [sys.executable, "-m", "gibbsian.app.live.pictures", *self.trusted]
+                command = [sys.executable, "-m", "gibbsian.app.live.painting", *self.trusted]
                 pipes: dict[str, Any] = {
                     "stdin": subprocess.PIPE,
                     "stdout": subprocess.PIPE,

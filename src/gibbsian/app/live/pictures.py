@@ -1,13 +1,10 @@
 """What takes a model to be seen: samples, filters, landscape, energies and chains, as JSON for the page.
 
-`python -m gibbsian.app.live.pictures [MODULE ...]` answers one question a line, `{"folder": ..., "kind": "samples", "step": 42}`, by one
-line, and ends with its input. It runs at the lowest priority, on one thread and never on a GPU: a training beside it does not
-feel it. The modules are those that are trusted.
+`serve` answers one question a line, `{"folder": ..., "kind": "samples", "step": 42}`, by one line; `gibbsian.app.live.painting` is the
+process that does.
 """
 
 import json
-import os
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any
@@ -26,7 +23,6 @@ from gibbsian.energy import Energy
 from gibbsian.errors import GibbsianError
 from gibbsian.sampling.diagnostics import summarize
 from gibbsian.training.fit import load
-from gibbsian.training.trust import trust
 
 _GRID, _BINS, _COLUMNS = 96, 40, 8
 
@@ -180,12 +176,3 @@ def serve(questions: Iterable[str], out: IO[str]) -> None:
         found = pictures.answer(Path(asked["folder"]), asked["kind"], asked["step"])
         out.write(json.dumps(found) + "\n")
         out.flush()
-
-
-if __name__ == "__main__":
-    os.nice(19)
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    torch.set_num_threads(1)
-    trust(sys.argv[1:])
-    answers, sys.stdout = sys.stdout, sys.stderr  # nothing else gets between the answers
-    serve(sys.stdin, answers)
