@@ -143,7 +143,7 @@ def test_nothing_in_the_folder_changes_and_no_torch_is_loaded(runs):
     before = print_of(runs["digits"])
     code = (
         "import sys; from pathlib import Path; from urllib.request import urlopen; from gibbsian.app.live.serve import viewing\n"
-        "with viewing([Path(sys.argv[1])]) as server:\n"
+        "with viewing([Path(sys.argv[1])], nice=0) as server:\n"
         "    news = urlopen(server.address + 'events')\n"
         "    print(b''.join(news.readline() for _ in range(6)).count(b'event: '), 'torch' in sys.modules)\n"
         "    urlopen(server.address + 'look/model/0/60').read()\n"
@@ -321,7 +321,7 @@ INK = "[...document.querySelectorAll('.run canvas')].every((c) => new Set(c.getC
 
 @needs_chromium
 def test_the_page_shows_runs_side_by_side_without_an_error(runs):
-    with viewing([runs["digits"], runs["moons"]]) as server, browsing() as browser:
+    with viewing([runs["digits"], runs["moons"]], nice=0) as server, browsing() as browser:
         for width, dark in ((1280, False), (390, True)):
             browser.open(server.address, width=width, dark=dark)
             shown(browser)

@@ -24,12 +24,12 @@ class Hub:
     >>> hub.close()
     """
 
-    def __init__(self, folders: Sequence[Path], *, trusted: Sequence[str] = ()) -> None:
+    def __init__(self, folders: Sequence[Path], *, trusted: Sequence[str] = (), nice: int = 19) -> None:
         self.folders = list(folders)
         self.followers: list[Follower] = []
         self.news = Condition()
         self.closed, self.listeners = False, 0
-        self.painter = Painter(trusted)
+        self.painter = Painter(trusted, nice)
         self._thread: Thread | None = None
 
     def listen(self, silence: float) -> Generator[dict[str, Any] | None, None, None]:
@@ -126,8 +126,8 @@ class Hub:
 class Painter:
     """The process that makes pictures (`gibbsian.app.live.painting`), one at a time; what was made is kept."""
 
-    def __init__(self, trusted: Sequence[str]) -> None:
-        self.trusted = list(trusted)
+    def __init__(self, trusted: Sequence[str], nice: int) -> None:
+        self.arguments = [str(nice), *trusted]
         self.kept: dict[tuple[str, Path, int], str] = {}
         self.lock = Lock()
         self.process: subprocess.Popen[str] | None = None
@@ -156,7 +156,7 @@ class Painter:
             return gone
         try:
             if self.process is None or self.process.poll() is not None:
-                command = [sys.executable, "-m", "gibbsian.app.live.painting", *self.trusted]
+                command = [sys.executable, "-m", "gibbsian.app.live.painting", *self.arguments]
                 pipes: dict[str, Any] = {
                     "stdin": subprocess.PIPE,
                     "stdout": subprocess.PIPE,

@@ -194,16 +194,16 @@ def make_viewing(hub: Hub, host: str = LOOPBACK, port: int = 0) -> Viewing:
 
 
 @contextmanager
-def viewing(folders: Sequence[Path], **where: Any) -> Iterator[Viewing]:
-    """Serve runs for the time of a block.
+def viewing(folders: Sequence[Path], *, nice: int = 19) -> Iterator[Viewing]:
+    """Serve runs for the time of a block; `nice` is the process that makes pictures.
 
     >>> from urllib.request import urlopen
     >>> with viewing([Path("no such run")]) as server:
     ...     "<title>" in urlopen(server.address).read().decode()
     True
     """
-    hub = Hub(folders)
-    server = make_viewing(hub, **where)
+    hub = Hub(folders, nice=nice)
+    server = make_viewing(hub)
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
     try:
