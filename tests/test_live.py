@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from threading import Thread
 from urllib.parse import urlsplit
 from urllib.request import urlopen
 
@@ -26,20 +27,64 @@ from gibbsian.training.keep import locked
 from gibbsian.training.log import Log, read_log
 
 needs_chromium = pytest.mark.skipif(find_chromium() is None, reason="chromium is not installed")
-SMALL = ["--fit.steps", "60", "--fit.logging.every", "10", "--fit.checkpoints.every", "30", "--sample.steps", "20"]
+DIGITS = [
+    "--fit.steps",
+    "60",
+    "--fit.epochs",
+    "null",
+    "--fit.logging.every",
+    "10",
+    "--fit.checkpoints.every",
+    "30",
+    "--sample.steps",
+    "20",
+]
+PLANE = """
+data: {name: moons, n: 400, steps: [{split: {validation: 100, test: 100}}]}
+model: {MLPEnergy: {domain: 2, hidden: [16], confine: 0.5}}
+objective: {DenoisingScoreMatching: {sigma: 0.4}}
+fit: {steps: 60, batch_size: 50, logging: {every: 10}, checkpoints: {every: 30}}
+sample: {steps: 20, kernel: {Langevin: {step_size: 0.3}}}
+"""
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory) -> dict[str, Path]:
-    """A machine on digits, and an energy in the plane, each trained for a moment."""
+def watched_run(tmp_path_factory) -> tuple[Path, list[str]]:
+    """A machine on digits, trained for a moment with `--live`, and what five viewers heard of it."""
+    folder = tmp_path_factory.mktemp("watched") / "digits"
+    heard: list[str] = []
+    threads: list[Thread] = []
+
+    def look(address: str) -> None:
+        for viewer in [urlopen(address + "events", timeout=60) for _ in range(5)]:
+            threads.append(Thread(target=lambda viewer=viewer: heard.append(viewer.read().decode())))
+            threads[-1].start()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("webbrowser.open", look)
+        assert main(["train", "digits-rbm", *DIGITS, "--run", str(folder), "--no-report", "-q", "--live"]) == 0
+    for thread in threads:  # until the end of the server, which is soon after that of the command
+        thread.join()
+    return folder, heard
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory, watched_run) -> dict[str, Path]:
+    """The machine on digits, and an energy in the plane."""
     folder = tmp_path_factory.mktemp("runs")
-    assert (
-        main(["train", "digits-rbm", *SMALL, "--fit.epochs", "null", "--run", f"{folder}/digits", "--no-report", "-q"])
-        == 0
-    )
-    plane = ["--data.n", "600", "--data.steps", "[{split: {validation: 100, test: 100}}]"]
-    assert main(["train", "moons-energy", *SMALL, *plane, "--run", f"{folder}/moons", "--no-report", "-q"]) == 0
-    return {"digits": folder / "digits", "moons": folder / "moons"}
+    (folder / "plane.yaml").write_text(PLANE)
+    assert main(["train", f"{folder}/plane.yaml", "--run", f"{folder}/plane", "--no-report", "-q"]) == 0
+    return {"digits": watched_run[0], "plane": folder / "plane"}
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with browsing() as one:
+        yield one
+
+
+def print_of(folder: Path) -> dict[str, tuple[int, int]]:
+    return {str(p): (p.stat().st_mtime_ns, p.stat().st_size) for p in sorted(folder.rglob("*"))}
 
 
 def steps(one: Follower) -> list[int]:
@@ -65,9 +110,10 @@ def test_the_log_is_read_as_it_grows_and_as_it_is_rewritten(tmp_path):
         file.flush()
         one.poll()
         assert steps(one) == [10, 20]  # a line is read when it is whole
-        file.write(b'ss": 1.0}\nno json\n[1]\n{"loss": 3}\n')
+        file.write(b'ss": NaN}\nno json\n[1]\n{"loss": 3}\n')
     one.poll()
     assert steps(one) == [10, 20, 30]  # what is damaged is left out
+    assert "NaN}" not in json.dumps(one.records)  # which a page could not read
     log.close()
     again = Log(tmp_path, read_log(tmp_path, lines=1))  # a run that is resumed from step 10
     assert one.poll()
@@ -136,21 +182,15 @@ def test_a_comparison_is_followed_run_by_run_as_they_begin(tmp_path, runs):
     hub.close()
 
 
-def test_nothing_in_the_folder_changes_and_no_torch_is_loaded(runs):
-    def print_of(folder: Path) -> dict[str, tuple[int, int]]:
-        return {str(p): (p.stat().st_mtime_ns, p.stat().st_size) for p in sorted(folder.rglob("*"))}
-
-    before = print_of(runs["digits"])
+def test_curves_need_no_torch(runs):
     code = (
         "import sys; from pathlib import Path; from urllib.request import urlopen; from gibbsian.app.live.serve import viewing\n"
-        "with viewing([Path(sys.argv[1])], nice=0) as server:\n"
+        "with viewing([Path(sys.argv[1])]) as server:\n"
         "    news = urlopen(server.address + 'events')\n"
         "    print(b''.join(news.readline() for _ in range(6)).count(b'event: '), 'torch' in sys.modules)\n"
-        "    urlopen(server.address + 'look/model/0/60').read()\n"
     )
     done = subprocess.run([sys.executable, "-c", code, runs["digits"]], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["2", "False"]
-    assert print_of(runs["digits"]) == before
 
 
 # --- whom it answers --------------------------------------------------------------------------------
@@ -285,10 +325,10 @@ def test_pictures_show_what_is_in_the_folder(runs):
     from gibbsian.app.live.pictures import Pictures
 
     pictures = Pictures()
-    found = pictures.answer(runs["moons"], "model", 60)
+    found = pictures.answer(runs["plane"], "model", 60)
     table = found["landscape"]
     n, (left, right, bottom, top) = table["n"], table["view"]
-    energy = load(runs["moons"], 60, ema=True).requires_grad_(False)
+    energy = load(runs["plane"], 60).requires_grad_(False)
     r, k = 17, 71
     at = torch.tensor([[left + (k + 0.5) / n * (right - left), bottom + (r + 0.5) / n * (top - bottom)]])
     assert table["energy"][r * n + k] == pytest.approx(float(energy(at)), abs=1e-4)
@@ -297,7 +337,7 @@ def test_pictures_show_what_is_in_the_folder(runs):
     bins = found["energies"]
     width = (bins["high"] - bins["low"]) / len(bins["sets"]["training"])
     assert 0.97 < width * sum(bins["sets"]["training"]) <= 1.0001
-    drawn = pictures.answer(runs["moons"], "samples", 60)
+    drawn = pictures.answer(runs["plane"], "samples", 60)
     assert len(drawn["points"]) == 2 * 500
     machine = pictures.answer(runs["digits"], "model", 60)
     assert machine["filters"]["uri"].startswith("data:image/png")
@@ -320,8 +360,10 @@ INK = "[...document.querySelectorAll('.run canvas')].every((c) => new Set(c.getC
 
 
 @needs_chromium
-def test_the_page_shows_runs_side_by_side_without_an_error(runs):
-    with viewing([runs["digits"], runs["moons"]], nice=0) as server, browsing() as browser:
+def test_the_page_shows_runs_side_by_side_without_an_error(runs, browser):
+    before = [print_of(folder) for folder in runs.values()]
+    browser.errors.clear()
+    with viewing([runs["digits"], runs["plane"]], nice=0) as server:
         for width, dark in ((1280, False), (390, True)):
             browser.open(server.address, width=width, dark=dark)
             shown(browser)
@@ -330,7 +372,7 @@ def test_the_page_shows_runs_side_by_side_without_an_error(runs):
             assert browser.run("[...document.querySelectorAll('canvas')].every((c) => c.ariaLabel?.length > 3)")
             assert browser.run("[...document.querySelectorAll('input')].every((i) => i.labels.length)")
             assert browser.run("[...document.images].every((i) => i.complete && i.naturalWidth > 0 && i.alt)")
-        assert browser.run("live.cards.map((c) => c.facts.name)") == ["digits-rbm", "moons-energy"]
+        assert browser.run("live.cards.map((c) => c.facts.name)") == ["digits-rbm", "plane"]
         assert browser.run("live.cards[0].samples.step") == 60
         browser.run("live.cards[0].samples.chosen(0); new Promise((done) => setTimeout(done, 400))")
         assert browser.run("[live.cards[0].samples.step, document.images[0].alt]") == [1, "64 samples at update 1"]
@@ -338,17 +380,19 @@ def test_the_page_shows_runs_side_by_side_without_an_error(runs):
         axes = browser.run("live.cards.map((c) => c.curves.shown.get('loss').axes.y)")
         assert axes[0] == axes[1]
         assert not browser.errors
+    assert [print_of(folder) for folder in runs.values()] == before  # looking changes nothing
 
 
 @needs_chromium
-def test_the_page_follows_a_log_with_its_events(tmp_path, runs):
+def test_the_page_follows_a_log_with_its_events(tmp_path, runs, browser):
     folder = tmp_path / "run<b>"
     shutil.copytree(runs["digits"], folder)
     shutil.rmtree(folder / "checkpoints")
     shutil.rmtree(folder / "snapshots")
     (folder / "command.json").unlink()
     log = Log(folder, [])
-    with viewing([folder]) as server, browsing() as browser:
+    browser.errors.clear()
+    with viewing([folder]) as server:
         browser.open(server.address)
         browser.wait(0.3)
         assert browser.run("live.cards[0].name.textContent") == "run<b>"
@@ -395,7 +439,7 @@ def test_watch_serves_until_it_is_interrupted(runs):
         "gibbsian",
         "watch",
         str(runs["digits"]),
-        str(runs["moons"]),
+        str(runs["plane"]),
         "--no-browser",
         "--json",
     ]
@@ -409,7 +453,7 @@ def test_watch_serves_until_it_is_interrupted(runs):
                 for line in [news.readline() for _ in range(9)]
                 if b'"run"' in line
             ]
-            assert names == ["digits-rbm", "moons-energy"]
+            assert names == ["digits-rbm", "plane"]
             process.send_signal(2)
             assert news.read().decode().rstrip().endswith("event: end\ndata: {}")
         assert process.wait(10) == 0
@@ -421,30 +465,10 @@ def test_what_is_read_is_never_run_as_a_program():
         assert not re.search(r"\beval\b|new Function|innerHTML|insertAdjacentHTML", path.read_text()), path
 
 
-def test_a_live_training_tells_five_viewers_its_first_record_in_time_and_ends_with_them(tmp_path):
-    folder = tmp_path / "run"
-    command = [
-        sys.executable,
-        "-m",
-        "gibbsian",
-        "train",
-        "digits-rbm",
-        "--live",
-        "--no-browser",
-        "--json",
-        "--no-report",
-        "--run",
-        str(folder),
-    ]
-    with subprocess.Popen(
-        [*command, "--fit.epochs", "20"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stderr is not None
-        address = json.loads(process.stderr.readline())["address"]
-        viewers = [urlopen(address + "events", timeout=60) for _ in range(5)]
-        said = [viewer.read().decode() for viewer in viewers]  # to the end of the server, which is that of the command
-        assert process.wait() == 0
+def test_a_live_training_tells_five_viewers_all_its_records_and_ends_with_them(watched_run):
+    folder, said = watched_run
     written = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert len(said) == 5
     for text in said:
         assert text.rstrip().endswith("event: end\ndata: {}")
         news = [json.loads(line[6:]) for line in text.splitlines() if line.startswith('data: {"run"')]

@@ -105,7 +105,7 @@ def members(folder: Path) -> list[Path]:
 
 def _record(line: bytes) -> dict[str, Any] | None:
     try:
-        record = json.loads(line)
+        record = json.loads(line, parse_constant=str)  # pages read JSON, which has no word for what is not finite
     except (ValueError, RecursionError):
         return None
     return record if isinstance(record, dict) and isinstance(record.get("step"), int) else None
@@ -114,7 +114,7 @@ def _record(line: bytes) -> dict[str, Any] | None:
 def _json(path: Path) -> dict[str, Any]:
     """An object of a file, or an empty one: a viewer goes on with what there is."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"), parse_constant=str)
     except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
