@@ -18,7 +18,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import gibbsian as gb
 from gibbsian import domains, energies, errors, kernels, models, objectives, units
 from gibbsian.training import Checkpoints, Guard, Logging, checkpoint
-from gibbsian.training.feed import make_feed, same_fingerprint
+from gibbsian.training.feeds.choose import make_feed
+from gibbsian.training.feeds.fingerprint import same_fingerprint
 from gibbsian.training.serialize import describe, rebuild
 from gibbsian.training.trust import trust
 

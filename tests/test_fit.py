@@ -20,7 +20,7 @@ import gibbsian as gb
 from gibbsian import domains, energies, errors, kernels, models, objectives
 from gibbsian.objectives.base import Loss, Objective, labels, observed
 from gibbsian.training import Checkpoints, Engine, Guard, Logging, checkpoint
-from gibbsian.training.feed import make_feed
+from gibbsian.training.feeds.choose import make_feed
 from gibbsian.training.loop import Plan, timed
 from gibbsian.training.optimize import CapturableSGD, Ema, rate_at
 

@@ -17,7 +17,8 @@ from torch import Tensor
 from gibbsian.errors import CompileWarning
 from gibbsian.fast import graphs
 from gibbsian.objectives.base import Loss, Step
-from gibbsian.training.feed import TensorRows, rows_of
+from gibbsian.training.feeds.base import rows_of
+from gibbsian.training.feeds.rows import TensorRows
 from gibbsian.training.job import Job
 from gibbsian.training.steps import Outcome, Steps
 

@@ -15,7 +15,8 @@ from gibbsian.objectives.base import Loss, Objective, observed, state_modules
 from gibbsian.placement import check_placement
 from gibbsian.random import stream
 from gibbsian.training.distributed import join
-from gibbsian.training.feed import Feed, make_feed
+from gibbsian.training.feeds.base import Feed
+from gibbsian.training.feeds.choose import make_feed
 from gibbsian.training.guard import Monitor
 from gibbsian.training.log import Log
 from gibbsian.training.optimize import Ema, Updates

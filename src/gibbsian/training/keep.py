@@ -26,7 +26,8 @@ from gibbsian.errors import CheckpointError, DivergenceError, TrainingWarning
 from gibbsian.objectives.base import Objective
 from gibbsian.random import stream
 from gibbsian.training import checkpoint
-from gibbsian.training.feed import Feed, same_fingerprint
+from gibbsian.training.feeds.base import Feed
+from gibbsian.training.feeds.fingerprint import same_fingerprint
 from gibbsian.training.job import Job
 from gibbsian.training.run import Settings
 

@@ -23,7 +23,7 @@ from gibbsian.progress import progress_bar
 from gibbsian.random import stream
 from gibbsian.training import keep
 from gibbsian.training.checkpoint import freeze
-from gibbsian.training.feed import rows_of
+from gibbsian.training.feeds.base import rows_of
 from gibbsian.training.job import Job
 from gibbsian.training.log import Log
 from gibbsian.training.run import Run

@@ -19,7 +19,7 @@ from gibbsian.errors import ArgumentError, CapabilityError, check_count
 from gibbsian.objectives.base import Batch, Loss, Objective, Step, WrappedObjective
 from gibbsian.objectives.redrawn import Binarized
 from gibbsian.random import stream
-from gibbsian.training.feed import make_feed
+from gibbsian.training.feeds.choose import make_feed
 from gibbsian.training.fit import fit
 from gibbsian.training.run import Run
 

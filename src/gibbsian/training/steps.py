@@ -8,7 +8,7 @@ import torch
 
 from gibbsian.errors import ArgumentError, DivergenceError
 from gibbsian.objectives.base import Loss, Step
-from gibbsian.training.feed import rows_of
+from gibbsian.training.feeds.base import rows_of
 from gibbsian.training.job import Job
 
 
