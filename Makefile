@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 BENCH := .bench-venv
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint types tests bench-samplers bench-rbm bench-objectives bench-anomalies bench-readme clean
+.PHONY: demo test docs docs-test lint types tests bench-samplers bench-rbm bench-objectives bench-anomalies bench-readme clean
 
 demo: $(STAMP)
 	$(BIN)/gibbsian train digits-rbm
@@ -23,6 +23,14 @@ types: $(STAMP)
 
 tests: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+
+# The site, to docs/_build/html; a warning is an error. Chapters run once and again only when they change.
+docs: $(STAMP)
+	$(BIN)/python -m sphinx -W --keep-going -q -j 2 -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
+docs-test: docs
+	$(BIN)/python -m pytest -q tests/test_site.py --site docs/_build/html
 
 # The stamp makes the second call offline: pip runs only when pyproject.toml is newer. torch is asked for first and
 # by range, so that an index that offers a CPU build is taken at its word.
@@ -59,4 +67,4 @@ bench-readme: $(STAMP)
 	$(BIN)/python benchmarks/write_readme.py
 
 clean:
-	rm -rf $(VENV) $(BENCH) out runs .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(BENCH) out runs docs/_build docs/_extra .mypy_cache .ruff_cache .pytest_cache .hypothesis
