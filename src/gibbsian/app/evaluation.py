@@ -1,6 +1,7 @@
 """Judging the model of a run on its held-out data."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from gibbsian.errors import CapabilityError, GibbsianError
 from gibbsian.metrics.evaluate import costly, detection, energies_of, evaluate
 from gibbsian.placement import placement
 from gibbsian.random import stream
+from gibbsian.sampling.diagnostics import summarize
 from gibbsian.training import checkpoint
 from gibbsian.uses.draw import Drawn
 
@@ -46,7 +48,7 @@ def evaluate_run(
     """Judge the model of a run and write `evaluation.json`: plain numbers, see `gibbsian.evaluate`.
 
     `outside` are other sets, by default those of the recipe. Further keys are `part` (that it was judged on), `learned_log_z`, `anomalies` (labeled ones in that part), what is
-    `missing` of sets outside that could not be had, and `step`.
+    `missing` of sets outside that could not be had, `chains` (how well those that drew the samples have mixed), and `step`.
     """
     dtype, device = placement(model)
     part, spec = held_out_part(prepared), recipe.evaluate
@@ -71,6 +73,7 @@ def evaluate_run(
         found |= _anomalies(prepared, model, x, held.y)
     if missing:
         found["outside"] = found.get("outside", {}) | missing
+    found |= chain_numbers(drawn)
     learned = noted(folder).get("log_z")
     found = {"part": part} | found | ({} if learned is None else {"learned_log_z": learned})
     found["step"] = checkpoint.read_latest(folder, keys=("step",))["step"]
@@ -84,6 +87,35 @@ def _anomalies(prepared: Prepared, model: Energy, x: Tensor, y: Tensor | None) -
         return {}
     inside, strange = (energies_of(model, x[(y == label).to(x.device)]) for label in (0, 1))
     return {"anomalies": detection(inside, strange)._asdict()}
+
+
+def moving_part(drawn: Drawn | None) -> Tensor | None:
+    """What diagnostics look at of the chains that drew samples, `(draws, chains, entries)`: at most 64 chains and 48 entries
+    that ever change; None where no chains were kept, or too few draws."""
+    if drawn is None or drawn.trace is None or drawn.trace.samples is None or len(drawn.trace.samples) < 8:
+        return None
+    some = drawn.trace.samples[:, :64].flatten(2)
+    entries = (some.float().var((0, 1)) > 0).nonzero().flatten()
+    if not len(entries):
+        return None
+    return some[:, :, entries[torch.linspace(0, len(entries) - 1, min(48, len(entries))).long()]]
+
+
+def chain_numbers(drawn: Drawn | None) -> dict[str, Any]:
+    """How far the chains that drew samples can be trusted: the largest R-hat, the smallest effective sample size."""
+    part = moving_part(drawn)
+    if part is None or drawn is None or drawn.trace is None:
+        return {}
+    summary = summarize(part.double())
+    r_hat, ess = (summary[name][torch.isfinite(summary[name])] for name in ("r_hat", "ess"))
+    if not len(r_hat) or not len(ess):
+        return {}
+    acceptance = float(drawn.trace.acceptance)
+    numbers: dict[str, Any] = {"r_hat": float(r_hat.max()), "ess": float(ess.min())}
+    numbers |= {"draws": part.shape[0] * part.shape[1], "chains": len(drawn.trace.last)}
+    numbers["divergent"] = int((drawn.trace.divergences > 0).sum())
+    numbers |= {"acceptance": acceptance} if math.isfinite(acceptance) else {}
+    return {"chains": numbers}
 
 
 def _gives_energies(model: Any) -> bool:

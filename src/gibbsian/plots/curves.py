@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 def energy_histogram(
-    sets: Mapping[str, Tensor], ax: "Axes", *, bins: int = 50, clip: float = 0.0, label: str = "energy"
+    sets: Mapping[str, Tensor], ax: "Axes", *, bins: int = 50, clip: float = 0.0, label: str = "energy",
+    within: tuple[float, float] | None = None,
 ) -> "Axes":
     """Histograms of energies, or other scores, of several sets on one axis: overlap is what cannot be told apart.
 
@@ -28,6 +29,7 @@ def energy_histogram(
         bins: over the range of all sets together.
         clip: leave out this share of all numbers on either side, where a few far ones squeeze the rest.
         label: of the axis.
+        within: draw this range instead; the legend says how much of a set lies beyond.
 
     >>> import matplotlib.figure
     >>> ax = matplotlib.figure.Figure().subplots()
@@ -41,10 +43,17 @@ def energy_histogram(
         raise DataError(f"{int((~torch.isfinite(pool)).sum())} of {len(pool)} numbers are not finite; leave them out")
     ordered = pool.sort().values
     low, high = (float(ordered[min(len(pool) - 1, max(0, round(q * (len(pool) - 1))))]) for q in (clip, 1 - clip))
-    edges = torch.linspace(low, max(high, low + 1e-6), bins + 1).numpy()
+    if within is not None:
+        low, high = within
+    edges = torch.linspace(low, max(high, low + 1e-6), bins + 1, dtype=torch.float64).numpy()
     for i, (name, v) in enumerate(values.items()):
-        ax.hist(v.numpy(), bins=edges, density=True, color=color(i), alpha=0.35, linewidth=0)  # type: ignore[arg-type]
-        ax.hist(v.numpy(), bins=edges, density=True, color=color(i), histtype="step", linewidth=1.6, label=name)  # type: ignore[arg-type]
+        above, below = float((v > edges[-1]).double().mean()), float((v < edges[0]).double().mean())
+        shares = ((above, "higher"), (below, "lower"))
+        beyond = ", ".join(f"{100 * share:.0f} % {where}" for share, where in shares if within and share > 0.01)
+        text = f"{name} ({beyond})" if beyond else name
+        weight = [1 / len(v)] * len(v)  # shares of all, also of those beyond
+        ax.hist(v.numpy(), bins=edges, weights=weight, color=color(i), alpha=0.35, linewidth=0)  # type: ignore[arg-type]
+        ax.hist(v.numpy(), bins=edges, weights=weight, color=color(i), histtype="step", linewidth=1.6, label=text)  # type: ignore[arg-type]
     ax.set(xlabel=label, ylabel="share", yticks=[])
     ax.legend(frameon=False, labelcolor=INK)
     tidy(ax, grid=None)

@@ -114,8 +114,8 @@ def landscape(
 def _scale(drawn: Any, ax: "Axes", label: str) -> None:
     from matplotlib.ticker import MaxNLocator
 
-    if ax.figure is not None:
-        scale = ax.figure.colorbar(drawn, ax=ax, label=label, fraction=0.046, pad=0.03)
+    if ax.figure is not None:  # inside the axes' own frame: as tall as the picture, whatever its aspect
+        scale = ax.figure.colorbar(drawn, cax=ax.inset_axes((1.04, 0.0, 0.045, 1.0)), label=label)
         scale.outline.set_visible(False)
         scale.locator = MaxNLocator(6)
         scale.update_ticks()

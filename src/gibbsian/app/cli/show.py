@@ -6,12 +6,15 @@ import math
 import sys
 import warnings
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+if TYPE_CHECKING:  # a listing need not wait for what reports are made with
+    from gibbsian.app.report.verdict import Finding
 
 
 class Output:
@@ -32,6 +35,19 @@ class Output:
         """A line for people."""
         if not self.quiet and not self.as_json:
             self.console.print(text, soft_wrap=True)
+
+    def findings(self, said: "Iterable[Finding]") -> None:
+        """What came out, in words."""
+        styles = {"good": "green", "bad": "red", "open": "yellow"}
+        for finding in said:
+            if not self.quiet and not self.as_json:
+                self.console.print(Text(f"{finding.mark} ", styles[finding.level]) + Text(finding.text), soft_wrap=True)
+
+    def next(self, commands: Sequence[str]) -> None:
+        """What to do next."""
+        for i, command in enumerate(commands):
+            if not self.quiet and not self.as_json:
+                self.console.print(Text(("next: " if i == 0 else "      ") + command), soft_wrap=True)
 
     def table(self, rows: Iterable[Sequence[str | Text]], *, title: str = "", header: Sequence[str] = ()) -> None:
         """A table for people."""

@@ -11,7 +11,7 @@ import yaml
 
 from gibbsian.app import tables
 from gibbsian.app.cli.show import Output
-from gibbsian.app.report.table import write_table_report
+from gibbsian.app.report.table import table_verdict, write_table_report
 from gibbsian.app.runs import free_folder
 from gibbsian.errors import ArgumentError, suggest
 from gibbsian.random import stream
@@ -83,7 +83,7 @@ def train_table(out: Output, options: argparse.Namespace, keys: dict[str, Any]) 
     run, table, labels = tables.train(recipe, folder, watch=out.say)
     out.say(str(run.model.schema))
     seconds = run.notes["seconds"]
-    out.say(f"chose {run.model.family} in {seconds:.1f} s; use it: gibbsian score {folder} rows.csv")
+    out.say(f"chose {run.model.family} in {seconds:.1f} s")
     found: dict[str, Any] = {
         "run": str(folder),
         "family": run.model.family,
@@ -93,7 +93,9 @@ def train_table(out: Output, options: argparse.Namespace, keys: dict[str, Any]) 
     if not options.no_report:
         path, more = write_table_report(folder, run, table, labels)
         found |= {"report": str(path), **more}
+        out.findings(table_verdict(more))
         out.say(f"report: {path}")
+    out.next([f"gibbsian {use}" for use in (f"score {folder} rows.csv", f"impute {folder} rows.csv", f"sample {folder} -n 100")])
     out.document(found)
     return 0
 

@@ -4,6 +4,7 @@ import argparse
 import ctypes
 import dataclasses
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,12 @@ from gibbsian.app.cli.watch import watched
 from gibbsian.app.evaluation import evaluate_run, outside_sets
 from gibbsian.app.recipe import make_parser, parse_recipe, recipe_source, split_comparison
 from gibbsian.app.report.build import final_samples, write_report
-from gibbsian.app.report.comparison import write_comparison
+from gibbsian.app.report.comparison import best_of, names_of, write_comparison
+from gibbsian.app.report.verdict import next_steps, verdict
 from gibbsian.app.tables import is_run
 from gibbsian.errors import ArgumentError, CapabilityError, GibbsianError
 from gibbsian.metrics.evaluation import summary
+from gibbsian.training.log import read_log
 
 
 def keep_freed_memory() -> None:
@@ -104,9 +107,44 @@ def run_evaluate(options: argparse.Namespace, rest: list[str]) -> int:
 
 def run_report(options: argparse.Namespace, rest: list[str]) -> int:
     """Write the report; judge the model first where that has not been done."""
-    if is_run(Path(options.run)):
-        return report_table(Output(options), Path(options.run))
-    return _judge(Output(options), Path(options.run), None, fresh=options.fresh)
+    folders = [Path(name) for name in options.run]
+    if len(folders) > 1:
+        return _side_by_side(Output(options), folders, options)
+    if options.out is not None:
+        raise ArgumentError("--out is for the page of several runs; the report of one is RUN/report.html")
+    if is_run(folders[0]):
+        return report_table(Output(options), folders[0])
+    return _judge(Output(options), folders[0], None, fresh=options.fresh)
+
+
+def _side_by_side(out: Output, folders: list[Path], options: argparse.Namespace) -> int:
+    """One page over several runs; those that have not been judged are judged first."""
+    for folder in folders:
+        refuse_table(folder, "report of several runs")
+    members = names_of(folders)
+    for folder in folders:
+        if options.fresh or not (folder / "evaluation.json").exists() or not (folder / "report.html").exists():
+            write_report(folder, fresh=options.fresh, progress=out.progress)
+    shared = Path(os.path.commonpath([folder.resolve().parent for folder in folders]))
+    target = Path(options.out) if options.out else shared / "comparison.html"
+    return _show_comparison(out, target, members, options.arguments, title=" · ".join(members))
+
+
+def _show_comparison(
+    out: Output, target: Path, members: dict[str, Path], arguments: list[str], *, title: str, about: str = ""
+) -> int:
+    path, found = write_comparison(target, members, arguments, title=title, about=about)
+    rows = []
+    for key, result in found.items():
+        ll = result.get("likelihood")
+        closed = ll is not None and ll["upper"] is not None
+        value = f"{ll['value']:.3f}, in [{ll['lower']:.3f}, {ll['upper']:.3f}]" if closed else ""
+        rows.append((key, value, f"{result['two_sample']['value']:.4f}" if "two_sample" in result else ""))
+    out.table(rows, title="side by side", header=("", "held-out log-likelihood", "energy distance of samples"))
+    out.findings(best_of(found))
+    out.say(f"report: {path}")
+    out.document({"run": str(target.parent), "report": str(path), "members": found})
+    return 0
 
 
 def _compare(
@@ -128,17 +166,8 @@ def _compare(
             out.say(f"{key}: {done.step} updates")
             write_report(folder / key, opened, fresh=True, progress=out.progress)
     about = next((recipe.about for recipe in reversed(recipes.values())), "")
-    path, found = write_comparison(folder, about, list(recipes), options.arguments)
-    rows = []
-    for key, result in found.items():
-        ll = result.get("likelihood")
-        closed = ll is not None and ll["upper"] is not None
-        value = f"{ll['value']:.3f}, in [{ll['lower']:.3f}, {ll['upper']:.3f}]" if closed else ""
-        rows.append((key, value, f"{result['two_sample']['value']:.4f}" if "two_sample" in result else ""))
-    out.table(rows, title="side by side", header=("", "held-out log-likelihood", "energy distance of samples"))
-    out.say(f"report: {path}")
-    out.document({"run": str(folder), "report": str(path), "members": found})
-    return 0
+    members_of = {key: folder / key for key in recipes}
+    return _show_comparison(out, folder / "report.html", members_of, options.arguments, title=folder.name, about=about)
 
 
 def _finish(out: Output, folder: Path, opened: runs.Opened, *, report: bool) -> int:
@@ -157,7 +186,9 @@ def _judge(out: Output, folder: Path, opened: runs.Opened | None, *, fresh: bool
     """Write the report of a run, and show what came out."""
     path, found = write_report(folder, opened, fresh=fresh, progress=out.progress)
     _show(out, found, "what came out")
+    out.findings(verdict(found, [record for record in read_log(folder) if "event" in record]))
     out.say(f"report: {path}")
+    out.next(next_steps(found, str(folder), runs.recipe_of(folder).sample.steps))
     out.document({"run": str(folder), "report": str(path), **found})
     return 0
 

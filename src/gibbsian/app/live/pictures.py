@@ -14,14 +14,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from gibbsian.app.evaluation import chain_numbers
 from gibbsian.app.report import figures
 from gibbsian.app.report.pictures import filter_pictures, image_shape, some_rows
-from gibbsian.app.report.sections import energies, moving_entries
+from gibbsian.app.report.sections import energies
 from gibbsian.app.runs import Opened, draw_by, open_run, start_of
 from gibbsian.domains import Discrete
 from gibbsian.energy import Energy
 from gibbsian.errors import GibbsianError
-from gibbsian.sampling.diagnostics import summarize
 from gibbsian.training.fit import load
 
 _GRID, _BINS, _COLUMNS = 96, 40, 8
@@ -116,21 +116,16 @@ def _chains(energy: Any, step: int, opened: Opened) -> dict[str, Any] | None:
         drawn = draw_by(recipe, energy, n, f"live/{step}", start=start, keep=True, steps=min(recipe.sample.steps, 200))
     except GibbsianError:  # no law to draw from yet
         return None
-    trace = drawn.trace
-    if trace is None or trace.samples is None or len(trace.samples) < 8:
+    found = chain_numbers(drawn).get("chains")
+    if found is None or drawn.trace is None or drawn.trace.samples is None:
         return None
-    part = moving_entries(trace.samples)
-    if part is None:
-        return None
-    summary = summarize(part.double())
-    r_hat, ess = (summary[key][torch.isfinite(summary[key])] for key in ("r_hat", "ess"))
-    paths = trace.samples[-4:].flatten(2).transpose(0, 1) if energy.domain.numel == 2 else ()
+    paths = drawn.trace.samples[-4:].flatten(2).transpose(0, 1) if energy.domain.numel == 2 else ()
     return {
-        "r_hat": float(r_hat.max()) if len(r_hat) else None,
-        "ess": float(ess.min()) if len(ess) else None,
-        "draws": part.shape[0] * part.shape[1],
-        "acceptance": _number(float(trace.acceptance)),
-        "how": f"{n} chains, {trace.steps} steps, the second half kept",
+        "r_hat": found["r_hat"],
+        "ess": found["ess"],
+        "draws": found["draws"],
+        "acceptance": found.get("acceptance"),
+        "how": f"{n} chains, {drawn.trace.steps} steps, the second half kept",
         "paths": [_flat(path if i < 12 else path[-1:]) for i, path in enumerate(paths)],  # of the others their places
     }
 

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import gibbsian
-from gibbsian.app.evaluation import evaluate_run
+from gibbsian.app.evaluation import chain_numbers, evaluate_run
 from gibbsian.app.recipe import Recipe
 from gibbsian.app.report import pictures, sections
+from gibbsian.app.report.detectors import detectors
+from gibbsian.app.report.verdict import next_steps, verdict
 from gibbsian.app.report.words import render
 from gibbsian.app.runs import Opened, draw_by, noted, open_run, read_json, start_of, trained, write_whole
 from gibbsian.data import Prepared
@@ -32,6 +34,7 @@ def write_report(
     path = folder / "evaluation.json"
     if path.exists() and not fresh:
         found = read_json(path)
+        found |= {} if "chains" in found else chain_numbers(drawn)  # of an older version
     else:
         found = evaluate_run(folder, recipe, prepared, energy, drawn, progress=progress)
     target = folder / "report.html"
@@ -53,9 +56,9 @@ def final_samples(recipe: Recipe, prepared: Prepared, energy: Any, *, progress: 
 _SECTIONS = {  # in the contents, and which of them need something to show
     "what": ("What was trained", ()),
     "likelihood": ("Likelihood", ("likelihood", "why_no_likelihood")),
-    "samples": ("Samples", ("samples", "plane", "strip", "marginals")),
+    "samples": ("Samples", ("samples", "plane", "film", "marginals")),
     "filters": ("Filters", ("filters",)),
-    "curves": ("Curves", ()),
+    "curves": ("Curves", ("curves", "events")),
     "energies": ("Energies", ("histogram",)),
     "classes": ("Classes and outsiders", ("classes", "outside")),
     "chains": ("Chains", ("chains",)),
@@ -74,6 +77,8 @@ def _page(
     context: dict[str, Any] = {
         "title": recipe.name,
         "about": recipe.about,
+        "verdict": verdict(found, events),
+        "next": next_steps(found, str(folder), recipe.sample.steps),
         "cards": sections.cards(energy, found, known, events),
         "facts": sections.facts(recipe, prepared, energy, found, known),
         "model_text": repr(energy),
@@ -81,12 +86,12 @@ def _page(
         "likelihood": sections.likelihood(found),
         "warnings": found.get("warnings", []),
         "curves": sections.curves(history, events),
-        "curves_text": sections.speed(history),
+        "curves_text": sections.speed(history, events),
         "events": events,
         "histogram": sections.histogram(energy, prepared, drawn),
         "classes": sections.classes(energy, prepared, found, recipe.evaluate.rows),
-        "outside": sections.outside(found),
-        "chains": sections.chains(drawn),
+        "outside": detectors(recipe, prepared, energy, found, shape),
+        "chains": sections.chains(drawn, found),
         "filters": pictures.filter_pictures(energy, prepared, shape),
         "command": "gibbsian " + shlex.join(known.get("arguments") or ["train", "recipe.yaml"]),
         "recipe": recipe.text,

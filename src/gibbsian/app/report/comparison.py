@@ -1,48 +1,110 @@
 """The page of several runs side by side."""
 
+import math
+import os
 import shlex
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 import gibbsian
 from gibbsian.app.report import figures
-from gibbsian.app.report.words import duration, end, render
+from gibbsian.app.report.verdict import Finding, verdict
+from gibbsian.app.report.words import duration, end, render, thousands
 from gibbsian.app.runs import noted, open_run, read_json, snapshots_of, trained, write_whole
 from gibbsian.energy import Energy
+from gibbsian.errors import ArgumentError
 from gibbsian.plots import landscape
+from gibbsian.training.log import read_log
+
+_SHARED = {
+    "validation_energy_gap": "mean energy of held-out less that of training rows: a growing gap is overfitting",
+    "validation_error": "share of held-out rows given a wrong class",
+    "validation_loss": "the objective on held-out rows; to be compared where the objectives are the same",
+    "loss": "the objective; to be compared where the objectives are the same",
+    "steps_per_second": "updates a second",
+}
+_KEYS = 24  # settings that differ, at most so many are shown
 
 
-def write_comparison(folder: Path, about: str, names: list[str], arguments: list[str]) -> tuple[Path, dict[str, Any]]:
-    """Write `report.html` over runs in subfolders that have been judged; returns its path and what was found."""
-    found = {name: read_json(folder / name / "evaluation.json") for name in names}
+def names_of(folders: list[Path]) -> dict[str, Path]:
+    """Short names for run folders: their last parts, as many as tell them apart.
+
+    >>> list(names_of([Path("runs/a/x"), Path("runs/b/x")]))
+    ['a/x', 'b/x']
+    """
+    whole = [folder.resolve() for folder in folders]
+    if len(set(whole)) < len(whole):
+        raise ArgumentError("the same run is named twice; runs are compared with others")
+    for depth in range(1, max(len(one.parts) for one in whole) + 1):
+        names = ["/".join(one.parts[-depth:]) for one in whole]
+        if len(set(names)) == len(names):
+            break
+    return dict(zip(names, folders, strict=True))
+
+
+def write_comparison(
+    target: Path, runs: Mapping[str, Path], arguments: list[str], *, title: str, about: str = ""
+) -> tuple[Path, dict[str, Any]]:
+    """Write a page over runs that have been judged, by their names; returns its path and what was found."""
+    found = {name: read_json(folder / "evaluation.json") for name, folder in runs.items()}
+    logs = {name: read_log(folder) for name, folder in runs.items()}
     intervals = _intervals(found)
-    pictures = {name: _picture(folder / name) for name in names}
+    pictures = {name: _picture(folder, i) for i, (name, folder) in enumerate(runs.items())}
+    events = {name: [record for record in log if "event" in record] for name, log in logs.items()}
     page = render(
         "comparison.html.j2",
         {
-            "title": folder.name,
+            "title": title,
             "about": about,
+            "verdict": best_of(found),
             "likelihoods": figures.intervals(intervals) if intervals else None,
-            "head": ["", "held-out log-likelihood", "energy distance to data", "updates", "time"],
-            "rows": [_row(folder, name, result) for name, result in found.items()],
+            "head": ["", "held-out log-likelihood", "energy distance to data", "R-hat", "updates", "time"],
+            "rows": [_row(target.parent, folder, name, found[name]) for name, folder in runs.items()],
+            "findings": [(name, verdict(result, events[name])) for name, result in found.items()],
+            "curves": _curves(logs),
             "pictures": [{"name": name, **picture} for name, picture in pictures.items() if picture is not None],
+            "names": list(runs),
+            "settings": _settings(runs),
             "command": "gibbsian " + shlex.join(arguments),
             "version": gibbsian.__version__,
             "made": time.strftime("%d %B %Y, %H:%M"),
         },
     )
-    target = folder / "report.html"
     write_whole(target, page)
     return target, found
 
 
-def _row(folder: Path, name: str, result: dict[str, Any]) -> dict[str, Any]:
+def best_of(found: Mapping[str, Any]) -> list[Finding]:
+    """Which run is best by its held-out likelihood, and whether that is certain.
+
+    >>> a, b = ({"likelihood": {"value": v, "lower": v - 1, "upper": v + 1}} for v in (-5.0, -9.0))
+    >>> best_of({"a": a, "b": b})[0].text
+    'a is best: 4.00 nats a row ahead of b, and their intervals do not meet'
+    """
+    judged = {name: result["likelihood"] for name, result in found.items() if "likelihood" in result}
+    if len(judged) < 2:
+        return []
+    first, second = sorted(judged, key=lambda name: -judged[name]["value"])[:2]
+    ahead = judged[first]["value"] - judged[second]["value"]
+    upper = max((math.inf if ll["upper"] is None else ll["upper"]) for name, ll in judged.items() if name != first)
+    if judged[first]["lower"] > upper:
+        return [Finding("good", f"{first} is best: {ahead:.2f} nats a row ahead of {second}, and their intervals do not meet")]
+    return [Finding("open", f"{first} is ahead of {second} by {ahead:.2f} nats a row, but their intervals meet: it may be chance")]  # fmt: skip
+
+
+def _row(start: Path, folder: Path, name: str, result: dict[str, Any]) -> dict[str, Any]:
     distance = f"{result['two_sample']['value']:.4f}" if "two_sample" in result else ""
     ll = result.get("likelihood")
-    likelihood = f"{ll['value']:.3f} [{ll['lower']:.3f}, {end(ll['upper'], 3)}]" if ll else "none"
-    cells = [likelihood, distance, str(result["step"]), duration(noted(folder / name)["seconds"])]
-    return {"name": name, "link": f"{name}/report.html", "cells": cells}
+    likelihood = f"{ll['value']:.2f} [{ll['lower']:.2f}, {end(ll['upper'], 2)}]" if ll else "none"
+    mixed = f"{result['chains']['r_hat']:.2f}" if "chains" in result else ""
+    cells = [likelihood, distance, mixed, thousands(result["step"]), duration(noted(folder).get("seconds", 0.0))]
+    page = folder / "report.html"
+    link = Path(os.path.relpath(page, start)).as_posix() if page.exists() else ""
+    return {"name": name, "link": link, "cells": cells}
 
 
 def _intervals(found: dict[str, Any]) -> list[tuple[str, float, float | None, float | None]]:
@@ -53,7 +115,39 @@ def _intervals(found: dict[str, Any]) -> list[tuple[str, float, float | None, fl
     return [*rows, (simplest["what"], simplest["value"], None, None)] if rows and simplest else rows
 
 
-def _picture(folder: Path) -> dict[str, str] | None:
+def _curves(logs: Mapping[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Numbers of the logs that at least two runs have, on one axis each."""
+    out = []
+    for key, caption in _SHARED.items():
+        lines = {
+            name: [(r["step"], float(r[key])) for r in log if key in r and "event" not in r and math.isfinite(r[key])]
+            for name, log in logs.items()
+        }
+        lines = {name: points for name, points in lines.items() if len(points) > 1}
+        if len(lines) > 1:
+            label = key.removeprefix("validation_").replace("_", " ")
+            still = figures.curves(lines, label=label, name=f"curve-{key}")
+            out.append({"picture": still, "data": figures.chart(lines, y=label), "caption": caption})
+    return out
+
+
+def _settings(runs: Mapping[str, Path]) -> list[list[str]]:
+    """Keys of the recipes that are not the same in all runs, and their values."""
+    flat = [_flat(yaml.safe_load((folder / "recipe.yaml").read_text(encoding="utf-8"))) for folder in runs.values()]
+    keys = dict.fromkeys(key for one in flat for key in one if key not in {"about", "name"})
+    rows = [[key, *(one.get(key, "") for one in flat)] for key in keys]
+    return [row for row in rows if len(set(row[1:])) > 1][:_KEYS]
+
+
+def _flat(tree: Any, path: str = "") -> dict[str, str]:
+    """A nested dictionary by dotted keys, values as text."""
+    if isinstance(tree, dict) and tree:
+        return {k: v for key, value in tree.items() for k, v in _flat(value, f"{path}.{key}" if path else str(key)).items()}
+    text = f"{tree:.6g}" if isinstance(tree, float) else str(tree)
+    return {path: text if len(text) < 80 else text[:77] + "..."}
+
+
+def _picture(folder: Path, number: int) -> dict[str, str] | None:
     """The learned density in the plane, or the last samples as pictures."""
     recipe, prepared = open_run(folder)
     energy = trained(folder, recipe)
@@ -62,10 +156,10 @@ def _picture(folder: Path) -> dict[str, str] | None:
         (left, bottom), (right, top) = (x.amin(0) - 0.5).tolist(), (x.amax(0) + 0.5).tolist()
         extent = (left, right, bottom, top)
         draw = lambda ax: landscape(energy, ax, extent, show="density", bar=False).set_aspect("equal")  # noqa: E731
-        return {"uri": figures.picture(draw, size=(3.4, 3.2)), "kind": "chart"}
+        return {"svg": figures.picture(draw, size=(3.4, 3.2), name=f"density{number}")}
     snapshots = snapshots_of(folder)
     if snapshots:
         images = prepared.undo(snapshots[max(snapshots)])
         if images.dim() >= 3:
-            return {"uri": figures.pixel_grid(images[:36]), "kind": "pixels"}
+            return {"uri": figures.pixel_grid(images[:36])}
     return None

@@ -3,7 +3,8 @@
 import base64
 import io
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,10 +37,12 @@ def svg(draw: Callable[["Axes"], Any], *, size: tuple[float, float] = (6.4, 3.2)
         figure = Figure(figsize=size, layout="constrained")
         ax = figure.subplots()
         draw(ax)
-        for text in (ax.xaxis.label, ax.yaxis.label, ax.title):
-            text.set_color(INK)
+        for one in (ax, *ax.child_axes):
+            for text in (one.xaxis.label, one.yaxis.label, one.title):
+                text.set_color(INK)
+            one.tick_params(colors=INK, which="both")
         out = io.StringIO()
-        figure.savefig(out, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+        figure.savefig(out, format="svg", transparent=True, dpi=144, metadata={"Date": None, "Creator": None})
     drawn = out.getvalue()
     drawn = drawn[drawn.index("<svg") :]
     drawn = re.sub(r"<metadata>.*?</metadata>", "", drawn, flags=re.S)
@@ -57,15 +60,18 @@ def _uri(png: io.BytesIO) -> str:
     return "data:image/png;base64," + base64.b64encode(png.getvalue()).decode()
 
 
-def picture(draw: Callable[["Axes"], Any], *, size: tuple[float, float] = (5.0, 4.4)) -> str:
-    """A drawing with many points or colors as PNG, on white."""
-    from matplotlib.figure import Figure
+def picture(draw: Callable[["Axes"], Any], *, size: tuple[float, float] = (5.0, 4.4), name: str = "picture") -> str:
+    """A drawing with many points or colors: these as pixels inside an SVG whose ink follows the page's colors."""
 
-    figure = Figure(figsize=size, layout="constrained", dpi=150)
-    draw(figure.subplots())
-    out = io.BytesIO()
-    figure.savefig(out, format="png", bbox_inches="tight", pad_inches=0.08)
-    return _uri(out)
+    def pixels(ax: "Axes") -> None:
+        draw(ax)
+        for artist in (*ax.collections, *ax.lines, *ax.images):
+            artist.set_rasterized(True)
+        for scale in ax.child_axes:
+            for artist in (*scale.collections, *scale.images):
+                artist.set_rasterized(True)
+
+    return svg(pixels, size=size, name=name)
 
 
 def pixel_grid(images: Tensor, *, columns: int | None = None, symmetric: bool = False) -> str:
@@ -107,6 +113,52 @@ def curve(points: list[tuple[float, float]], events: Iterable[tuple[float, str]]
         tidy(ax)
 
     return svg(draw, size=(5.2, 2.7), name=name)
+
+
+def curves(lines: Mapping[str, list[tuple[float, float]]], *, label: str, name: str) -> str:
+    """One number along several runs."""
+
+    def draw(ax: "Axes") -> None:
+        for i, (run, points) in enumerate(lines.items()):
+            ax.plot(*zip(*points, strict=True), color=color(i), linewidth=1.8, label=run)
+        ax.set(xlabel="step", ylabel=label)
+        ax.legend(frameon=False, labelcolor=INK, fontsize=8)
+        tidy(ax)
+
+    return svg(draw, size=(5.2, 2.7), name=name)
+
+
+_POINTS = 600  # of a curve; more cannot be told apart
+
+
+def chart(
+    series: Mapping[str, list[tuple[float, float]]],
+    events: Iterable[tuple[float, str]] = (),
+    *,
+    x: str = "step",
+    y: str,
+    **more: Any,
+) -> dict[str, Any]:
+    """The numbers of a curve for the page's script, which draws it to be hovered and zoomed; see `explore.js`."""
+    thin = {name: points[:: -(-len(points) // _POINTS)] + points[-1:] for name, points in series.items() if points}
+    lines = [{"name": name, "points": [_short(point) for point in points]} for name, points in thin.items()]
+    return {"x": x, "y": y, "series": lines, "events": list(events), **more}
+
+
+def _short(point: tuple[float, float]) -> list[float]:
+    return [float(f"{value:.7g}") for value in point]
+
+
+def energies(sets: Mapping[str, Tensor], seen: Mapping[str, Tensor]) -> str:
+    """Histograms of energies over the range of those that are `seen`, widened at most threefold for the others."""
+    ends = torch.tensor([0.003, 0.997], dtype=torch.float64)
+    (low, high), (least, most) = (
+        torch.quantile(torch.cat([v.double().cpu() for v in some.values()])[:100000], ends).tolist() for some in (seen, sets)
+    )
+    reach = max(high - low, 1e-6)
+    within = (max(low - reach, min(low, least)), min(high + 2 * reach, max(high, most)))
+    draw = partial(plots.energy_histogram, sets, within=within)
+    return svg(draw, size=(7.6, 3.0), name="energies")
 
 
 def intervals(rows: list[tuple[str, float, float | None, float | None]], *, name: str = "likelihood") -> str:
@@ -156,7 +208,7 @@ def plane(energy: Any, data: Tensor, samples: Tensor | None) -> list[tuple[str, 
     drawings["data"] = points(data, 0)
     if samples is not None:
         drawings["samples"] = points(samples.cpu(), 1)
-    return [(name, picture(draw)) for name, draw in drawings.items()]
+    return [(name, picture(draw, name=f"plane-{name.replace(' ', '-')}")) for name, draw in drawings.items()]
 
 
 def marginals(data: Tensor, samples: Tensor, columns: tuple[str, ...], *, most: int = 12) -> list[str]:
@@ -172,13 +224,46 @@ def marginals(data: Tensor, samples: Tensor, columns: tuple[str, ...], *, most: 
             look: dict[str, Any] = {"density": True, "linewidth": 1.6}
             ax.hist(data[:, i].numpy(), edges, color=color(0), label="data", histtype="stepfilled", alpha=0.35, **look)
             ax.hist(samples[:, i].numpy(), edges, color=color(1), label="samples", histtype="step", **look)
-            ax.set(xlabel=columns[i] if i < len(columns) else f"column {i + 1}", yticks=[])
+            ax.set(xlabel=_column(columns, i), yticks=[])
             if i == 0:
                 ax.legend(frameon=False, labelcolor=INK, fontsize=8)
             tidy(ax, grid=None)
 
         out.append(svg(draw, size=(2.6, 1.9), name=f"marginal{i}"))
     return out
+
+
+def closest_pairs(data: Tensor, samples: Tensor, columns: tuple[str, ...], *, most: int = 4) -> list[str]:
+    """The pairs of columns that hang together most in the data, as clouds of points: data below, samples above."""
+    if data.shape[1] < 2:
+        return []
+    strength = torch.nan_to_num(torch.corrcoef(data.double().T)).abs().triu(1)
+    best = strength.flatten().argsort(descending=True)[:most].tolist()
+    out = []
+    for k, (i, j) in enumerate(divmod(at, data.shape[1]) for at in best):
+        if float(strength[i, j]) == 0:
+            continue
+
+        def draw(ax: "Axes", i: int = i, j: int = j) -> None:
+            for x, which in ((data, 0), (samples, 1)):
+                ax.plot(x[:1000, i].numpy(), x[:1000, j].numpy(), ".", markersize=2.4, color=color(which), alpha=0.45)
+            ends = torch.tensor([0.002, 0.998], dtype=torch.float64)
+            (left, right), (bottom, top) = (_wider(*torch.quantile(data[:, at].double(), ends).tolist()) for at in (i, j))
+            ax.set(xlim=(left, right), ylim=(bottom, top))
+            ax.set(xlabel=_column(columns, i), ylabel=_column(columns, j))
+            tidy(ax, grid=None)
+
+        out.append(picture(draw, size=(2.6, 2.3), name=f"pair{k}"))
+    return out
+
+
+def _wider(low: float, high: float) -> tuple[float, float]:
+    reach = 0.15 * max(high - low, 1e-9)
+    return low - reach, high + reach
+
+
+def _column(columns: tuple[str, ...], i: int) -> str:
+    return columns[i] if i < len(columns) else f"column {i + 1}"
 
 
 def agreement(data: Tensor, samples: Tensor) -> list[str]:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from gibbsian.app.recipe import Recipe
 from gibbsian.app.report import figures
+from gibbsian.app.report.words import thousands
 from gibbsian.app.runs import snapshots_of
 from gibbsian.capabilities import Filters, PicturedModel
 from gibbsian.data import Prepared
@@ -37,7 +38,7 @@ def sample_pictures(
     folder: Path, prepared: Prepared, energy: Any, drawn: Drawn | None, shape: tuple[int, ...] | None
 ) -> dict[str, Any]:
     """Samples beside the data: as images, in the plane, or entry by entry; and how they came about."""
-    out: dict[str, Any] = {"samples": [], "strip": [], "plane": [], "marginals": [], "samples_text": ""}
+    out: dict[str, Any] = {"samples": [], "film": [], "plane": [], "marginals": [], "samples_text": ""}
     data = some_rows(prepared, "train", 4000, energy)
     if data is None or not bool(torch.isfinite(data).all()):
         return out
@@ -57,7 +58,8 @@ def _entries(prepared: Prepared, domain: Domain, data: Tensor, x: Tensor) -> lis
     """Samples and data, number by number."""
     if isinstance(domain, Discrete):
         return figures.agreement(data.flatten(1), x.flatten(1))
-    return figures.marginals(prepared.undo(data).flatten(1), prepared.undo(x).flatten(1), prepared.data.columns)
+    own, other, columns = prepared.undo(data).flatten(1), prepared.undo(x).flatten(1), prepared.data.columns
+    return [*figures.marginals(own, other, columns), *figures.closest_pairs(own, other, columns)]
 
 
 def _images(
@@ -70,17 +72,26 @@ def _images(
     sets = {"samples": x, "training data": data}
     return {
         "samples": [(name, grid(rows, 8)) for name, rows in sets.items() if rows is not None],
-        "strip": [(step, grid(rows, 4), "pixels") for step, rows in snapshots_of(folder).items()],
+        "film": [{"name": name, "uri": grid(rows, 4)} for name, rows in _frames(folder, x).items()],
     }
 
 
 def _plane(folder: Path, energy: Any, data: Tensor, x: Tensor | None) -> dict[str, list[Any]]:
     low, high = data.amin(0) - 0.5, data.amax(0) + 0.5
-    dots = {step: _dots(rows.reshape(-1, 2), low, high) for step, rows in snapshots_of(folder).items()}
+    dots = {name: _dots(rows.reshape(-1, 2)[:500], low, high) for name, rows in _frames(folder, x).items()}
     return {
         "plane": figures.plane(energy, data, x),
-        "strip": [(step, figures.picture(one, size=(1.6, 1.6)), "chart") for step, one in dots.items()],
+        "film": [
+            {"name": name, "svg": figures.picture(one, size=(3.2, 3.0), name=f"film{i}")}
+            for i, (name, one) in enumerate(dots.items())
+        ],
     }
+
+
+def _frames(folder: Path, x: Tensor | None) -> dict[str, Tensor]:
+    """Samples through training by the names of their steps, and those of the trained model at the end."""
+    frames = {f"step {thousands(step)}": rows for step, rows in snapshots_of(folder).items()}
+    return frames if x is None or not frames else frames | {"trained": x}
 
 
 def _dots(x: Tensor, low: Tensor, high: Tensor) -> Any:
@@ -89,7 +100,7 @@ def _dots(x: Tensor, low: Tensor, high: Tensor) -> Any:
         xlim, ylim = torch.stack([low, high], 1).tolist()
         ax.set(xlim=xlim, ylim=ylim, xticks=[], yticks=[], aspect="equal")
         for side in ax.spines.values():
-            side.set_color("0.85")
+            side.set_color("0.6")
 
     return draw
 

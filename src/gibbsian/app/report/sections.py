@@ -10,18 +10,17 @@ from torch import Tensor, nn
 
 from gibbsian import plots
 from gibbsian.app.curves import CURVES
-from gibbsian.app.evaluation import held_out_part
+from gibbsian.app.evaluation import held_out_part, moving_part
 from gibbsian.app.recipe import Recipe
 from gibbsian.app.report import figures
 from gibbsian.app.report.pictures import some_rows
-from gibbsian.app.report.words import brief, count, duration, end
+from gibbsian.app.report.words import brief, count, duration, end, thousands
 from gibbsian.data import Prepared
 from gibbsian.energy import Energy
 from gibbsian.errors import GibbsianError
 from gibbsian.metrics.evaluate import costly
 from gibbsian.placement import placement
 from gibbsian.random import stream
-from gibbsian.sampling.diagnostics import summarize
 from gibbsian.uses.draw import Drawn
 
 _UNMIXED = "above 1.01: the chains have not forgotten where they began"
@@ -49,7 +48,7 @@ def cards(energy: nn.Module, found: dict[str, Any], known: dict[str, Any], event
         shown.append((f"{found['anomalies']['auroc']:.3f}", "AUROC of anomalies"))
     shown += [
         (duration(known.get("seconds", 0.0)), "training time"),
-        (f"{found['step']:,}".replace(",", " "), "updates"),
+        (thousands(found["step"]), "updates"),
         (count(sum(p.numel() for p in energy.parameters())), "parameters"),
         (str(len(events)), "guard events"),
     ]
@@ -60,10 +59,10 @@ def facts(
     recipe: Recipe, prepared: Prepared, energy: Any, found: dict[str, Any], known: dict[str, Any]
 ) -> list[tuple[str, str]]:
     data = prepared.data
-    parts = ", ".join(f"{len(rows)} {name}" for name, rows in data.parts.items())
+    parts = ", ".join(f"{thousands(len(rows))} {name}" for name, rows in data.parts.items())
     steps = " → ".join(brief(step) for step in prepared.steps) or "as it is"
     length = f"{recipe.fit['epochs']} epochs" if recipe.fit["epochs"] else f"{recipe.fit['steps']} steps"
-    how = [f"{recipe.fit['optimizer'] or 'adam'}, learning rate {recipe.fit['lr']}"]
+    how = [f"{recipe.fit['optimizer'] or 'adam'}, learning rate {brief(recipe.fit['lr'])}"]
     how += [str(recipe.fit["schedule"])] if recipe.fit["schedule"] else []
     how += [f"averaged weights ({recipe.fit['ema']:g})"] if recipe.fit["ema"] else []
     return [
@@ -84,7 +83,7 @@ def likelihood(found: dict[str, Any]) -> dict[str, Any] | None:
     for key, name in (("likelihood", found["part"] + " rows"), ("train_likelihood", "training rows")):
         ll = found[key]
         rows.append((name, ll["value"], ll["lower"], ll["upper"]))
-        interval = f"in [{ll['lower']:.3f}, {end(ll['upper'], 3)}], {ll['rows']} rows"
+        interval = f"in [{ll['lower']:.3f}, {end(ll['upper'], 3)}], {thousands(ll['rows'])} rows"
         table.append((name, f"{ll['value']:.3f}", interval))
     if "baseline" in found:
         what, value = found["baseline"]["what"], found["baseline"]["value"]
@@ -102,12 +101,13 @@ def likelihood(found: dict[str, Any]) -> dict[str, Any] | None:
     return {"picture": figures.intervals(rows), "rows": table, "how": _METHODS.get(method, other)}
 
 
-def speed(history: list[dict[str, Any]]) -> str:
+def speed(history: list[dict[str, Any]], events: list[Any]) -> str:
     rates = [r["steps_per_second"] for r in history if "steps_per_second" in r]
-    return f"{rates[-1]:.3g} updates a second at the end; dashed lines mark the guard's events." if rates else ""
+    said = [f"{rates[-1]:.3g} updates a second at the end."] if rates else []
+    return " ".join([*said, *(["Dashed lines mark the guard's events."] if events else [])])
 
 
-def curves(history: list[dict[str, Any]], events: list[dict[str, Any]]) -> list[dict[str, str]]:
+def curves(history: list[dict[str, Any]], events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     marks = [(event["step"], event["event"]) for event in events]
     out = []
     for name, caption in CURVES.items():
@@ -117,7 +117,7 @@ def curves(history: list[dict[str, Any]], events: list[dict[str, Any]]) -> list[
             continue
         label = name.removeprefix("validation_").replace("_", " ")
         picture = figures.curve(points, marks, label=label, name=f"curve-{name}")
-        out.append({"picture": picture, "caption": caption})
+        out.append({"picture": picture, "data": figures.chart({label: points}, marks, y=label), "caption": caption})
     return out
 
 
@@ -151,17 +151,7 @@ def histogram(energy: Any, prepared: Prepared, drawn: Drawn | None) -> str | Non
     found = energies(energy, prepared, None if drawn is None else drawn.x)
     if not found:
         return None
-    return figures.svg(lambda ax: plots.energy_histogram(found, ax, clip=0.003), size=(7.6, 3.0), name="energies")
-
-
-def moving_entries(kept: Tensor) -> Tensor | None:
-    """Of draws `(steps, chains, ...)` up to 64 chains and up to 48 of the entries that change, spread over all; None where
-    none does."""
-    some = kept[:, :64].flatten(2)
-    entries = (some.float().var((0, 1)) > 0).nonzero().flatten()
-    return (
-        some[:, :, entries[torch.linspace(0, len(entries) - 1, min(48, len(entries))).long()]] if len(entries) else None
-    )
+    return figures.energies(found, {name: v for name, v in found.items() if name != "noise"} or found)
 
 
 def classes(energy: Any, prepared: Prepared, found: dict[str, Any], most: int) -> dict[str, Any] | None:
@@ -177,38 +167,21 @@ def classes(energy: Any, prepared: Prepared, found: dict[str, Any], most: int) -
     return {"text": text, "picture": picture}
 
 
-def outside(found: dict[str, Any]) -> dict[str, Any] | None:
-    sets = {"labeled anomalies": found["anomalies"]} if "anomalies" in found else {}
-    sets |= found.get("outside", {})
-    rows = [
-        (name, rates["missing"], "", "")
-        if "missing" in rates
-        else (name, *(f"{rates[key]:.3f}" for key in ("auroc", "aupr", "fpr95")))
-        for name, rates in sets.items()
-    ]
-    return {"rows": rows} if rows else None
-
-
-def chains(drawn: Drawn | None) -> dict[str, Any] | None:
-    if drawn is None or drawn.trace is None or drawn.trace.samples is None or len(drawn.trace.samples) < 8:
+def chains(drawn: Drawn | None, found: dict[str, Any]) -> dict[str, Any] | None:
+    numbers, part = found.get("chains"), moving_part(drawn)
+    if numbers is None or part is None or drawn is None or drawn.trace is None:
         return None
-    trace, kept = drawn.trace, drawn.trace.samples
-    part = moving_entries(kept)
-    if part is None:
-        return None
-    summary = summarize(part.double())
-    r_hat, ess = summary["r_hat"], summary["ess"]
-    worst, least = float(r_hat[torch.isfinite(r_hat)].max()), float(ess[torch.isfinite(ess)].min())
-    acceptance = float(trace.acceptance)
+    trace = drawn.trace
+    mixed = "below 1.01 is mixed" if numbers["r_hat"] <= 1.01 else _UNMIXED
     rows = [
         ("kernel", brief(trace.kernel)),
-        ("chains and steps", f"{kept.shape[1]} chains, {trace.steps} steps, the second half kept"),
-        ("largest R-hat", f"{worst:.3f}  ({'below 1.01 is mixed' if worst < 1.01 else _UNMIXED})"),
-        ("smallest effective sample size", f"{least:.0f} of {part.shape[0] * part.shape[1]} draws"),
-        ("divergent chains", str(int((trace.divergences > 0).sum()))),
+        ("chains and steps", f"{numbers['chains']} chains, {trace.steps} steps, the second half kept"),
+        ("largest R-hat", f"{numbers['r_hat']:.3f}  ({mixed})"),
+        ("smallest effective sample size", f"{numbers['ess']:.0f} of {numbers['draws']} draws"),
+        ("divergent chains", str(numbers["divergent"])),
     ]
-    if math.isfinite(acceptance):
-        rows.insert(2, ("acceptance", f"{acceptance:.3f}"))
+    if "acceptance" in numbers:
+        rows.insert(2, ("acceptance", f"{100 * numbers['acceptance']:.0f} %"))
     entry = int(part.float().var((0, 1)).argmax())
     looks = {
         "traces": (plots.traces, "one number of the state along a few chains"),
@@ -218,7 +191,7 @@ def chains(drawn: Drawn | None) -> dict[str, Any] | None:
     pictures = [
         {"picture": figures.svg(partial(plot, part, entry=entry), size=(5.2, 2.6), name=name), "caption": caption}
         for name, (plot, caption) in looks.items()
-        if not bits
+        if not bits and part.shape[1] > 1
     ]
     text = f"How the samples above were drawn, and how far to trust them: {drawn.how}."
     return {"text": text, "rows": rows, "pictures": pictures}

@@ -107,10 +107,10 @@ def _contacts(bench: Workbench) -> list[tuple[str, str]]:
     if bench.contacts is None:
         return []
     draw = partial(plots.contact_map, bench.contacts, touching=bench.touching, first=bench.first)
-    out = [("the strongest pairs, as many as there are sites", figures.picture(draw, size=(5.2, 5.0)))]
+    out = [("the strongest pairs, as many as there are sites", figures.picture(draw, size=(5.2, 5.0), name="contacts"))]
     if bench.touching is not None:
         curve = partial(plots.precision_curve, {bench.method: bench.contacts}, bench.touching)
-        out.append(("share of the strongest pairs that touch", figures.picture(curve, size=(5.2, 4.2))))
+        out.append(("share of the strongest pairs that touch", figures.picture(curve, size=(5.2, 4.2), name="precision")))
     return out
 
 
@@ -119,20 +119,20 @@ def _checks(bench: Workbench) -> list[tuple[str, str]]:
     out = [
         (
             f"statistics of {words}",
-            figures.picture(partial(plots.agreement, getattr(checks, name), name=words), size=(4.2, 4.0)),
+            figures.picture(partial(plots.agreement, getattr(checks, name), name=words), size=(4.2, 4.0), name=f"check-{name}"),
         )
         for name, words in _STATISTICS.items()
     ]
     out.append(
         (
             "principal components of natural sequences",
-            figures.picture(partial(plots.components, checks), size=(4.6, 4.0)),
+            figures.picture(partial(plots.components, checks), size=(4.6, 4.0), name="components"),
         )
     )
     out.append(
         (
             "drawn sequences are new where they are no nearer than natural ones",
-            figures.picture(partial(plots.identities, checks), size=(4.6, 3.4)),
+            figures.picture(partial(plots.identities, checks), size=(4.6, 3.4), name="identities"),
         )
     )
     return out
@@ -141,11 +141,12 @@ def _checks(bench: Workbench) -> list[tuple[str, str]]:
 def _logos(bench: Workbench) -> list[tuple[str, list[str]]]:
     """The family, the fields of a Potts machine or the hidden units of an RBM, in rows of sites."""
     letters = bench.family.alphabet.letters
-    out = [("the family, bits", _rows(plots.information(bench.family), letters.replace("-", ""), bench.first))]
-    return out + [(name, _rows(one, letters, bench.first)) for name, one in bench.learned.items()]
+    out = [("the family, bits", _rows(plots.information(bench.family), letters.replace("-", ""), bench.first, "logo"))]
+    learned = enumerate(bench.learned.items())
+    return out + [(name, _rows(one, letters, bench.first, f"logo{i}")) for i, (name, one) in learned]
 
 
-def _rows(heights: Tensor, letters: str, first: int) -> list[str]:
+def _rows(heights: Tensor, letters: str, first: int, name: str) -> list[str]:
     heights = heights.detach().cpu()
     high = float(heights.clamp(min=0).sum(1).max())
     low = float(heights.clamp(max=0).sum(1).min())
@@ -160,7 +161,7 @@ def _rows(heights: Tensor, letters: str, first: int) -> list[str]:
                 xlim=(first + start - 0.7, first + start + min(_WIDE, len(heights)) - 0.3),
             )
 
-        rows.append(figures.picture(draw, size=(11, 1.7)))
+        rows.append(figures.picture(draw, size=(11, 1.7), name=f"{name}-{start}"))
     return rows
 
 
@@ -181,4 +182,4 @@ def _mutations(bench: Workbench) -> str | None:
         ax.set(xlabel="site")
         ax.get_figure().colorbar(shown, ax=ax, label="-ΔE, higher is fitter")
 
-    return figures.picture(draw, size=(11, 1.2 + 0.14 * len(letters)))
+    return figures.picture(draw, size=(11, 1.2 + 0.14 * len(letters)), name="mutations")

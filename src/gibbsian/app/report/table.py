@@ -12,9 +12,10 @@ import gibbsian
 from gibbsian import plots
 from gibbsian.app import tables
 from gibbsian.app.report import figures
-from gibbsian.app.report.words import duration, render
+from gibbsian.app.report.verdict import Finding, verdict
+from gibbsian.app.report.words import duration, render, rounded, thousands
 from gibbsian.app.runs import read_json, write_whole
-from gibbsian.metrics.ood import auroc
+from gibbsian.metrics.ood import auroc, roc_curve
 from gibbsian.plots.style import INK, color, tidy
 from gibbsian.random import stream
 from gibbsian.tables.em import Whole, features
@@ -58,6 +59,8 @@ def write_table_report(folder: Path, run: tables.TableRun, table: Any, labels: A
         "gaps": _gaps(run),
         "strange": found.get("strange", []),
         "roc": _roc_picture(found),
+        "roc_data": _roc_data(found),
+        "verdict": table_verdict(found),
         "auroc": found.get("auroc"),
         "recipe": (folder / "table.yaml").read_text(encoding="utf-8"),
         "version": gibbsian.__version__,
@@ -72,7 +75,7 @@ def _cards(run: tables.TableRun, found: dict[str, Any]) -> list[dict[str, Any]]:
     shown = [
         (f"{found['scores'][found['family']]:.2f}", "nats a held-out row"),
         (found["family"], "the family that was chosen"),
-        (f"{found['rows']:,}".replace(",", " "), "rows"),
+        (thousands(found["rows"]), "rows"),
         (str(len(run.model.schema)), "columns"),
         (duration(run.notes["seconds"]), "in all"),
     ]
@@ -204,7 +207,7 @@ def _energies(run: tables.TableRun, drawn: Rows) -> str:
     sets = {"data": kept, "samples": drawn, "columns shuffled": shuffled}
     values = {name: -model.law.log_prob(rows).value for name, rows in sets.items()}
     finite = {name: v[torch.isfinite(v)] for name, v in values.items()}
-    return figures.svg(lambda ax: plots.energy_histogram(finite, ax, clip=0.003), size=(7.6, 3.0), name="energies")
+    return figures.energies(finite, {name: finite[name] for name in ("data", "samples")})
 
 
 def _gaps(run: tables.TableRun) -> str | None:
@@ -238,9 +241,13 @@ def _strange(run: tables.TableRun, table: Any) -> dict[str, Any]:
     rows = []
     for k, i in enumerate(least):
         order = [j for j in np.argsort(-np.where(np.isnan(beyond[k]), -np.inf, beyond[k])) if beyond[k, j] > 1][:4]
-        cells = [f"{model.schema.names[j]} = {plain.iloc[k, j]} (+{beyond[k, j]:.1f} nats)" for j in order]
+        cells = [f"{model.schema.names[j]} = {_cell(plain.iloc[k, j])} (+{beyond[k, j]:.1f} nats)" for j in order]
         rows.append({"row": int(i) + 1, "log_likelihood": round(float(score[i]), 2), "p_value": round(float(p[k]), 4), "cells": cells})  # fmt: skip
     return {"strange": rows}
+
+
+def _cell(value: Any) -> str:
+    return rounded(value) if isinstance(value, float) else str(value)
 
 
 def _roc(run: tables.TableRun, table: Any, labels: Any) -> dict[str, Any]:
@@ -256,6 +263,30 @@ def _roc(run: tables.TableRun, table: Any, labels: Any) -> dict[str, Any]:
     if not bool(odd.any()) or bool(odd.all()):
         return {}
     return {"auroc": float(auroc(energy[~odd], energy[odd])), "unusual": str(rare), "roc": [energy[~odd].tolist(), energy[odd].tolist()]}  # fmt: skip
+
+
+def _roc_data(found: dict[str, Any]) -> dict[str, Any] | None:
+    if "roc" not in found:
+        return None
+    curve = roc_curve(*(torch.tensor(side) for side in found["roc"]))
+    line = list(zip(curve.false_positive_rate.tolist(), curve.true_positive_rate.tolist(), strict=True))
+    ends = {"range": [0, 1], "tall": [0, 1], "square": True, "diagonal": True}
+    return figures.chart({"energy": line}, x="usual rows taken for unusual", y="unusual rows found", **ends)
+
+
+def table_verdict(found: dict[str, Any]) -> list[Finding]:
+    """What came out of a table, in words."""
+    scores, family = found["scores"], found["family"]
+    others = {name: score for name, score in scores.items() if name != family}
+    said = []
+    if others:
+        second = max(others, key=lambda name: others[name])
+        ahead = scores[family] - others[second]
+        words = f"by {ahead:.2f} nats a held-out row" if ahead > 0.005 else "and is as good as any on held-out rows"
+        said.append(Finding("good", f"{family} was chosen before {second}, {words}"))
+    if "auroc" in found:
+        said += verdict({"outside": {f"rows labeled {found.get('unusual', '')}": {"auroc": found["auroc"]}}})
+    return said
 
 
 def _roc_picture(found: dict[str, Any]) -> str | None:

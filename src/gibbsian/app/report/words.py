@@ -17,6 +17,8 @@ def brief(thing: Any) -> str:
     """A dataclass with the arguments that are not its defaults; anything else as Python writes it."""
     if isinstance(thing, tuple | list):
         return "[" + ", ".join(brief(part) for part in thing) + "]"
+    if isinstance(thing, float):
+        return f"{thing:.6g}"
     if not dataclasses.is_dataclass(thing) or isinstance(thing, type):
         return repr(thing)
     values = [(field, getattr(thing, field.name)) for field in dataclasses.fields(thing)]
@@ -28,6 +30,24 @@ def _telling(field: dataclasses.Field[Any], value: Any) -> bool:
     """Is it no tensor, and not what it would be anyway?"""
     default = field.default is not dataclasses.MISSING and value == field.default
     return "tensor(" not in repr(value) and not default
+
+
+def thousands(n: int) -> str:
+    """A count in groups of three.
+
+    >>> thousands(15000), thousands(840)
+    ('15\u202f000', '840')
+    """
+    return f"{n:,}".replace(",", "\u202f")
+
+
+def rounded(value: float) -> str:
+    """A measured number to four digits, whole numbers as they are.
+
+    >>> rounded(0.30000000000000004), rounded(12.0), rounded(123456.789)
+    ('0.3', '12', '123457')
+    """
+    return f"{value:.0f}" if float(value).is_integer() or abs(value) >= 1e4 else f"{value:.4g}"
 
 
 def end(value: float | None, digits: int) -> str:
