@@ -68,6 +68,7 @@ def landscape(
     plane: tuple[int, int] = (0, 1),
     at: Tensor | None = None,
     bar: bool = True,
+    cmap: Any = None,
 ) -> "Axes":
     """The energy over a line or a plane, lowest energies darkest; heights above `depth` are cut off.
 
@@ -79,6 +80,7 @@ def landscape(
         depth: how far above the lowest energy colors reach; 70 % of the picture where left out.
         plane, at: which two coordinates are drawn, and the event the slice goes through, for more than two.
         bar: draw a scale beside the picture.
+        cmap: matplotlib's colormap, from the lowest number to the highest; blues where left out.
 
     >>> import matplotlib.figure, gibbsian as gb
     >>> ax = landscape(gb.energies.Banana(), matplotlib.figure.Figure().subplots(), (-3, 3, -2, 6))
@@ -103,7 +105,7 @@ def landscape(
     levels = torch.linspace(low, high, 31).tolist()
     xs, ys = (line.cpu().numpy() for line in lines)
     picture = value.reshape(points, points).numpy()
-    drawn = ax.contourf(xs, ys, picture, levels=levels, cmap=colors, extend=extend)
+    drawn = ax.contourf(xs, ys, picture, levels=levels, cmap=cmap or colors, extend=extend)
     ax.contour(xs, ys, picture, levels=levels[3::3], colors="white", linewidths=0.5, alpha=0.55)
     ax.set(xlabel=f"$x_{plane[0] + 1}$", ylabel=f"$x_{plane[1] + 1}$")
     if bar:
@@ -117,7 +119,7 @@ def _scale(drawn: Any, ax: "Axes", label: str) -> None:
     if ax.figure is not None:  # inside the axes' own frame: as tall as the picture, whatever its aspect
         scale = ax.figure.colorbar(drawn, cax=ax.inset_axes((1.04, 0.0, 0.045, 1.0)), label=label)
         scale.outline.set_visible(False)
-        scale.locator = MaxNLocator(6)
+        scale.locator = MaxNLocator(6, prune="upper")
         scale.update_ticks()
 
 

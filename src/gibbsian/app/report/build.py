@@ -82,7 +82,7 @@ def _page(
         "cards": sections.cards(energy, found, known, events),
         "facts": sections.facts(recipe, prepared, energy, found, known),
         "model_text": repr(energy),
-        "why_no_likelihood": found.get("why_no_likelihood"),
+        "why_no_likelihood": None if recipe.evaluate.likelihood == "none" else found.get("why_no_likelihood"),
         "likelihood": sections.likelihood(found),
         "warnings": found.get("warnings", []),
         "curves": sections.curves(history, events),
@@ -103,4 +103,7 @@ def _page(
     context["contents"] = [
         (key, title) for key, (title, parts) in _SECTIONS.items() if not parts or any(context[part] for part in parts)
     ]
+    if not context["classes"] or not context["outside"]:
+        one = "Classes" if context["classes"] else "Outsiders"
+        context["contents"] = [(key, one if key == "classes" else title) for key, title in context["contents"]]
     return render("run.html.j2", context)

@@ -155,8 +155,9 @@ def _picture(folder: Path, number: int) -> dict[str, str] | None:
         x = prepared.finished("train", 4000).x
         (left, bottom), (right, top) = (x.amin(0) - 0.5).tolist(), (x.amax(0) + 0.5).tolist()
         extent = (left, right, bottom, top)
-        draw = lambda ax: landscape(energy, ax, extent, show="density", bar=False).set_aspect("equal")  # noqa: E731
-        return {"svg": figures.picture(draw, size=(3.4, 3.2), name=f"density{number}")}
+        size = (3.4, min(4.4, max(2.0, 0.4 + 3.0 * (top - bottom) / (right - left))))
+        draw = lambda ax: landscape(energy, ax, extent, show="density", bar=False, cmap=figures.fading(up=True))  # noqa: E731
+        return {"svg": figures.picture(draw, size=size, name=f"density{number}")}
     snapshots = snapshots_of(folder)
     if snapshots:
         images = prepared.undo(snapshots[max(snapshots)])

@@ -41,8 +41,8 @@
     let view = [...whole], drag = null, at = null;
     const box = html("div", { class: "chart" }), tip = html("output", { class: "tip", hidden: "" });
     const back = html("button", { type: "button", class: "back", hidden: "" }, "whole curve");
-    const label = `${still.getAttribute("aria-label") || data.y}: drag to zoom, arrow keys to read, plus and minus to zoom, Escape for the whole`;
-    const svg = node("svg", { role: "img", tabindex: "0", "aria-label": label });
+    const about = `${still.getAttribute("aria-label") || data.y}: drag to zoom, arrow keys to read, plus and minus to zoom, Escape for the whole`;
+    const svg = node("svg", { role: "img", tabindex: "0", "aria-label": about });
     box.append(svg, tip, back);
     still.replaceWith(box);
     let width = 0, height = 0, left = 0, x, y, unx;

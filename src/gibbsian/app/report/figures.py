@@ -128,6 +128,7 @@ def curves(lines: Mapping[str, list[tuple[float, float]]], *, label: str, name: 
     return svg(draw, size=(5.2, 2.7), name=name)
 
 
+COLUMNS = 12  # whose histograms are drawn
 _POINTS = 600  # of a curve; more cannot be told apart
 
 
@@ -194,24 +195,41 @@ def plane(energy: Any, data: Tensor, samples: Tensor | None) -> list[tuple[str, 
     def points(x: Tensor, which: int) -> Callable[["Axes"], None]:
         def draw(ax: "Axes") -> None:
             ax.plot(*x[:4000].T.numpy(), ".", markersize=2.2, color=color(which), alpha=0.6)
-            ax.set(xlim=extent[:2], ylim=extent[2:], xlabel="$x_1$", ylabel="$x_2$", aspect="equal")
+            ax.set(xlim=extent[:2], ylim=extent[2:], xlabel="$x_1$", ylabel="$x_2$")
             tidy(ax, grid=None)
 
         return draw
 
     drawings: dict[str, Callable[[Axes], Any]] = {}
     if isinstance(energy, Energy):
-        drawings["energy landscape"] = lambda ax: plots.landscape(energy, ax, extent).set_aspect("equal")
-        drawings["density"] = lambda ax: plots.landscape(energy, ax, extent, show="density").set_aspect("equal")
+        drawings["energy landscape"] = lambda ax: plots.landscape(energy, ax, extent, cmap=fading(up=False))
+        drawings["density"] = lambda ax: plots.landscape(energy, ax, extent, show="density", cmap=fading(up=True))
     elif isinstance(energy, ScoreField):
-        drawings["score field"] = lambda ax: plots.score_field(energy, ax, extent).set_aspect("equal")
+        drawings["score field"] = lambda ax: plots.score_field(energy, ax, extent)
     drawings["data"] = points(data, 0)
     if samples is not None:
         drawings["samples"] = points(samples.cpu(), 1)
-    return [(name, picture(draw, name=f"plane-{name.replace(' ', '-')}")) for name, draw in drawings.items()]
+    size = (5.0, min(6.0, max(2.2, 0.6 + 3.7 * (top - bottom) / (right - left))))
+    shown = {name: partial(_equal, draw) for name, draw in drawings.items()}
+    return [(name, picture(draw, size=size, name=f"plane-{name.replace(' ', '-')}")) for name, draw in shown.items()]
 
 
-def marginals(data: Tensor, samples: Tensor, columns: tuple[str, ...], *, most: int = 12) -> list[str]:
+def _equal(draw: Callable[["Axes"], Any], ax: "Axes") -> None:
+    """One unit is as long upwards as it is to the right."""
+    draw(ax)
+    ax.set_aspect("equal")
+
+
+def fading(*, up: bool) -> Any:
+    """A colormap from nothing to blue, or back: on white paper and on a dark page alike."""
+    from matplotlib.colors import ListedColormap
+
+    strength = np.linspace(0, 1, 64) if up else np.linspace(1, 0, 64)
+    colors = ListedColormap([(0.18 + 0.1 * (1 - s), 0.46 + 0.1 * (1 - s), 0.72 + 0.1 * (1 - s), s) for s in strength])
+    return colors if up else colors.with_extremes(over=(0, 0, 0, 0))
+
+
+def marginals(data: Tensor, samples: Tensor, columns: tuple[str, ...], *, most: int = COLUMNS) -> list[str]:
     """Histograms of every column, data and samples on each other."""
     out = []
     for i in range(min(most, data.shape[1])):

@@ -51,6 +51,10 @@ def sample_pictures(
         return out | _plane(folder, energy, data.cpu().reshape(-1, 2), None if x is None else x.reshape(-1, 2))
     if x is not None and len(x) > 30:
         out["marginals"] = _entries(prepared, energy.domain, data.cpu(), x)
+        if not isinstance(energy.domain, Discrete):
+            many = prepared.undo(data[:1].cpu()).numel()
+            which = "Every column" if many <= figures.COLUMNS else f"The first {figures.COLUMNS} of {many} columns"
+            out["samples_text"] += f" {which} of the data (filled) and of the samples (lines), and the pairs that hang together most."
     return out
 
 
