@@ -11,7 +11,7 @@ from torch import Tensor
 
 import gibbsian as gb
 from gibbsian.data import load
-from gibbsian.plots.images import tile
+from gibbsian.drawing.images import tile
 from gibbsian.training import Checkpoints, Engine, Logging
 
 SETS = {"mnist": "mnist", "fashion": "fashion-mnist"}

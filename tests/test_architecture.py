@@ -24,6 +24,7 @@ FLOORS = [
     ["errors", "progress", "trees"],
     ["random", "schedules", "recorded", "capabilities"],
     ["domains", "quadrature", "placement", "graphs"],
+    ["drawing"],
     ["energy"],
     ["units"],
     ["derivatives"],

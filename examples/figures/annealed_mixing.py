@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 
 import gibbsian as gb
 from gibbsian import domains, energies, kernels, models, plots, schedules
-from gibbsian.plots.style import color, tidy
+from gibbsian.drawing.style import color, tidy
 
 MEANS, WEIGHTS = torch.tensor([[-5.0, -5.0], [5.0, 5.0]]), [0.2, 0.8]
 LADDER = schedules.geometric(20.0, 1.0, 10)

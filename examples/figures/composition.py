@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 
 import gibbsian as gb
 from gibbsian import energies, kernels, objectives, partition, plots
-from gibbsian.plots.style import color
+from gibbsian.drawing.style import color
 
 EXTENT = (-4.5, 4.5, -4.5, 4.5)
 CENTRE, DEVIATION, RADIUS = torch.tensor([2.0, 0.0]), 0.8, 2.2

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 import gibbsian as gb
 from gibbsian import energies, kernels, objectives
-from gibbsian.plots.style import color, tidy
+from gibbsian.drawing.style import color, tidy
 from gibbsian.training.run import Run
 
 LOW, HIGH = -8.0, 12.0

@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 
 import gibbsian as gb
 from gibbsian import domains, objectives
-from gibbsian.plots.style import color, tidy
+from gibbsian.drawing.style import color, tidy
 
 N, V = 100, 1.0
 

@@ -21,8 +21,8 @@ from matplotlib.figure import Figure
 
 import gibbsian as gb
 from gibbsian import energies, kernels, metrics, plots
+from gibbsian.drawing.style import color
 from gibbsian.errors import DivergenceWarning
-from gibbsian.plots.style import color
 
 LARGE, SMALL = 0.6, 0.3
 EXTENT = (-6.0, 6.0, -4.0, 10.0)

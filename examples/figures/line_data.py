@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 
 import gibbsian as gb
 from gibbsian import energies, objectives
-from gibbsian.plots.style import color, tidy
+from gibbsian.drawing.style import color, tidy
 from gibbsian.training import Logging
 
 NOISE = 1e-4  # variance

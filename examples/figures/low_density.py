@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 import gibbsian as gb
 from gibbsian import energies, objectives, plots
-from gibbsian.plots.style import tidy
+from gibbsian.drawing.style import tidy
 
 EXTENT = (-9.0, 9.0, -9.0, 9.0)
 

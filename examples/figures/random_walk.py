@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 import gibbsian as gb
 from gibbsian import energies, kernels, plots
-from gibbsian.plots.style import color, tidy
+from gibbsian.drawing.style import color, tidy
 
 SCALES = {"too small": 0.15, "good": 7.0, "too large": 150.0}
 CUT = 1.0  # between the humps

@@ -22,7 +22,7 @@ from pictures import digits, independent_pixels
 
 import gibbsian as gb
 from gibbsian import kernels, models, objectives, partition, plots, units
-from gibbsian.plots.style import color, tidy
+from gibbsian.drawing.style import color, tidy
 
 COMPONENTS, HIDDEN = 81, 64
 

@@ -24,10 +24,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from gibbsian.capabilities import Estimate, Jet, Normalized, Sampleable, require
-from gibbsian.domains import Bounded, Box, Domain, Real
+from gibbsian.capabilities import Estimate, Jet, Normalized, PicturedModel, Sampleable, require
+from gibbsian.domains import Bounded, Box, Discrete, Domain, Real
+from gibbsian.drawing.html import card
+from gibbsian.drawing.images import filters
+from gibbsian.drawing.landscape import landscape, score_field
+from gibbsian.drawing.style import axes
 from gibbsian.errors import ArgumentError, CapabilityError, DomainError, ShapeError, as_numbers
-from gibbsian.placement import STUMBLES, explain_rows
+from gibbsian.placement import STUMBLES, explain_rows, placement
 from gibbsian.random import check_draws
 from gibbsian.recorded import Recorded
 
@@ -42,6 +46,20 @@ def _minus_one(dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.full((), -1.0, dtype=dtype, device=device)
 
 
+def _card(model: "Energy | ScoreField") -> str:
+    """What a notebook shows of a model."""
+    size = sum(p.numel() for p in model.parameters())
+    free = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    knows = [word for kind, word in ((Normalized, "log Z"), (Sampleable, "how to draw")) if isinstance(model, kind)]
+    rows = [
+        ("lives on", str(model.domain)),
+        ("parameters", f"{size:,}" + (f", {free:,} trained" if free != size else "")),
+    ]
+    rows += [("knows", ", ".join(knows))] if knows else []
+    dtype, device = placement(model)
+    return card(type(model).__name__, [*rows, ("numbers", f"{str(dtype).removeprefix('torch.')} on {device}")])
+
+
 class ScoreField(Recorded, ABC):
     """A model that has a score s(x) ≈ ∇ₓ log p(x), but no energy (a score network)."""
 
@@ -54,6 +72,13 @@ class ScoreField(Recorded, ABC):
     @abstractmethod
     def score(self, x: Tensor, *, create_graph: bool = False) -> Tensor:
         """s(x), the shape of x; detached unless `create_graph`."""
+
+    def _repr_html_(self) -> str:
+        return _card(self)
+
+    def plot(self, ax: Any = None, extent: Any = (-4.0, 4.0), **options: Any) -> Any:
+        """Arrows along the score over a plane, on matplotlib's axes or new ones: `plots.score_field`, with its options."""
+        return score_field(self, axes(ax, (5.0, 4.4)), extent, **options)
 
 
 class Energy(Recorded, ABC):
@@ -88,6 +113,28 @@ class Energy(Recorded, ABC):
     @abstractmethod
     def forward(self, x: Tensor) -> Tensor:
         """The energy of each row of x, shape `(batch,)`."""
+
+    def _repr_html_(self) -> str:
+        return _card(self)
+
+    def plot(self, ax: Any = None, extent: Any = (-4.0, 4.0), **options: Any) -> Any:
+        """The energy as a picture, on matplotlib's axes `ax` or new ones, which are returned.
+
+        Over one or two coordinates its landscape (`plots.landscape`, with its options: `show="density"`, a `plane` and a
+        point `at` that it goes through where there are more); of machines with weights that can be looked at their
+        filters (`plots.filters`, `shape=(28, 28)`).
+
+        >>> import matplotlib.figure, gibbsian as gb
+        >>> ax = gb.energies.Ring().plot(matplotlib.figure.Figure().subplots(), extent=(-3, 3))
+        """
+        if isinstance(self.domain, Discrete) or (self.domain.numel > 2 and "at" not in options):
+            if isinstance(self, PicturedModel):
+                return filters(self, axes(ax, (5.0, 5.0)), **options)
+            raise CapabilityError(
+                f"{type(self).__name__} lives on {self.domain}, of which there is no picture; give at=, a point that a plane "
+                "of continuous coordinates goes through, or draw its samples with gibbsian.plots"
+            )
+        return landscape(self, axes(ax, (5.0, 4.2)), extent, **options)
 
     def __call__(self, x: Tensor) -> Tensor:
         hooked = self._forward_hooks or self._forward_pre_hooks or self._backward_hooks or self._backward_pre_hooks

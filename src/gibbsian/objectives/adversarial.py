@@ -254,6 +254,10 @@ class Adversarial(SteppedObjective):
     penalty: float = 0.0
     gradient_penalty: float = 0.0
 
+    def descends(self) -> bool:
+        """It does not: its loss is the contrast of data with the sampler's draws."""
+        return False
+
     def __post_init__(self) -> None:
         if self.sampler not in NAMED if isinstance(self.sampler, str) else not isinstance(self.sampler, SamplerKind):
             raise ArgumentError(

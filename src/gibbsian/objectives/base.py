@@ -176,6 +176,10 @@ class Objective(ABC):
         """The kernels that it draws its samples with, those of its parts included."""
         return tuple(kernel for part in self.parts() for kernel in part.kernels())
 
+    def descends(self) -> bool:
+        """Whether its loss falls as it learns; one that contrasts the data with the model's own draws wanders about zero."""
+        return not self.kernels() and all(part.descends() for part in self.parts())
+
     def planned(self, steps: int) -> Self:
         """The same for a run of so many steps: shares of the run become numbers of steps."""
         return self
@@ -248,6 +252,10 @@ class WrappedObjective(SteppedObjective):
 
     def gentler(self, steps_factor: float, penalty: float) -> Self:
         return replace(self, objective=self.objective.gentler(steps_factor, penalty))
+
+    def descends(self) -> bool:
+        """Whether its loss falls as it learns; one that contrasts the data with the model's own draws wanders about zero."""
+        return not self.kernels() and all(part.descends() for part in self.parts())
 
     def planned(self, steps: int) -> Self:
         return replace(self, objective=self.objective.planned(steps))

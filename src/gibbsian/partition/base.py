@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gibbsian.capabilities import Pairwise, PairwiseModel, PairwiseTables, TabledModel, require
+from gibbsian.drawing.html import card, number
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DivergenceError
 
@@ -73,6 +74,14 @@ class LogZ:
                 f"this log Z ({self.method}) belongs to another model, or to earlier parameters of "
                 f"{type(model).__name__}, which has been trained or changed since; estimate it again"
             )
+
+    def _repr_html_(self) -> str:
+        sides = [number(float(end)) if math.isfinite(float(end)) else "open" for end in (self.lower, self.upper)]
+        rows = [("value", number(float(self.value))), ("interval", f"[{sides[0]}, {sides[1]}]")]
+        rows += [("standard error", f"{float(self.stderr):.2g}")] if float(self.stderr) > 0 else []
+        plain = {k: v for k, v in self.diagnostics.items() if isinstance(v, int | float | str)}
+        shown = [(key.replace("_", " "), number(v) if isinstance(v, float) else str(v)) for key, v in plain.items()]
+        return card("log Z", [*rows, ("method", self.method), *shown])
 
     def __repr__(self) -> str:
         interval = f"[{float(self.lower):.4f}, {float(self.upper):.4f}]"

@@ -6,6 +6,10 @@
 >>> ax = plots.filters(models.RBM(16, 6), ax, shape=(4, 4))
 """
 
+from gibbsian.drawing.history import history
+from gibbsian.drawing.images import filters, image_grid, reconstructions, samples, tile
+from gibbsian.drawing.landscape import chains, landscape, score_field
+from gibbsian.drawing.traces import ranks, traces
 from gibbsian.plots.curves import (
     ais_weights,
     energy_histogram,
@@ -15,10 +19,7 @@ from gibbsian.plots.curves import (
     reliability,
     roc,
 )
-from gibbsian.plots.images import filters, image_grid, reconstructions, samples, tile
-from gibbsian.plots.landscape import chains, landscape, score_field
 from gibbsian.plots.sequences import agreement, components, contact_map, identities, information, logo, precision_curve
-from gibbsian.plots.traces import ranks, traces
 
 __all__ = [
     "agreement",
@@ -31,6 +32,7 @@ __all__ = [
     "free_energies",
     "free_energy_gap",
     "hidden_activity",
+    "history",
     "identities",
     "image_grid",
     "information",

@@ -8,18 +8,23 @@ import torch
 from torch import Tensor
 
 from gibbsian.capabilities import ActiveModel, require
+from gibbsian.drawing.style import INK, color, tidy
 from gibbsian.errors import ArgumentError, CapabilityError, DataError, ShapeError
 from gibbsian.metrics.calibration import expected_calibration_error, reliability_curve
 from gibbsian.metrics.ood import auroc, roc_curve
 from gibbsian.partition.base import LogZ
-from gibbsian.plots.style import INK, color, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
 def energy_histogram(
-    sets: Mapping[str, Tensor], ax: "Axes", *, bins: int = 50, clip: float = 0.0, label: str = "energy",
+    sets: Mapping[str, Tensor],
+    ax: "Axes",
+    *,
+    bins: int = 50,
+    clip: float = 0.0,
+    label: str = "energy",
     within: tuple[float, float] | None = None,
 ) -> "Axes":
     """Histograms of energies, or other scores, of several sets on one axis: overlap is what cannot be told apart.
@@ -47,10 +52,7 @@ def energy_histogram(
         low, high = within
     edges = torch.linspace(low, max(high, low + 1e-6), bins + 1, dtype=torch.float64).numpy()
     for i, (name, v) in enumerate(values.items()):
-        above, below = float((v > edges[-1]).double().mean()), float((v < edges[0]).double().mean())
-        shares = ((above, "higher"), (below, "lower"))
-        beyond = ", ".join(f"{100 * share:.0f} % {where}" for share, where in shares if within and share > 0.01)
-        text = f"{name} ({beyond})" if beyond else name
+        text = name if within is None else name + _beyond(v, *within)
         weight = [1 / len(v)] * len(v)  # shares of all, also of those beyond
         ax.hist(v.numpy(), bins=edges, weights=weight, color=color(i), alpha=0.35, linewidth=0)  # type: ignore[arg-type]
         ax.hist(v.numpy(), bins=edges, weights=weight, color=color(i), histtype="step", linewidth=1.6, label=text)  # type: ignore[arg-type]
@@ -59,6 +61,14 @@ def energy_histogram(
     tidy(ax, grid=None)
     ax.spines["left"].set_visible(False)
     return ax
+
+
+def _beyond(values: Tensor, low: float, high: float) -> str:
+    """How much of a set lies outside a range, in words for a legend."""
+    shares = {"higher": values > high, "lower": values < low}
+    said = [f"{100 * float(out.double().mean()):.0f} % {where}" for where, out in shares.items()]
+    said = [text for text in said if not text.startswith("0 %")]
+    return f" ({', '.join(said)})" if said else ""
 
 
 def roc(scores: Mapping[str, tuple[Tensor, Tensor]], ax: "Axes") -> "Axes":

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from gibbsian.drawing.style import INK, color, tidy
 from gibbsian.errors import ArgumentError, ShapeError
-from gibbsian.plots.style import INK, color, tidy
 from gibbsian.sequences.checks import Agreement, Checks
 from gibbsian.sequences.contacts import Contacts
 from gibbsian.sequences.family import Family

@@ -99,11 +99,11 @@ def train(job: Job, steps: Steps, held_out: Any, hooks: Sequence[Timed], progres
             if due.log:
                 job.log_step(numbers, show.rates(run.step))
             if due.validate:
-                plan.validate()
+                plan.judged = plan.validate()
             signals.forgive()
             if due.save:
                 keep.save(job)
-            show(run.step, numbers)
+            show(run.step, numbers, plan.judged)
             with signals.between_steps():
                 stopping = plan.call_hooks() or stopping
             stopping = stopping or signals.interrupted
@@ -136,7 +136,8 @@ class Plan:
     def __init__(self, job: Job, held_out: Any, hooks: Sequence[Timed]) -> None:
         self.job, self.hooks = job, hooks
         self.validates = held_out is not None
-        self.validate = Validation(job, held_out) if self.validates else lambda: None
+        self.validate = Validation(job, held_out) if self.validates else dict
+        self.judged: dict[str, float] = {}  # by the last validation
         self.guard = None if job.monitor is None else job.monitor.guard
         settings = job.settings
         self.periods = [settings.logging.every, settings.checkpoints.every]
@@ -202,8 +203,8 @@ class Validation:
             total, rows = total + float(loss.value.detach()) * rows_of(batch), rows + rows_of(batch)
         return {"loss": total / rows}
 
-    def __call__(self) -> None:
-        """Judge, log, and keep the checkpoint of the best."""
+    def __call__(self) -> dict[str, float]:
+        """Judge, log, and keep the checkpoint of the best; returns the number that matters most, by its name."""
         job, run = self.job, self.job.run
         energy, was_training = run.energy if run.ema is None else run.ema, run.energy.training
         energy.eval()
@@ -221,12 +222,21 @@ class Validation:
         if job.settings.checkpoints.keep_best and (job.best is None or first < job.best[1]):
             job.best = (run.step, first)
             keep.save(job)
+        return {_SHORT.get(next(iter(named)), next(iter(named))): first}
+
+
+_SHORT = {"energy_gap": "gap"}  # names beside the bar
 
 
 class _Show:
-    """The progress bar, moved a few times a second, and the speed of the run."""
+    """The progress bar, moved a few times a second, and the speed of the run.
 
-    def __init__(self, advance: Callable[..., None], step: int) -> None:
+    Beside it stands what says how the run is doing: the first number of the last validation, else the loss where it falls
+    as the objective learns (`Objective.descends`).
+    """
+
+    def __init__(self, advance: Callable[..., None], step: int, descends: bool) -> None:
+        self.descends = descends
         self.advance, self.start, self.at = advance, step, step
         self.began = self.moved = time.perf_counter()
         self.shown: dict[str, float] = {}
@@ -237,9 +247,10 @@ class _Show:
         seconds = time.perf_counter() - self.began
         return {"seconds": seconds, "steps_per_second": (step - self.start) / seconds}
 
-    def __call__(self, step: int, numbers: dict[str, float]) -> None:
+    def __call__(self, step: int, numbers: dict[str, float], judged: dict[str, float]) -> None:
         if numbers:
-            self.shown = {"loss": numbers["loss"], "steps/s": self.rates(step)["steps_per_second"]}
+            loss = {"loss": numbers["loss"]} if self.descends else {}
+            self.shown = (judged or loss) | {"steps/s": self.rates(step)["steps_per_second"]}
         now = time.perf_counter()
         if now - self.moved > 0.2:
             self.advance(step - self.at, **self.shown)
@@ -256,7 +267,7 @@ def _opened(job: Job, progress: bool | None) -> Iterator[_Show]:
     run.energy.train()
     try:
         with progress_bar(settings.steps, "training", progress if job.world.first else False) as advance:
-            yield _Show(advance, run.step)
+            yield _Show(advance, run.step, run.objective.descends())
     except ProcessError as error:
         raise ProcessError(f"{error}; {keep.where(run.folder)}") from error
     finally:

@@ -9,6 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gibbsian.drawing.history import history
+from gibbsian.drawing.html import card, number
+from gibbsian.drawing.style import axes
 from gibbsian.errors import ArgumentError, CapabilityError, check_number, hold_counts
 from gibbsian.objectives.base import Objective
 from gibbsian.placement import placement
@@ -185,6 +188,22 @@ class Run:
     def events(self) -> list[dict[str, Any]]:
         """What the guard saw and did."""
         return [record for record in self.history if "event" in record]
+
+    def plot(self, ax: Any = None, name: str | None = None) -> Any:
+        """A number of the history along the steps, on matplotlib's axes `ax` or new ones: see `plots.history`."""
+        return history(self.history, axes(ax), name=name)
+
+    def _repr_html_(self) -> str:
+        rows = [("energy", type(self.energy).__name__), ("objective", type(self.objective).__name__)]
+        rows += [("updates", f"{self.step:,}")] + ([("folder", str(self.folder))] if self.folder else [])
+        last: dict[str, float] = {}
+        for record in self.history:
+            if "event" not in record:
+                last |= record
+        skipped = {"step", "seconds", "lr"} if self.objective.descends() else {"step", "seconds", "lr", "loss", "gap"}
+        rows += [(key.replace("_", " "), number(last[key])) for key in last if key not in skipped][:8]
+        events = f"the guard stepped in {len(self.events)} times: see run.events" if self.events else ""
+        return card("Run", rows, note=events)
 
     def __repr__(self) -> str:
         where = f" in {self.folder}" if self.folder else ""

@@ -181,7 +181,9 @@ def _parser() -> _Parser:
 
     report = add("report", "write the HTML report of a run, or of several side by side", trusting)
     report.add_argument("run", metavar="RUN", nargs="+", help="the run's folder; several are compared on one page")
-    report.add_argument("--out", metavar="FILE", help="where to write the page of several (default: comparison.html beside them)")
+    report.add_argument(
+        "--out", metavar="FILE", help="where to write the page of several (default: comparison.html beside them)"
+    )
     report.add_argument("--fresh", action="store_true", help="judge the model anew instead of using what is there")
 
     watch = add(

@@ -95,7 +95,12 @@ def train_table(out: Output, options: argparse.Namespace, keys: dict[str, Any]) 
         found |= {"report": str(path), **more}
         out.findings(table_verdict(more))
         out.say(f"report: {path}")
-    out.next([f"gibbsian {use}" for use in (f"score {folder} rows.csv", f"impute {folder} rows.csv", f"sample {folder} -n 100")])
+    out.next(
+        [
+            f"gibbsian {use}"
+            for use in (f"score {folder} rows.csv", f"impute {folder} rows.csv", f"sample {folder} -n 100")
+        ]
+    )
     out.document(found)
     return 0
 

@@ -100,10 +100,13 @@ def _page(
         "made": time.strftime("%d %B %Y, %H:%M"),
         **pictures.sample_pictures(folder, prepared, energy, drawn, shape),
     }
-    context["contents"] = [
-        (key, title) for key, (title, parts) in _SECTIONS.items() if not parts or any(context[part] for part in parts)
-    ]
-    if not context["classes"] or not context["outside"]:
-        one = "Classes" if context["classes"] else "Outsiders"
-        context["contents"] = [(key, one if key == "classes" else title) for key, title in context["contents"]]
+    context["contents"] = _contents(context)
     return render("run.html.j2", context)
+
+
+def _contents(context: dict[str, Any]) -> list[tuple[str, str]]:
+    """The sections that have something to show, and their titles."""
+    shown = {key: title for key, (title, parts) in _SECTIONS.items() if not parts or any(context[p] for p in parts)}
+    if "classes" in shown and not (context["classes"] and context["outside"]):
+        shown["classes"] = "Classes" if context["classes"] else "Outsiders"
+    return list(shown.items())

@@ -92,7 +92,11 @@ def best_of(found: Mapping[str, Any]) -> list[Finding]:
     ahead = judged[first]["value"] - judged[second]["value"]
     upper = max((math.inf if ll["upper"] is None else ll["upper"]) for name, ll in judged.items() if name != first)
     if judged[first]["lower"] > upper:
-        return [Finding("good", f"{first} is best: {ahead:.2f} nats a row ahead of {second}, and their intervals do not meet")]
+        return [
+            Finding(
+                "good", f"{first} is best: {ahead:.2f} nats a row ahead of {second}, and their intervals do not meet"
+            )
+        ]
     return [Finding("open", f"{first} is ahead of {second} by {ahead:.2f} nats a row, but their intervals meet: it may be chance")]  # fmt: skip
 
 
@@ -142,7 +146,9 @@ def _settings(runs: Mapping[str, Path]) -> list[list[str]]:
 def _flat(tree: Any, path: str = "") -> dict[str, str]:
     """A nested dictionary by dotted keys, values as text."""
     if isinstance(tree, dict) and tree:
-        return {k: v for key, value in tree.items() for k, v in _flat(value, f"{path}.{key}" if path else str(key)).items()}
+        return {
+            k: v for key, value in tree.items() for k, v in _flat(value, f"{path}.{key}" if path else str(key)).items()
+        }
     text = f"{tree:.6g}" if isinstance(tree, float) else str(tree)
     return {path: text if len(text) < 80 else text[:77] + "..."}
 

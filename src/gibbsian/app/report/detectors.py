@@ -5,7 +5,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gibbsian import plots
 from gibbsian.app.evaluation import held_out_part, outside_sets
 from gibbsian.app.recipe import Recipe
 from gibbsian.app.report import figures
@@ -13,7 +12,6 @@ from gibbsian.app.report.words import rounded
 from gibbsian.data import Prepared
 from gibbsian.energy import Energy
 from gibbsian.metrics.evaluate import costly, energies_of
-from gibbsian.metrics.ood import roc_curve
 from gibbsian.placement import placement
 
 _STRANGE = 8
@@ -63,13 +61,8 @@ def _pairs(
 def _curves(pairs: dict[str, tuple[Tensor, Tensor]]) -> dict[str, Any]:
     if not pairs:
         return {}
-    lines = {}
-    for name, (inside, outside) in pairs.items():
-        curve = roc_curve(inside, outside)
-        lines[name] = list(zip(curve.false_positive_rate.tolist(), curve.true_positive_rate.tolist(), strict=True))
-    ends = {"range": [0, 1], "tall": [0, 1], "square": True, "diagonal": True}
-    data = figures.chart(lines, x="inside rows taken for outside", y="outside rows found", **ends)
-    return {"roc": figures.svg(lambda ax: plots.roc(pairs, ax), size=(4.4, 4.0), name="roc"), "data": data}
+    picture, data = figures.roc(pairs)
+    return {"roc": picture, "data": data}
 
 
 def _strange(

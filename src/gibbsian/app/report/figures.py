@@ -13,8 +13,9 @@ from PIL import Image
 from torch import Tensor
 
 from gibbsian import plots
+from gibbsian.drawing.style import COLOURS, INK, color, tidy
 from gibbsian.energy import Energy, ScoreField
-from gibbsian.plots.style import COLOURS, INK, color, tidy
+from gibbsian.metrics.ood import roc_curve
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -146,6 +147,18 @@ def chart(
     return {"x": x, "y": y, "series": lines, "events": list(events), **more}
 
 
+def roc(pairs: Mapping[str, tuple[Tensor, Tensor]]) -> tuple[str, dict[str, Any]]:
+    """ROC curves of energies inside and outside, as a still picture and for the page's script."""
+    found = {name: roc_curve(*pair) for name, pair in pairs.items()}
+    lines = {
+        name: list(zip(one.false_positive_rate.tolist(), one.true_positive_rate.tolist(), strict=True))
+        for name, one in found.items()
+    }
+    ends: dict[str, Any] = {"range": [0, 1], "tall": [0, 1], "square": True, "diagonal": True}
+    data = chart(lines, x="inside rows taken for outside", y="outside rows found", **ends)
+    return svg(lambda ax: plots.roc(pairs, ax), size=(4.4, 4.0), name="roc"), data
+
+
 def _short(point: tuple[float, float]) -> list[float]:
     return [float(f"{value:.7g}") for value in point]
 
@@ -154,7 +167,8 @@ def energies(sets: Mapping[str, Tensor], seen: Mapping[str, Tensor]) -> str:
     """Histograms of energies over the range of those that are `seen`, widened at most threefold for the others."""
     ends = torch.tensor([0.003, 0.997], dtype=torch.float64)
     (low, high), (least, most) = (
-        torch.quantile(torch.cat([v.double().cpu() for v in some.values()])[:100000], ends).tolist() for some in (seen, sets)
+        torch.quantile(torch.cat([v.double().cpu() for v in some.values()])[:100000], ends).tolist()
+        for some in (seen, sets)
     )
     reach = max(high - low, 1e-6)
     within = (max(low - reach, min(low, least)), min(high + 2 * reach, max(high, most)))
@@ -266,7 +280,9 @@ def closest_pairs(data: Tensor, samples: Tensor, columns: tuple[str, ...], *, mo
             for x, which in ((data, 0), (samples, 1)):
                 ax.plot(x[:1000, i].numpy(), x[:1000, j].numpy(), ".", markersize=2.4, color=color(which), alpha=0.45)
             ends = torch.tensor([0.002, 0.998], dtype=torch.float64)
-            (left, right), (bottom, top) = (_wider(*torch.quantile(data[:, at].double(), ends).tolist()) for at in (i, j))
+            (left, right), (bottom, top) = (
+                _wider(*torch.quantile(data[:, at].double(), ends).tolist()) for at in (i, j)
+            )
             ax.set(xlim=(left, right), ylim=(bottom, top))
             ax.set(xlabel=_column(columns, i), ylabel=_column(columns, j))
             tidy(ax, grid=None)

@@ -13,9 +13,9 @@ from gibbsian.app.runs import snapshots_of
 from gibbsian.capabilities import Filters, PicturedModel
 from gibbsian.data import Prepared
 from gibbsian.domains import Discrete, Domain
+from gibbsian.drawing.images import strongest
+from gibbsian.drawing.style import color
 from gibbsian.placement import placement
-from gibbsian.plots.images import strongest
-from gibbsian.plots.style import color
 from gibbsian.uses.draw import Drawn
 
 
@@ -54,7 +54,9 @@ def sample_pictures(
         if not isinstance(energy.domain, Discrete):
             many = prepared.undo(data[:1].cpu()).numel()
             which = "Every column" if many <= figures.COLUMNS else f"The first {figures.COLUMNS} of {many} columns"
-            out["samples_text"] += f" {which} of the data (filled) and of the samples (lines), and the pairs that hang together most."
+            out["samples_text"] += (
+                f" {which} of the data (filled) and of the samples (lines), and the pairs that hang together most."
+            )
     return out
 
 
@@ -81,12 +83,15 @@ def _images(
 
 
 def _plane(folder: Path, energy: Any, data: Tensor, x: Tensor | None) -> dict[str, list[Any]]:
-    low, high = data.amin(0) - 0.5, data.amax(0) + 0.5
+    reach = 0.25 * (data.amax(0) - data.amin(0)).clamp(min=1e-6)
+    low, high = data.amin(0) - reach, data.amax(0) + reach
+    wide, tall = (high - low).tolist()
+    size = (3.6, min(5.0, max(1.6, 3.6 * tall / wide)))
     dots = {name: _dots(rows.reshape(-1, 2)[:500], low, high) for name, rows in _frames(folder, x).items()}
     return {
         "plane": figures.plane(energy, data, x),
         "film": [
-            {"name": name, "svg": figures.picture(one, size=(3.2, 3.0), name=f"film{i}")}
+            {"name": name, "svg": figures.picture(one, size=size, name=f"film{i}")}
             for i, (name, one) in enumerate(dots.items())
         ],
     }

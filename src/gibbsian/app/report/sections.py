@@ -94,7 +94,8 @@ def likelihood(found: dict[str, Any]) -> dict[str, Any] | None:
         z = found["log_z"]
         method = z["method"]
         ess = f", {z['ess']:.0f} effective weights" if "ess" in z else ""
-        table.append(("log Z", f"{z['value']:.3f}", f"± {z['stderr']:.2g} by {method}{ess}"))
+        error = f"± {z['stderr']:.2g} " if z["stderr"] >= 1e-4 else ""
+        table.append(("log Z", f"{z['value']:.3f}", f"{error}by {method}{ess}"))
     if "learned_log_z" in found:
         table.append(("log Z that the objective learned", f"{found['learned_log_z']:.3f}", ""))
     other = f"log Z is found by {method}." if "log_z" in found else f"Found by {method}, at the lowest noise level."

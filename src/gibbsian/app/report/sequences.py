@@ -110,7 +110,9 @@ def _contacts(bench: Workbench) -> list[tuple[str, str]]:
     out = [("the strongest pairs, as many as there are sites", figures.picture(draw, size=(5.2, 5.0), name="contacts"))]
     if bench.touching is not None:
         curve = partial(plots.precision_curve, {bench.method: bench.contacts}, bench.touching)
-        out.append(("share of the strongest pairs that touch", figures.picture(curve, size=(5.2, 4.2), name="precision")))
+        out.append(
+            ("share of the strongest pairs that touch", figures.picture(curve, size=(5.2, 4.2), name="precision"))
+        )
     return out
 
 
@@ -119,7 +121,9 @@ def _checks(bench: Workbench) -> list[tuple[str, str]]:
     out = [
         (
             f"statistics of {words}",
-            figures.picture(partial(plots.agreement, getattr(checks, name), name=words), size=(4.2, 4.0), name=f"check-{name}"),
+            figures.picture(
+                partial(plots.agreement, getattr(checks, name), name=words), size=(4.2, 4.0), name=f"check-{name}"
+            ),
         )
         for name, words in _STATISTICS.items()
     ]

@@ -9,14 +9,13 @@ import numpy as np
 import torch
 
 import gibbsian
-from gibbsian import plots
 from gibbsian.app import tables
 from gibbsian.app.report import figures
 from gibbsian.app.report.verdict import Finding, verdict
 from gibbsian.app.report.words import duration, render, rounded, thousands
 from gibbsian.app.runs import read_json, write_whole
-from gibbsian.metrics.ood import auroc, roc_curve
-from gibbsian.plots.style import INK, color, tidy
+from gibbsian.drawing.style import INK, color, tidy
+from gibbsian.metrics.ood import auroc
 from gibbsian.random import stream
 from gibbsian.tables.em import Whole, features
 from gibbsian.tables.frames import Cells, as_frame, as_table
@@ -47,6 +46,7 @@ def write_table_report(folder: Path, run: tables.TableRun, table: Any, labels: A
     drawn = model.rows(model.sample(_DRAWN, generator=stream(model.seed, "report")))
     rng = np.random.default_rng(0)
     data, samples = (model.codec.decode(rows, rng, "pandas") for rows in (run.kept, drawn))
+    roc, roc_data = _roc_picture(found)
     context = {
         "title": folder.name,
         "cards": _cards(run, found),
@@ -58,8 +58,8 @@ def write_table_report(folder: Path, run: tables.TableRun, table: Any, labels: A
         "histogram": _energies(run, drawn),
         "gaps": _gaps(run),
         "strange": found.get("strange", []),
-        "roc": _roc_picture(found),
-        "roc_data": _roc_data(found),
+        "roc": roc,
+        "roc_data": roc_data,
         "verdict": table_verdict(found),
         "auroc": found.get("auroc"),
         "recipe": (folder / "table.yaml").read_text(encoding="utf-8"),
@@ -265,15 +265,6 @@ def _roc(run: tables.TableRun, table: Any, labels: Any) -> dict[str, Any]:
     return {"auroc": float(auroc(energy[~odd], energy[odd])), "unusual": str(rare), "roc": [energy[~odd].tolist(), energy[odd].tolist()]}  # fmt: skip
 
 
-def _roc_data(found: dict[str, Any]) -> dict[str, Any] | None:
-    if "roc" not in found:
-        return None
-    curve = roc_curve(*(torch.tensor(side) for side in found["roc"]))
-    line = list(zip(curve.false_positive_rate.tolist(), curve.true_positive_rate.tolist(), strict=True))
-    ends = {"range": [0, 1], "tall": [0, 1], "square": True, "diagonal": True}
-    return figures.chart({"energy": line}, x="usual rows taken for unusual", y="unusual rows found", **ends)
-
-
 def table_verdict(found: dict[str, Any]) -> list[Finding]:
     """What came out of a table, in words."""
     scores, family = found["scores"], found["family"]
@@ -289,8 +280,8 @@ def table_verdict(found: dict[str, Any]) -> list[Finding]:
     return said
 
 
-def _roc_picture(found: dict[str, Any]) -> str | None:
+def _roc_picture(found: dict[str, Any]) -> tuple[str | None, dict[str, Any] | None]:
     if "roc" not in found:
-        return None
+        return None, None
     normal, odd = (torch.tensor(side) for side in found["roc"])
-    return figures.svg(lambda ax: plots.roc({"energy": (normal, odd)}, ax), size=(4.0, 3.6), name="roc")
+    return figures.roc({"energy": (normal, odd)})

@@ -17,13 +17,18 @@ def brief(thing: Any) -> str:
     """A dataclass with the arguments that are not its defaults; anything else as Python writes it."""
     if isinstance(thing, tuple | list):
         return "[" + ", ".join(brief(part) for part in thing) + "]"
-    if isinstance(thing, float):
-        return f"{thing:.6g}"
     if not dataclasses.is_dataclass(thing) or isinstance(thing, type):
-        return repr(thing)
-    values = [(field, getattr(thing, field.name)) for field in dataclasses.fields(thing)]
-    shown = [f"{f.name} {v if isinstance(v, str) else brief(v)}" for f, v in values if _telling(f, v)]
+        return f"{thing:.6g}" if isinstance(thing, float) else repr(thing)
+    shown = [f"{f.name} {_said(v)}" for f, v in _fields(thing) if _telling(f, v)]
     return type(thing).__name__ + (f" ({', '.join(shown)})" if shown else "")
+
+
+def _fields(thing: Any) -> list[tuple[dataclasses.Field[Any], Any]]:
+    return [(field, getattr(thing, field.name)) for field in dataclasses.fields(thing)]
+
+
+def _said(value: Any) -> str:
+    return value if isinstance(value, str) else brief(value)
 
 
 def _telling(field: dataclasses.Field[Any], value: Any) -> bool:

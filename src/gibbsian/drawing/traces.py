@@ -5,16 +5,15 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from gibbsian.drawing.landscape import Kept, draws_of
+from gibbsian.drawing.style import INK, color, tidy
 from gibbsian.errors import ArgumentError
-from gibbsian.plots.landscape import draws_of
-from gibbsian.plots.style import INK, color, tidy
-from gibbsian.sampling.trace import Trace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def _one(draws: Tensor | Trace, entry: int) -> Tensor:
+def _one(draws: Tensor | Kept, entry: int) -> Tensor:
     """One number of every draw, `(draws, chains)`."""
     flat = draws_of(draws).flatten(2)
     if not 0 <= entry < flat.shape[2]:
@@ -22,7 +21,7 @@ def _one(draws: Tensor | Trace, entry: int) -> Tensor:
     return flat[:, :, entry]
 
 
-def traces(draws: Tensor | Trace, ax: "Axes", *, entry: int = 0, count: int = 6) -> "Axes":
+def traces(draws: Tensor | Kept, ax: "Axes", *, entry: int = 0, count: int = 6) -> "Axes":
     """One number of the state along each chain: healthy chains look alike, like noise, from the first draw on.
 
     Args:
@@ -41,7 +40,7 @@ def traces(draws: Tensor | Trace, ax: "Axes", *, entry: int = 0, count: int = 6)
     return tidy(ax)
 
 
-def ranks(draws: Tensor | Trace, ax: "Axes", *, entry: int = 0, count: int = 6, bins: int = 20) -> "Axes":
+def ranks(draws: Tensor | Kept, ax: "Axes", *, entry: int = 0, count: int = 6, bins: int = 20) -> "Axes":
     """Where the draws of each chain rank among all: flat histograms where the chains have mixed.
 
     The shaded band holds 95 % of the bins of independent draws from one law; chains whose draws hang together

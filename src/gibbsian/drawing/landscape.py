@@ -1,19 +1,43 @@
 """Energies of one or two coordinates as pictures: landscape, score field, chains on top."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from gibbsian.domains import Discrete
-from gibbsian.energy import Energy, ScoreField
+from gibbsian.drawing.style import color, tidy
 from gibbsian.errors import ArgumentError, CapabilityError, ShapeError
 from gibbsian.placement import placement
-from gibbsian.plots.style import color, tidy
-from gibbsian.sampling.trace import Trace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+
+@runtime_checkable
+class Scored(Protocol):
+    """Has a score, as energies and score fields have."""
+
+    def score(self, x: Tensor, *, create_graph: bool = False) -> Tensor:
+        """s(x)."""
+
+
+@runtime_checkable
+class Leveled(Protocol):
+    """Has energies and their scores."""
+
+    def energy_and_score(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """E(x) and s(x)."""
+
+
+@runtime_checkable
+class Kept(Protocol):
+    """Holds draws `(draws, chains, *event)`, as a trace does; None where they were not kept."""
+
+    @property
+    def samples(self) -> Tensor | None:
+        """The draws."""
+
 
 Extent = tuple[float, float] | tuple[float, float, float, float]
 
@@ -22,7 +46,8 @@ def _grid(
     model: Any, extent: Extent, points: int, plane: tuple[int, int], at: Tensor | None
 ) -> tuple[list[Tensor], Tensor]:
     """Coordinates along each axis, and events on the grid `(points^axes, *event)`."""
-    if not isinstance(model, Energy | ScoreField):
+    scored: bool = isinstance(model, Scored)
+    if not scored:
         name = type(model).__name__
         raise CapabilityError(f"a landscape is drawn of an energy, got a {name}; wrap it with as_energy")
     if isinstance(model.domain, Discrete):
@@ -58,7 +83,7 @@ def _through(size: int, plane: tuple[int, int], at: Tensor | None) -> Tensor:
 
 
 def landscape(
-    energy: Energy,
+    energy: Any,
     ax: "Axes",
     extent: Extent = (-4.0, 4.0),
     *,
@@ -88,7 +113,8 @@ def landscape(
     if show not in {"energy", "density"}:
         raise ArgumentError(f"show={show!r}: expected 'energy' or 'density'")
     lines, events = _grid(energy, extent, points, plane, at)
-    if not isinstance(energy, Energy):
+    leveled: bool = isinstance(energy, Leveled)
+    if not leveled:
         raise CapabilityError(f"{type(energy).__name__} has a score and no energy; use plots.score_field")
     with torch.no_grad():
         e = torch.cat([energy(part) for part in events.split(1 << 14)]).double().cpu()
@@ -140,7 +166,7 @@ def _profile(line: Tensor, value: Tensor, ax: "Axes", show: str) -> "Axes":
 
 
 def score_field(
-    model: Energy | ScoreField,
+    model: Any,
     ax: "Axes",
     extent: Extent = (-4.0, 4.0),
     *,
@@ -175,10 +201,10 @@ def score_field(
 
 
 def chains(
-    draws: Tensor | Trace,
+    draws: Tensor | Kept,
     ax: "Axes",
     *,
-    energy: Energy | None = None,
+    energy: Any = None,
     extent: Extent | None = None,
     plane: tuple[int, int] = (0, 1),
     count: int = 4,
@@ -222,9 +248,9 @@ def _around(paths: Tensor) -> tuple[float, float, float, float]:
     return left, right, bottom, top
 
 
-def draws_of(draws: Tensor | Trace) -> Tensor:
+def draws_of(draws: Tensor | Kept) -> Tensor:
     """Finite draws `(draws, chains, *event)` on the CPU, in double precision."""
-    kept = draws.samples if isinstance(draws, Trace) else draws
+    kept = draws.samples if isinstance(draws, Kept) else draws
     if kept is None:
         raise CapabilityError("the draws of this trace were not kept; call sample(..., keep=True)")
     if not isinstance(kept, Tensor) or kept.dim() < 2 or not kept.numel():

@@ -15,6 +15,15 @@ def color(i: int) -> str:
     return COLOURS[i % len(COLOURS)]
 
 
+def axes(ax: "Axes | None", size: tuple[float, float] = (5.0, 3.2)) -> "Axes":
+    """The axes that are given, or new ones of pyplot, which a notebook shows."""
+    if ax is not None:
+        return ax
+    from matplotlib import pyplot
+
+    return pyplot.subplots(figsize=size, layout="constrained")[1]
+
+
 def tidy(ax: "Axes", *, grid: Literal["both", "x", "y"] | None = "y") -> "Axes":
     """No box around the picture, a light grid behind it."""
     ax.spines[["top", "right"]].set_visible(False)
