@@ -103,6 +103,8 @@ def _chains(found: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding("bad", f"{chains['divergent']} of {chains['chains']} chains met energies that are not finite: "
                              "take smaller steps")  # fmt: skip
     if chains["r_hat"] <= _MIXED:
+        if chains["divergent"]:
+            return
         yield Finding("good", f"chains have mixed: {r_hat}, {chains['ess']:.0f} effective draws")
     elif chains["r_hat"] <= _NEARLY:
         yield Finding("open", f"chains have nearly mixed: {r_hat}, run longer to be sure (--sample.steps)")
