@@ -225,6 +225,13 @@ def test_runs_are_named_apart_and_compared(runs, capsys, tmp_path):
     assert main(["report", str(runs / "short"), "--out", "x.html"]) != 0
 
 
+def test_runs_on_other_data_are_not_ranked():
+    ll = {"value": -5.0, "lower": -5.5, "upper": -4.5}
+    a, b = ({"likelihood": ll, "baseline": {"what": "one Gaussian", "value": value}} for value in (-9.0, -30.0))
+    (said,) = best_of({"a": a, "b": b})
+    assert "cannot be compared" in said.text
+
+
 # --- notebooks and terminals ----------------------------------------------------------------------
 
 

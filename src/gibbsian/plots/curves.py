@@ -66,8 +66,8 @@ def energy_histogram(
 def _beyond(values: Tensor, low: float, high: float) -> str:
     """How much of a set lies outside a range, in words for a legend."""
     shares = {"higher": values > high, "lower": values < low}
-    said = [f"{100 * float(out.double().mean()):.0f} % {where}" for where, out in shares.items()]
-    said = [text for text in said if not text.startswith("0 %")]
+    many = {where: float(out.double().mean()) for where, out in shares.items()}
+    said = [f"{100 * share:.0f} % {where}" for where, share in many.items() if share > 0.02]
     return f" ({', '.join(said)})" if said else ""
 
 

@@ -13,7 +13,7 @@ import yaml
 import gibbsian
 from gibbsian.app.report import figures
 from gibbsian.app.report.verdict import Finding, verdict
-from gibbsian.app.report.words import duration, end, render, thousands
+from gibbsian.app.report.words import duration, end, render, shortened, thousands
 from gibbsian.app.runs import noted, open_run, read_json, snapshots_of, trained, write_whole
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError
@@ -62,8 +62,7 @@ def write_comparison(
             "about": about,
             "verdict": best_of(found),
             "likelihoods": figures.intervals(intervals) if intervals else None,
-            "head": ["", "held-out log-likelihood", "energy distance to data", "R-hat", "updates", "time"],
-            "rows": [_row(target.parent, folder, name, found[name]) for name, folder in runs.items()],
+            **_table(target.parent, runs, found),
             "findings": [(name, verdict(result, events[name])) for name, result in found.items()],
             "curves": _curves(logs),
             "pictures": [{"name": name, **picture} for name, picture in pictures.items() if picture is not None],
@@ -88,6 +87,9 @@ def best_of(found: Mapping[str, Any]) -> list[Finding]:
     judged = {name: result["likelihood"] for name, result in found.items() if "likelihood" in result}
     if len(judged) < 2:
         return []
+    if not _comparable(found):
+        text = "the runs are judged on different data, or on data prepared in different ways: likelihoods cannot be compared"
+        return [Finding("open", text)]
     first, second = sorted(judged, key=lambda name: -judged[name]["value"])[:2]
     ahead = judged[first]["value"] - judged[second]["value"]
     upper = max((math.inf if ll["upper"] is None else ll["upper"]) for name, ll in judged.items() if name != first)
@@ -100,20 +102,43 @@ def best_of(found: Mapping[str, Any]) -> list[Finding]:
     return [Finding("open", f"{first} is ahead of {second} by {ahead:.2f} nats a row, but their intervals meet: it may be chance")]  # fmt: skip
 
 
-def _row(start: Path, folder: Path, name: str, result: dict[str, Any]) -> dict[str, Any]:
-    distance = f"{result['two_sample']['value']:.4f}" if "two_sample" in result else ""
-    ll = result.get("likelihood")
-    likelihood = f"{ll['value']:.2f} [{ll['lower']:.2f}, {end(ll['upper'], 2)}]" if ll else "none"
-    mixed = f"{result['chains']['r_hat']:.2f}" if "chains" in result else ""
-    cells = [likelihood, distance, mixed, thousands(result["step"]), duration(noted(folder).get("seconds", 0.0))]
+def _comparable(found: Mapping[str, Any]) -> bool:
+    """Is the simplest model equally good for all runs that have one? Then their rows are the same."""
+    simplest = [result["baseline"]["value"] for result in found.values() if "baseline" in result]
+    return all(math.isclose(value, simplest[0], rel_tol=1e-3) for value in simplest)
+
+
+def _table(start: Path, runs: Mapping[str, Path], found: Mapping[str, Any]) -> dict[str, Any]:
+    """Head and rows of the numbers side by side, without those that no run has."""
+    cells = {name: _cells(folder, found[name]) for name, folder in runs.items()}
+    head = [key for key in next(iter(cells.values())) if any(row[key] for row in cells.values())]
+    rows = [{"name": name, "link": _link(start, runs[name]), "cells": [row[key] for key in head]} for name, row in cells.items()]  # fmt: skip
+    return {"head": ["", *head], "rows": rows}
+
+
+def _cells(folder: Path, result: dict[str, Any]) -> dict[str, str]:
+    ll, classes = result.get("likelihood"), result.get("classes")
+    return {
+        "held-out log-likelihood": f"{ll['value']:.2f} [{ll['lower']:.2f}, {end(ll['upper'], 2)}]" if ll else "",
+        "accuracy": f"{100 * classes['accuracy']:.1f} %" if classes else "",
+        "AUROC of anomalies": f"{result['anomalies']['auroc']:.3f}" if "anomalies" in result else "",
+        "energy distance to data": f"{result['two_sample']['value']:.4f}" if "two_sample" in result else "",
+        "R-hat": f"{result['chains']['r_hat']:.2f}" if "chains" in result else "",
+        "updates": thousands(result["step"]),
+        "time": duration(noted(folder).get("seconds", 0.0)),
+    }
+
+
+def _link(start: Path, folder: Path) -> str:
     page = folder / "report.html"
-    link = Path(os.path.relpath(page, start)).as_posix() if page.exists() else ""
-    return {"name": name, "link": link, "cells": cells}
+    return Path(os.path.relpath(page, start)).as_posix() if page.exists() else ""
 
 
 def _intervals(found: dict[str, Any]) -> list[tuple[str, float, float | None, float | None]]:
     """The likelihoods of all, and that of the simplest model."""
     judged = {name: result["likelihood"] for name, result in found.items() if "likelihood" in result}
+    if not _comparable(found):
+        return []
     rows = [(name, ll["value"], ll["lower"], ll["upper"]) for name, ll in judged.items()]
     simplest = next((r["baseline"] for r in found.values() if "baseline" in r), None)
     return [*rows, (simplest["what"], simplest["value"], None, None)] if rows and simplest else rows
@@ -146,11 +171,14 @@ def _settings(runs: Mapping[str, Path]) -> list[list[str]]:
 def _flat(tree: Any, path: str = "") -> dict[str, str]:
     """A nested dictionary by dotted keys, values as text."""
     if isinstance(tree, dict) and tree:
-        return {
-            k: v for key, value in tree.items() for k, v in _flat(value, f"{path}.{key}" if path else str(key)).items()
-        }
+        return {k: v for key, value in tree.items() for k, v in _flat(value, _under(path, str(key))).items()}
     text = f"{tree:.6g}" if isinstance(tree, float) else str(tree)
-    return {path: text if len(text) < 80 else text[:77] + "..."}
+    return {path: shortened(text, 400)}
+
+
+def _under(path: str, key: str) -> str:
+    """The path of a key; `class_path` and `init_args` say how recipes are written and not what differs."""
+    return path if key in {"class_path", "init_args"} else f"{path}.{key}" if path else key
 
 
 def _picture(folder: Path, number: int) -> dict[str, str] | None:

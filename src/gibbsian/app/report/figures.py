@@ -257,12 +257,22 @@ def marginals(data: Tensor, samples: Tensor, columns: tuple[str, ...], *, most: 
             ax.hist(data[:, i].numpy(), edges, color=color(0), label="data", histtype="stepfilled", alpha=0.35, **look)
             ax.hist(samples[:, i].numpy(), edges, color=color(1), label="samples", histtype="step", **look)
             ax.set(xlabel=_column(columns, i), yticks=[])
+            few_ticks(ax)
             if i == 0:
                 ax.legend(frameon=False, labelcolor=INK, fontsize=8)
             tidy(ax, grid=None)
 
         out.append(svg(draw, size=(2.6, 1.9), name=f"marginal{i}"))
     return out
+
+
+def few_ticks(ax: "Axes") -> None:
+    """At most four numbers below a small picture, thousands as k."""
+    from matplotlib.ticker import EngFormatter, MaxNLocator
+
+    ax.xaxis.set_major_locator(MaxNLocator(4))
+    if max(abs(end) for end in ax.get_xlim()) >= 1e4:
+        ax.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
 def closest_pairs(data: Tensor, samples: Tensor, columns: tuple[str, ...], *, most: int = 4) -> list[str]:
@@ -285,6 +295,7 @@ def closest_pairs(data: Tensor, samples: Tensor, columns: tuple[str, ...], *, mo
             )
             ax.set(xlim=(left, right), ylim=(bottom, top))
             ax.set(xlabel=_column(columns, i), ylabel=_column(columns, j))
+            few_ticks(ax)
             tidy(ax, grid=None)
 
         out.append(picture(draw, size=(2.6, 2.3), name=f"pair{k}"))

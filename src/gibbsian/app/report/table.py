@@ -12,7 +12,7 @@ import gibbsian
 from gibbsian.app import tables
 from gibbsian.app.report import figures
 from gibbsian.app.report.verdict import Finding, verdict
-from gibbsian.app.report.words import duration, render, rounded, thousands
+from gibbsian.app.report.words import duration, render, rounded, shortened, thousands
 from gibbsian.app.runs import read_json, write_whole
 from gibbsian.drawing.style import INK, color, tidy
 from gibbsian.metrics.ood import auroc
@@ -123,6 +123,7 @@ def _numbers(own: Cells, other: Cells, ax: "Axes", *, first: bool) -> None:
     ax.hist(sides[0], edges.tolist(), color=color(0), label="data", histtype="stepfilled", alpha=0.35, **look)
     ax.hist(sides[1], edges.tolist(), color=color(1), label="samples", histtype="step", **look)
     ax.set(xlabel=own.name if own.form == "number" else f"{own.name} (days since 1970)", yticks=[])
+    figures.few_ticks(ax)
     if first:
         ax.legend(frameon=False, labelcolor=INK, fontsize=8)
     tidy(ax, grid=None)
@@ -134,12 +135,11 @@ def _names(own: Cells, other: Cells, ax: "Axes", *, first: bool) -> None:
     names = names[np.argsort(-counts)][:_BARS]
     at = np.arange(len(names))
     shares = [[float((side == name).mean()) for name in names] for side in sides]
-    ax.bar(at, shares[0], 0.8, color=color(0), alpha=0.35, label="data")
-    ax.step(
-        np.r_[at - 0.5, at[-1] + 0.5], np.r_[shares[1], shares[1][-1]], where="post", color=color(1), label="samples"
-    )
-    ax.set(xlabel=own.name, yticks=[], xticks=at)
-    ax.set_xticklabels([name[:9] for name in names], rotation=90, fontsize=6)
+    ax.barh(at, shares[0], 0.8, color=color(0), alpha=0.35, label="data")
+    ax.barh(at, shares[1], 0.8, facecolor="none", edgecolor=color(1), linewidth=1.6, label="samples")
+    ax.set(xlabel=own.name, xticks=[], yticks=at)
+    ax.set_yticklabels([shortened(name, 16) for name in names], fontsize=8 if len(names) < 7 else 6)
+    ax.invert_yaxis()
     if first:
         ax.legend(frameon=False, labelcolor=INK, fontsize=8)
     tidy(ax, grid=None)
@@ -183,8 +183,8 @@ def _pairs(run: tables.TableRun, drawn: Rows) -> list[str]:
     def matrix(values: np.ndarray, title: str, ax: "Axes") -> None:
         ax.imshow(values, vmin=0, vmax=1, cmap="magma", interpolation="nearest")
         ax.set(title=title, xticks=range(len(names)), yticks=range(len(names)))
-        ax.set_xticklabels([name[:12] for name in names], rotation=90, fontsize=6)
-        ax.set_yticklabels([name[:12] for name in names], fontsize=6)
+        ax.set_xticklabels([shortened(name, 14) for name in names], rotation=90, fontsize=6)
+        ax.set_yticklabels([shortened(name, 14) for name in names], fontsize=6)
 
     pictures = [figures.svg(against, size=(3.4, 3.2), name="pairs")]
     for values, title in ((data, "data"), (samples, "samples")):
@@ -219,7 +219,7 @@ def _gaps(run: tables.TableRun) -> str | None:
         at = np.arange(len(columns))
         ax.barh(at, [100 * column.missing for column in columns], color=color(0), alpha=0.6)
         ax.set(xlabel="% missing", yticks=at)
-        ax.set_yticklabels([column.name[:24] for column in columns])
+        ax.set_yticklabels([shortened(column.name, 28) for column in columns])
         ax.invert_yaxis()
         tidy(ax, grid="x")
 

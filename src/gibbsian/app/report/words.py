@@ -33,8 +33,10 @@ def _said(value: Any) -> str:
 
 def _telling(field: dataclasses.Field[Any], value: Any) -> bool:
     """Is it no tensor, and not what it would be anyway?"""
-    default = field.default is not dataclasses.MISSING and value == field.default
-    return "tensor(" not in repr(value) and not default
+    if "tensor(" in repr(value):
+        return False
+    made = field.default_factory
+    return bool(value != (field.default if made is dataclasses.MISSING else made()))
 
 
 def thousands(n: int) -> str:
@@ -44,6 +46,15 @@ def thousands(n: int) -> str:
     ('15\u202f000', '840')
     """
     return f"{n:,}".replace(",", "\u202f")
+
+
+def shortened(name: str, most: int) -> str:
+    """A name of at most so many letters, with a sign where some are left out.
+
+    >>> shortened("Ulaanbaatar", 8), shortened("Rome", 8)
+    ('Ulaanba…', 'Rome')
+    """
+    return name if len(name) <= most else name[: most - 1] + "…"
 
 
 def rounded(value: float) -> str:
