@@ -184,11 +184,12 @@ def _finish(out: Output, folder: Path, opened: runs.Opened, *, report: bool) -> 
 
 def _judge(out: Output, folder: Path, opened: runs.Opened | None, *, fresh: bool) -> int:
     """Write the report of a run, and show what came out."""
+    opened = opened or runs.open_run(folder)
     path, found = write_report(folder, opened, fresh=fresh, progress=out.progress)
     _show(out, found, "what came out")
     out.findings(verdict(found, [record for record in read_log(folder) if "event" in record]))
     out.say(f"report: {path}")
-    out.next(next_steps(found, str(folder), runs.recipe_of(folder).sample.steps))
+    out.next(next_steps(found, str(folder), opened.recipe.sample.steps))
     out.document({"run": str(folder), "report": str(path), **found})
     return 0
 
