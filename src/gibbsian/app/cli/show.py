@@ -41,7 +41,9 @@ class Output:
         styles = {"good": "green", "bad": "red", "open": "yellow"}
         for finding in said:
             if not self.quiet and not self.as_json:
-                self.console.print(Text.assemble((f"{finding.mark} ", styles[finding.level]), finding.text), soft_wrap=True)
+                self.console.print(
+                    Text.assemble((f"{finding.mark} ", styles[finding.level]), finding.text), soft_wrap=True
+                )
 
     def next(self, commands: Sequence[str]) -> None:
         """What to do next."""
