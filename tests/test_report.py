@@ -26,7 +26,7 @@ data: {name: moons, n: 600, steps: [{split: {validation: 50, test: 100}}]}
 model: {MLPEnergy: {domain: 2, hidden: [16], confine: 0.5}}
 objective: {DenoisingScoreMatching: {sigma: 0.4}}
 fit: {steps: 12, batch_size: 50, logging: {every: 3, validate_every: 4}}
-sample: {steps: 30}
+sample: {steps: 30, kernel: {MALA: {step_size: 0.4}}}
 """,
 }
 

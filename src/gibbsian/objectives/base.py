@@ -254,8 +254,7 @@ class WrappedObjective(SteppedObjective):
         return replace(self, objective=self.objective.gentler(steps_factor, penalty))
 
     def descends(self) -> bool:
-        """Whether its loss falls as it learns; one that contrasts the data with the model's own draws wanders about zero."""
-        return not self.kernels() and all(part.descends() for part in self.parts())
+        return self.objective.descends()
 
     def planned(self, steps: int) -> Self:
         return replace(self, objective=self.objective.planned(steps))
