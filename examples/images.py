@@ -12,6 +12,7 @@ from torch import Tensor
 import gibbsian as gb
 from gibbsian.data import load
 from gibbsian.drawing.images import tile
+from gibbsian.objectives.redrawn import shifted
 from gibbsian.training import Checkpoints, Engine, Logging
 
 SETS = {"mnist": "mnist", "fashion": "fashion-mnist"}
@@ -35,17 +36,7 @@ def set_up(chosen: Any) -> tuple[str, Path, tuple[Tensor, Tensor], tuple[Tensor,
 
 def augmented(x: Tensor, generator: torch.Generator, *, shift: int = 0, flip: bool = False) -> Tensor:
     """Every image moved by up to `shift` pixels, and mirrored half of the time; nothing waits for the device."""
-    n, _, height, width = x.shape
-    if flip:
-        mirror = torch.rand(n, 1, 1, 1, generator=generator, device=x.device) < 0.5
-        x = torch.where(mirror, x.flip(3), x)
-    if shift:
-        moves = torch.randint(2 * shift + 1, (2, n, 1), generator=generator, device=x.device) - shift
-        rows = (torch.arange(height, device=x.device) + moves[0]).clamp(0, height - 1)
-        columns = (torch.arange(width, device=x.device) + moves[1]).clamp(0, width - 1)
-        image = torch.arange(n, device=x.device)[:, None, None]
-        x = x[:, 0][image, rows[:, :, None], columns[:, None, :]][:, None]
-    return x
+    return shifted(x, shift, generator, flip=flip)
 
 
 class Clock:
@@ -139,3 +130,12 @@ def save_png(images: Tensor, path: Path, columns: int) -> None:
         return
     grid = tile(((images[:, 0].float().cpu() + 1) / 2).clamp(0, 1), columns, pad=0.5).numpy()
     imsave(path, grid.repeat(3, 0).repeat(3, 1), cmap="gray", vmin=0.0, vmax=1.0)
+
+
+def images_png(images: Tensor, path: Path, columns: int) -> None:
+    """Color images `(count, 3, height, width)` in [-1, 1] as a mosaic."""
+    from matplotlib.image import imsave
+
+    planes = ((images.float().cpu() + 1) / 2).clamp(0, 1)
+    grid = torch.stack([tile(planes[:, c], columns, pad=1.0) for c in range(3)], -1).numpy()
+    imsave(path, grid.repeat(2, 0).repeat(2, 1))

@@ -21,6 +21,10 @@ CASES = {
     "mlp of an image": (lambda **o: energies.MLPEnergy((2, 3), (8,), **o), (2, 3)),
     "conv": (lambda **o: energies.ConvEnergy((2, 7, 6), (4, 4), 8, **o), (2, 7, 6)),
     "residual": (lambda **o: energies.ResidualEnergy((1, 7, 6), (4, 6), 1, **o), (1, 7, 6)),
+    "residual, standardized": (
+        lambda **o: energies.ResidualEnergy((1, 7, 6), (4, 6), 1, standardize=True, **o),
+        (1, 7, 6),
+    ),
     "recurrent": (lambda **o: energies.RecurrentEnergy((5, 3), 8, 2, **o), (5, 3)),
     "attention": (lambda **o: energies.AttentionEnergy((5, 3), 8, 2, 1, **o), (5, 3)),
     "graph": (lambda **o: energies.GraphEnergy((5, 3), RING, 8, 2, **o), (5, 3)),
@@ -385,3 +389,21 @@ def test_halving_has_the_derivatives_of_mean_pooling():
     last = x.detach().to(memory_format=torch.channels_last).requires_grad_()
     (slope,) = torch.autograd.grad(_Halve.apply(last).square().sum(), last)
     assert slope.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_standardized_networks_keep_the_size_of_what_they_are_given_at_any_depth_and_any_size_of_weights():
+    """Branches at a fifth of the stream: variances add up, whatever the weights are multiplied by and moved to."""
+    net = energies.ResidualNet((3, 8, 8), (64,), 12, standardize=True, generator=gen(1)).double().requires_grad_(False)
+    x, seen = some((3, 8, 8), 64), []
+    linear = net.stem(x)
+    assert torch.equal(net.stages[0](linear), linear)  # branches begin at nothing
+    for block in net.stages[0]:
+        block.scale.fill_(0.2)
+    net.stages[0][-1].register_forward_hook(lambda module, given, made: seen.append(made))
+    net(x)
+    assert 0.8 < float(linear[..., 1:-1, 1:-1].var()) < 1.25  # the margins see zeros
+    assert float(linear.var()) < float(seen[0].var()) < (1 + 0.04 * 1.5) ** 12 * 1.25
+    for weight in (p for name, p in net.named_parameters() if name.endswith("original")):
+        weight.mul_(30).add_(1)
+    net(x)
+    torch.testing.assert_close(seen[0], seen[1])

@@ -29,6 +29,7 @@ from gibbsian.objectives import (
     ImplicitScoreMatching,
     NoiseContrastive,
     PersistentContrastiveDivergence,
+    Shifted,
     Sparsity,
     WeightDecay,
     Weighted,
@@ -77,6 +78,36 @@ def test_blurred_data_have_their_covariance_and_that_of_the_noise():
 
     assert worst(sigma) < 5
     assert worst(2 * sigma) > 20
+
+
+def test_shifted_images_are_the_image_moved_by_every_distance_and_mirrored():
+    image = torch.arange(30, dtype=F64).view(1, 5, 6)
+    padded = torch.nn.functional.pad(image[None], (2, 2, 2, 2), mode="replicate")[0]
+    crops = [padded[:, i : i + 5, j : j + 6] for i in range(5) for j in range(5)]
+    wanted = {
+        tuple(c.flatten().tolist())
+        for c in (
+            *crops,
+            *(
+                torch.nn.functional.pad(image.flip(2)[None], (2, 2, 2, 2), mode="replicate")[0][:, i : i + 5, j : j + 6]
+                for i in range(5)
+                for j in range(5)
+            ),
+        )
+    }
+    joint = gb.models.JointEnergy(
+        torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(30, 2, dtype=F64)), domains.Real((1, 5, 6))
+    )
+    batch = image.expand(2000, 1, 5, 6), torch.zeros(2000, dtype=torch.long)
+    moved = Shifted(CrossEntropy(), pixels=2, flip=True)
+    seen = {tuple(row.flatten().tolist()) for row in moved.drawn(joint, batch, gen())[0]}
+    assert seen == wanted  # a place is missed with probability 50·(49/50)^2000 < 1e-15
+    value = moved(joint, batch, (), gen()).value
+    torch.testing.assert_close(value, CrossEntropy()(joint, moved.drawn(joint, batch, gen()), (), gen()).value)
+    with pytest.raises(errors.ShapeError, match="moves images"):
+        Shifted(CrossEntropy()).init(
+            gb.models.JointEnergy(torch.nn.Linear(3, 2), domains.Real(3)), (torch.zeros(2, 3), batch[1][:2]), gen()
+        )
 
 
 def test_blur_stays_in_the_box_and_is_seen_by_its_own_part_alone():

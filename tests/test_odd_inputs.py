@@ -332,6 +332,10 @@ CALLS = {
         metrics.expected_calibration_error,
         lambda: {"probabilities": torch.softmax(real(6, 3), 1), "labels": labels(), "bins": 3},
     ),
+    "fit_temperature": (
+        metrics.fit_temperature,
+        lambda: {"log_probabilities": torch.tensor([[2.0, 0.0]] * 4), "labels": torch.tensor([0, 0, 0, 1])},
+    ),
     "fid": (metrics.fid, lambda: {"real": real(), "fake": real(5), "extractor": lambda x: x, "batch_size": 3}),
     "kid": (
         metrics.kid,
@@ -479,6 +483,7 @@ MADE = {
     Obj.EnergyMargin: {"outliers": real(), "margin_in": 0.1, "margin_out": 1.0, "ratio": 1.0},
     Obj.PerturbAndMAP: {"samples": 4},
     Obj.Blurred: {"objective": Obj.PseudoLikelihood(), "sigma": 0.1},
+    Obj.Shifted: {"objective": Obj.CrossEntropy(), "pixels": 2, "flip": True},
     Obj.WeightDecay: {"rate": 1e-4, "norm": 2},
     Obj.BlockSparsity: {"rate": 0.25},
     Obj.Sparsity: {"target": 0.1, "rate": 0.1},

@@ -9,7 +9,7 @@ from torch import nn
 
 import gibbsian as gb
 from gibbsian import domains, energies, metrics, objectives
-from gibbsian.errors import GibbsianError
+from gibbsian.errors import DataError, GibbsianError
 from gibbsian.testing import check_objective
 
 F64 = torch.float64
@@ -68,6 +68,20 @@ def test_calibration_error_is_its_definition():
             total += len(rows) / 500 * abs(right - sum(float(p[i].max()) for i in rows) / len(rows))
     assert float(metrics.expected_calibration_error(p, y, bins=10)) == pytest.approx(total, abs=1e-12)
     assert int(metrics.reliability_curve(p, y, 10).rows.sum()) == 500
+
+
+def test_temperature_undoes_what_the_logits_were_multiplied_by():
+    z = 2 * torch.randn(200000, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    y = torch.multinomial(torch.softmax(z, 1), 1, generator=torch.Generator().manual_seed(1)).squeeze(1)
+    spread = 1 / math.sqrt(
+        len(z)
+        * float((torch.softmax(z, 1) * z.square()).sum(1).mean() - (torch.softmax(z, 1) * z).sum(1).square().mean())
+    )
+    for scale in (0.3, 1.0, 4.0):  # 1/T has the standard error of a likelihood
+        found = metrics.fit_temperature(scale * z, y)
+        assert abs(scale / found - 1) < 5 * spread
+    with pytest.raises(DataError, match="right in all"):
+        metrics.fit_temperature(torch.eye(3), torch.arange(3))
 
 
 def test_labels_drawn_from_the_probabilities_are_calibrated():

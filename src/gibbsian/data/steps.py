@@ -14,6 +14,7 @@ from torch import Tensor
 
 from gibbsian.data.sets import DataSet, Rows
 from gibbsian.errors import ArgumentError, DataError, check_count, check_number, check_tensor
+from gibbsian.objectives.redrawn import shifted
 from gibbsian.random import require_generator
 
 Fitted = dict[str, Tensor]
@@ -341,16 +342,7 @@ class Shift(Step):
     augments = True
 
     def apply(self, x: Tensor, fitted: Fitted, generator: torch.Generator) -> Tensor:
-        n, height, width = len(x), x.shape[-2], x.shape[-1]
-        planes = x.reshape(n, -1, height, width)
-        if self.flip:
-            mirror = torch.rand(n, 1, 1, 1, generator=generator, device=x.device) < 0.5
-            planes = torch.where(mirror, planes.flip(3), planes)
-        moves = torch.randint(2 * self.pixels + 1, (2, n, 1), generator=generator, device=x.device) - self.pixels
-        rows = (torch.arange(height, device=x.device) + moves[0]).clamp(0, height - 1)
-        columns = (torch.arange(width, device=x.device) + moves[1]).clamp(0, width - 1)
-        index = torch.arange(n, device=x.device)[:, None, None]
-        return planes.transpose(0, 1)[:, index, rows[:, :, None], columns[:, None, :]].transpose(0, 1).reshape(x.shape)
+        return shifted(x, self.pixels, generator, flip=self.flip)
 
 
 VALUE_STEPS = (Columns, Flatten, Reshape, Rescale, Standardize, Whiten, Binarize, Dequantize, Noise, Shift)

@@ -1,7 +1,7 @@
 """How good samples and models are."""
 
 from gibbsian.metrics.amari import amari_distance
-from gibbsian.metrics.calibration import Reliability, expected_calibration_error, reliability_curve
+from gibbsian.metrics.calibration import Reliability, expected_calibration_error, fit_temperature, reliability_curve
 from gibbsian.metrics.images import FeatureDistance, FeatureMoments, feature_moments, fid, frechet_distance, kid
 from gibbsian.metrics.ood import RocCurve, aupr, auroc, fpr95, ood_scores, roc_curve
 from gibbsian.metrics.stein import kernel_stein_discrepancy
@@ -27,6 +27,7 @@ __all__ = [
     "expected_calibration_error",
     "feature_moments",
     "fid",
+    "fit_temperature",
     "fpr95",
     "frechet_distance",
     "kernel_stein_discrepancy",

@@ -91,17 +91,25 @@ def halve(x: Tensor) -> Tensor:
 
 
 class ResidualBlock(nn.Module):
-    """x + conv(φ(conv(φ(x)))), with a linear shortcut where the width changes."""
+    """x + conv(φ(conv(φ(x)))), with a linear shortcut where the width changes.
 
-    def __init__(self, a: int, b: int, make: Layers) -> None:
+    With standardized weights x + s·conv(φ(conv(φ(x)))), s = 0 at first: the network begins as a linear one, however deep.
+    """
+
+    def __init__(self, a: int, b: int, make: Layers, *, standardize: bool = False) -> None:
         super().__init__()
         self.first, self.second = make.conv(a, b, 3), make.conv(b, b, 3)
         self.shortcut = nn.Identity() if a == b else make.conv(a, b, 1)
         self.activation = make.activation()
+        self.scale: nn.Parameter | None = None
+        if standardize:
+            self.scale = nn.Parameter(torch.zeros(()))
+            self.first, self.second = make.standardized(self.first), make.standardized(self.second)
+            self.shortcut = self.shortcut if a == b else make.standardized(self.shortcut, activated=False)
 
     def forward(self, x: Tensor) -> Tensor:
         inner = self.second(self.activation(self.first(self.activation(x))))
-        return self.shortcut(x) + inner
+        return self.shortcut(x) + (inner if self.scale is None else self.scale * inner)
 
 
 class ResidualNet(Recorded):
@@ -116,7 +124,11 @@ class ResidualNet(Recorded):
             that are drawn from such a network show its grid.
         pool: average over positions before the outputs. Without, they see where things are: centered images such as
             digits are learned many times faster.
+        standardize: weights of convolutions as `nets.layers.Standardized` has them, and residual branches that begin at
+            zero: for deep or wide networks of color images, with weight decay.
         activation, spectral_norm, generator: as for `Layers`.
+
+    Reference: De & Smith 2020 (branches that begin at zero).
 
     >>> ResidualNet((3, 8, 8), widths=(8, 16), outputs=10)(torch.zeros(2, 3, 8, 8)).shape
     torch.Size([2, 10])
@@ -131,6 +143,7 @@ class ResidualNet(Recorded):
         *,
         stride: int = 1,
         pool: bool = True,
+        standardize: bool = False,
         **options: Unpack[LayerOptions],
     ) -> None:
         super().__init__()
@@ -144,12 +157,14 @@ class ResidualNet(Recorded):
         stages: list[nn.Module] = []
         with make.drawn():
             self.stem = make.conv(shape[0], at, 3 if stride == 1 else 5, stride)
+            self.stem = make.standardized(self.stem, activated=False) if standardize else self.stem
             size = ((shape[1] - 1) // stride + 1, (shape[2] - 1) // stride + 1)
             for i, (width, depth) in enumerate(zip(wide, depths, strict=True)):
                 if i and min(size) > 1:
                     size = ((size[0] + 1) // 2, (size[1] + 1) // 2)
                 widened = [at] + [width] * (depth - 1)
-                stages.append(nn.Sequential(*(ResidualBlock(before, width, make) for before in widened)))
+                blocks_of = (ResidualBlock(before, width, make, standardize=standardize) for before in widened)
+                stages.append(nn.Sequential(*blocks_of))
                 at = width
             self.head = make.linear(at if pool else at * size[0] * size[1], outputs)
         self.stages = nn.ModuleList(stages)
@@ -175,7 +190,7 @@ class WideResidualNet(ResidualNet):
         shape: (channels, height, width) of an image.
         depth: 6n + 4, n blocks a stage (the 4 are the stem and the shortcuts).
         factor: k, how much wider than the thin network.
-        outputs, pool, activation, spectral_norm, generator: as for `ResidualNet`.
+        outputs, pool, standardize, activation, spectral_norm, generator: as for `ResidualNet`.
 
     >>> WideResidualNet((1, 8, 8), depth=10, factor=1, outputs=10)(torch.zeros(2, 1, 8, 8)).shape
     torch.Size([2, 10])
@@ -189,6 +204,7 @@ class WideResidualNet(ResidualNet):
         outputs: int = 1,
         *,
         pool: bool = True,
+        standardize: bool = False,
         **options: Unpack[LayerOptions],
     ) -> None:
         sizes_of("factor", (factor,))
@@ -196,4 +212,4 @@ class WideResidualNet(ResidualNet):
         if (depth - 4) % 6:
             raise ArgumentError(f"WideResidualNet(depth={depth!r}): the depth is 6n + 4: 10, 16, 22, 28, ...")
         widths = (16 * factor, 32 * factor, 64 * factor)
-        super().__init__(shape, widths, (depth - 4) // 6, outputs, pool=pool, **options)
+        super().__init__(shape, widths, (depth - 4) // 6, outputs, pool=pool, standardize=standardize, **options)

@@ -6,11 +6,12 @@ nothing depends on the statistics of the batch, because an energy belongs to one
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm
+from torch.nn.utils.parametrize import register_parametrization
 
 from gibbsian.errors import ArgumentError, check_count
 from gibbsian.random import isolated, stream
@@ -31,6 +32,32 @@ class LayerOptions(TypedDict, total=False):
     activation: str
     spectral_norm: bool
     generator: torch.Generator | None
+
+
+class Standardized(nn.Module):
+    """ŵ = g·(w - mean)/(sd·√n) for each output with its n inputs: a layer that keeps the size of what it is given, g apart.
+
+    What batch norm is mostly for, without the batch: outputs neither drift nor grow with the weights, so networks
+    without norms train at large rates and weight decay keeps them learning.
+
+    Reference: Qiao et al. 2019; Brock, De & Smith 2021.
+
+    >>> conv = nn.Conv2d(4, 2, 3)
+    >>> weight = Standardized(2)(conv.weight)
+    >>> torch.allclose(weight.mean((1, 2, 3)), torch.zeros(2), atol=1e-6), weight.square().sum((1, 2, 3)).round(decimals=3).tolist()
+    (True, [1.0, 1.0])
+    """
+
+    def __init__(self, outputs: int, gain: float = 1.0) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.full((outputs,), gain))
+
+    def forward(self, weight: Tensor) -> Tensor:
+        shape = (-1, *[1] * (weight.dim() - 1))
+        variance, mean = torch.var_mean(weight.flatten(1), 1, correction=0)
+        n = weight[0].numel()
+        scale = self.gain * torch.rsqrt((n * variance).clamp(min=1e-8))
+        return (weight - mean.view(shape)) * scale.view(shape)
 
 
 class Layers:
@@ -73,6 +100,18 @@ class Layers:
     def conv(self, inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Module:
         """A convolution that keeps the size of an image, up to its stride."""
         return self._normalized(nn.Conv2d(inputs, outputs, size, stride=stride, padding=size // 2))
+
+    def standardized(self, layer: nn.Module, *, activated: bool = True) -> nn.Module:
+        """The layer with `Standardized` weights that keep variances as they are, past an activation where `activated`."""
+        gain = self._gain() if activated else 1.0
+        weight: Any = layer.weight
+        return register_parametrization(layer, "weight", Standardized(len(weight), gain))
+
+    def _gain(self) -> float:
+        """1/sd of φ(z), z ~ N(0, 1)."""
+        z = torch.linspace(-8, 8, 2001, dtype=torch.float64)
+        p, y = torch.softmax(-0.5 * z.square(), 0), self.activation()(z)
+        return float(((p * y.square()).sum() - (p * y).sum() ** 2).rsqrt())
 
     def _normalized(self, layer: nn.Module) -> nn.Module:
         return spectral_norm(layer) if self.options["spectral_norm"] else layer

@@ -14,7 +14,7 @@ from gibbsian.objectives.persistent import PersistentContrastiveDivergence
 from gibbsian.objectives.perturb_and_map import PerturbAndMAP
 from gibbsian.objectives.perturbations import Around, Flips, Heat, Masked, Neighbors
 from gibbsian.objectives.recovery import RecoveryLikelihood
-from gibbsian.objectives.redrawn import Binarized, Blurred
+from gibbsian.objectives.redrawn import Binarized, Blurred, Shifted
 from gibbsian.objectives.regularizers import BlockSparsity, Centered, Sparsity, WeightDecay
 from gibbsian.objectives.score import (
     DenoisingScoreMatching,
@@ -70,6 +70,7 @@ __all__ = [
     "RankingContrastive",
     "RatioMatching",
     "RecoveryLikelihood",
+    "Shifted",
     "SlicedScoreMatching",
     "Sparsity",
     "UniformNoise",

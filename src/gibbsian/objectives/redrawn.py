@@ -1,4 +1,4 @@
-"""Objectives on data that are drawn anew at every step: blurred by noise, or binary from gray values."""
+"""Objectives on data that are drawn anew at every step: blurred by noise, moved, or binary from gray values."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gibbsian.domains import Box, Discrete
-from gibbsian.errors import CapabilityError, check_number
+from gibbsian.errors import CapabilityError, ShapeError, check_number, hold_counts
 from gibbsian.objectives.base import Batch, Loss, Step, WrappedObjective, observed, observed_with
 from gibbsian.random import quick_uniforms
 
@@ -100,6 +100,63 @@ class Blurred(Redrawn):
     def check(self, energy: Any, batch: Batch) -> None:
         if isinstance(energy.domain, Discrete):
             raise CapabilityError(f"Blurred adds Gaussian noise to the data, but they are {energy.domain}")
+        self.objective.check(energy, batch)
+
+
+def shifted(x: Tensor, pixels: int, generator: torch.Generator, *, flip: bool = False) -> Tensor:
+    """Images `(rows, ..., height, width)`, each moved by up to `pixels` both ways, its edge repeated where it leaves a gap,
+    and mirrored half of the time where `flip`; nothing waits for the device.
+
+    >>> x = torch.arange(9.0).view(1, 1, 3, 3)
+    >>> shifted(x, 1, torch.Generator().manual_seed(1)).shape
+    torch.Size([1, 1, 3, 3])
+    """
+    n, height, width = len(x), x.shape[-2], x.shape[-1]
+    planes = x.reshape(n, -1, height, width)
+    if flip:
+        mirror = torch.rand(n, 1, 1, 1, generator=generator, device=x.device) < 0.5
+        planes = torch.where(mirror, planes.flip(3), planes)
+    moves = torch.randint(2 * pixels + 1, (2, n, 1), generator=generator, device=x.device) - pixels
+    rows = (torch.arange(height, device=x.device) + moves[0]).clamp(0, height - 1)
+    columns = (torch.arange(width, device=x.device) + moves[1]).clamp(0, width - 1)
+    index = torch.arange(n, device=x.device)[:, None, None]
+    return planes.transpose(0, 1)[:, index, rows[:, :, None], columns[:, None, :]].transpose(0, 1).reshape(x.shape)
+
+
+@dataclass(frozen=True)
+class Shifted(Redrawn):
+    """An objective on images that are moved and mirrored anew at every step.
+
+    Inside `Weighted` only this part sees them so: a joint energy learns classes from moved images, and its density from the
+    images as they are, since a density of moved ones would draw their repeated edges.
+
+    Reference: Yang, Su & Ji 2023 (SADA-JEM), who leave augmentation out of the density.
+
+    Args:
+        objective: what is trained on the moved images.
+        pixels: how far they move at most, both ways.
+        flip: mirror every second one, left to right.
+
+    >>> import gibbsian as gb
+    >>> g = torch.Generator().manual_seed(0)
+    >>> net = gb.nets.ConvNet((1, 8, 8), (4, 4), outputs=3)
+    >>> joint, batch = gb.models.JointEnergy(net, gb.domains.Real((1, 8, 8))), (torch.zeros(4, 1, 8, 8), torch.zeros(4).long())
+    >>> Shifted(gb.objectives.CrossEntropy(), pixels=2)(joint, batch, (), g).value.backward()
+    """
+
+    pixels: int = 4
+    flip: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        hold_counts(self, "pixels", least=0)
+
+    def redraw(self, energy: Any, x: Tensor, generator: torch.Generator) -> Tensor:
+        return shifted(x, self.pixels, generator, flip=self.flip)
+
+    def check(self, energy: Any, batch: Batch) -> None:
+        if len(energy.domain.shape) < 2:
+            raise ShapeError(f"Shifted moves images (..., height, width), but x is of {energy.domain}")
         self.objective.check(energy, batch)
 
 

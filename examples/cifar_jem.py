@@ -1,0 +1,277 @@
+"""A classifier of color images that is also their energy: a joint energy on CIFAR-10, in minutes on one GPU.
+
+    GIBBSIAN_DATA=folder python examples/cifar_jem.py --seconds 330 --out out/cifar_jem
+
+Trains a wide residual network without batch norm (standardized weights) as p(x, y): cross-entropy on moved and mirrored images, plus
+persistent contrastive divergence on the images as they are; then the same network on cross-entropy alone for as many updates.
+2000 training images are held out: for progress, and for the temperature of the class probabilities. Writes results.json
+(test accuracy and calibration of both, detection of foreign images, how the other classifier reads generated images, what the guard did),
+pictures (samples.png: a column a class, from chains of the buffer; fresh.png: from Gaussian draws with the moments of the
+classes), model.safetensors: averaged weights in half precision; and run/, the run folder. Given a folder that holds a
+run it goes on with it.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from images import images_png, probabilities
+from safetensors.torch import save_file
+from torch import Tensor
+
+import gibbsian as gb
+from gibbsian import domains, hybrid, kernels, metrics, models, objectives
+from gibbsian.data import load
+from gibbsian.nets import ResidualNet
+from gibbsian.training import Checkpoints, Engine, Logging
+
+WALL = 1.09  # noise takes pixels out of [-1, 1]
+HELD = 2000
+
+
+def options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", default="out/cifar_jem")
+    parser.add_argument("--run", help="the run folder; run/ in --out by default")
+    parser.add_argument("--updates", type=int, default=12000)
+    parser.add_argument("--seconds", type=float, help="as many updates as fit into this time; measured first")
+    parser.add_argument("--widths", type=int, nargs="+", default=[64, 128, 256])
+    parser.add_argument("--blocks", type=int, default=2)
+    parser.add_argument("--plain", action="store_true", help="weights as they are instead of standardized ones")
+    parser.add_argument("--batch", type=int, default=384, help="images an update")
+    parser.add_argument("--chains", type=int, default=128, help="chains an update")
+    parser.add_argument("--steps", type=int, default=15, help="sampler steps an update")
+    parser.add_argument("--buffer", type=int, default=2560)
+    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--decay", type=float, default=0.5, help="of weights, times the learning rate at every update")
+    parser.add_argument("--smoothing", type=float, default=0.05, help="of labels")
+    parser.add_argument("--weight", type=float, default=0.2, help="of the energy term; 1 is the joint likelihood")
+    parser.add_argument("--ema", type=float, default=0.999)
+    parser.add_argument("--shift", type=int, default=4, help="augmentation: pixels")
+    parser.add_argument(
+        "--classifier", type=float, default=1.0, help="updates of cross-entropy alone, over those of the energy"
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--limit", type=int, help="rows of each set, for a quick look")
+    return parser.parse_args()
+
+
+def read(split: str, limit: int | None, device: str) -> tuple[Tensor, Tensor]:
+    """Images `(rows, 3, 32, 32)` in [-1, 1] and labels."""
+    part = getattr(load("cifar10", offline=True), split)
+    x = part.x[:limit].float()
+    return (x / 127.5 - 1).to(device, memory_format=torch.channels_last), part.y[:limit].to(device)
+
+
+def network(chosen: argparse.Namespace, device: str) -> models.JointEnergy:
+    net = ResidualNet((3, 32, 32), chosen.widths, chosen.blocks, outputs=10, standardize=not chosen.plain)
+    net = net.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return models.JointEnergy(net, domains.Box((3, 32, 32), -WALL, WALL))
+
+
+def objective(chosen: argparse.Namespace, *, density: bool) -> objectives.Objective:
+    """Cross-entropy on moved images, and the density of the images as they are."""
+    classes = objectives.Shifted(objectives.CrossEntropy(chosen.smoothing), chosen.shift, flip=True)
+    if not density:
+        return classes
+    chains = objectives.PersistentContrastiveDivergence(
+        kernels.ShortRunLangevin(2.0, 0.01, 0.1, last=0.05, cycle=chosen.steps),
+        steps=chosen.steps,
+        chains=chosen.chains,
+        buffer=chosen.buffer,
+        reinit=0.05,
+        start="gaussian",
+        penalty=0.01,
+    )
+    return objectives.Weighted([classes, objectives.Blurred(chains, 0.03)], [1.0, chosen.weight])
+
+
+class Progress:
+    """A line every half minute: accuracy on held-out images, updates a second, energies, what the guard did."""
+
+    def __init__(self, held: tuple[Tensor, Tensor], total: int, every: float = 30.0) -> None:
+        self.held, self.total, self.every = held, total, every
+        self.begun = self.last = time.perf_counter()
+        self.first: int | None = None
+
+    def __call__(self, run: gb.training.Run) -> None:
+        now = time.perf_counter()
+        if self.first is None:
+            self.first, self.begun = run.step, now  # what is captured first takes longer
+        if now - self.last < self.every and run.step < self.total:
+            return
+        self.last = now
+        p = probabilities(run.ema.eval(), self.held[0])
+        right = float((p.argmax(1) == self.held[1].cpu()).double().mean())
+        rate = (run.step - self.first) / max(now - self.begun, 1e-9)
+        numbers = {name: f"{float(value):.3g}" for name, value in run.metrics.items()}
+        print(
+            f"{run.step}/{self.total} updates, {rate:.1f} a second, held-out accuracy {right:.4f}, {numbers}",
+            flush=True,
+        )
+        for event in run.events:
+            print("  guard:", event, flush=True)
+
+
+def train(
+    chosen: argparse.Namespace,
+    data: tuple[Tensor, Tensor],
+    held: tuple[Tensor, Tensor],
+    updates: int,
+    *,
+    density: bool,
+    folder: Path | None = None,
+    more: Sequence[Any] = (),
+) -> gb.training.Run:
+    """One of the two trainings; goes on with the folder where it holds a run."""
+    fast = data[0].is_cuda
+    hooks = [(25, Progress(held, updates)), *more]
+    if folder is not None and folder.exists():
+        return gb.resume(folder, data, updates, device=data[0].device, hooks=hooks, progress=False)
+    return gb.fit(
+        network(chosen, str(data[0].device)),
+        objective(chosen, density=density),
+        data,
+        steps=updates,
+        batch_size=chosen.batch,
+        lr=chosen.lr,
+        optimizer={"name": "adamw", "weight_decay": chosen.decay},
+        schedule="warm-up cosine",
+        clip=1.0,
+        ema=chosen.ema,
+        seed=chosen.seed,
+        run_dir=folder,
+        guard=gb.training.Guard(penalty=0.01),
+        engine=Engine(precision="bf16" if fast else None, compile=fast),
+        checkpoints=Checkpoints(every=max(1, updates // 6), keep_last=1),
+        logging=Logging(every=250 if fast else 5),
+        hooks=hooks,
+        progress=False,
+    )
+
+
+def measured(chosen: argparse.Namespace, data: tuple[Tensor, Tensor], held: tuple[Tensor, Tensor]) -> int:
+    """How many updates fit into the seconds, from the time between two of them after all is captured."""
+    marks, seen = ((50, 175) if data[0].is_cuda else (2, 4)), []
+
+    def look(run: gb.training.Run) -> None:
+        float(run.metrics["loss"])  # waits for the device
+        seen.append(time.perf_counter())
+
+    train(chosen, data, held, marks[1], density=True, more=[(list(marks), look)])
+    return max(2, int(chosen.seconds * (marks[1] - marks[0]) / (seen[1] - seen[0])))
+
+
+def quality(p: Tensor, y: Tensor) -> dict[str, float]:
+    """Accuracy with its standard error, expected calibration error with 15 bins, mean log loss."""
+    right = float((p.argmax(1) == y).double().mean())
+    return {
+        "accuracy": right,
+        "standard_error": (right * (1 - right) / len(y)) ** 0.5,
+        "ece": float(metrics.expected_calibration_error(p, y, bins=15)),
+        "log_loss": float(-p.gather(1, y[:, None]).clamp(min=1e-12).log().mean()),
+    }
+
+
+def judged(model: models.JointEnergy, held: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> dict[str, object]:
+    """Quality on test images, as the model says and at the temperature that suits held-out training images best."""
+    z, y = probabilities(model, held[0]).clamp(min=1e-30).log(), held[1].cpu()
+    temperature = metrics.fit_temperature(z, y)
+    p = probabilities(model, test[0])
+    cooled = torch.softmax(p.clamp(min=1e-30).log() / temperature, 1)
+    truth = test[1].cpu()
+    return {"as it is": quality(p, truth), "temperature": temperature, "at the temperature": quality(cooled, truth)}
+
+
+def drawn(
+    chosen: argparse.Namespace, run: gb.training.Run, plain: models.JointEnergy, data: tuple[Tensor, Tensor], out: Path
+) -> dict[str, object]:
+    """Pictures of all classes, and how the other network reads them."""
+    model, (x, y) = run.ema.eval(), data
+    g = gb.random.stream(chosen.seed, "evaluate", x.device)
+    kernel = kernels.ShortRunLangevin(2.0, 0.01, 0.1, last=0.05, cycle=chosen.steps)
+    with torch.no_grad():
+        height, limit = model(run.chains), model(x[:2000]).quantile(0.99)
+    arrived = run.chains[height.argsort()[: max(100, int((height <= limit).sum()))]]
+    begin = hybrid.like_classes(x[:5000], y[:5000], 2000, generator=g).clamp(-1, 1)
+    classes = torch.arange(10, device=x.device).repeat(10)
+    images = {
+        "samples": hybrid.generate(model, classes, kernel, chosen.steps, pool=arrived, generator=g),
+        "fresh": hybrid.generate(model, classes, kernel, 20 * chosen.steps, pool=begin, generator=g),
+    }
+    result: dict[str, object] = {}
+    for name, made in images.items():
+        images_png(made, out / f"{name}.png", 10)
+        p = probabilities(plain, made.clamp(-1, 1))
+        right = (p.argmax(1) == classes.cpu()).double()
+        each = [float(right[classes.cpu() == k].mean()) for k in range(10)]
+        result[name] = {"read_as_their_class_by_the_other_network": float(right.mean()), "per_class": each}
+    images_png(run.chains[:200], out / "buffer.png", 20)
+    images_png(x[:100], out / "data.png", 10)
+    return result
+
+
+def main() -> None:
+    chosen = options()
+    begun = time.perf_counter()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.backends.cudnn.benchmark = True  # all batches have one shape
+    out = Path(chosen.out)
+    out.mkdir(parents=True, exist_ok=True)
+    x, y = read("train", chosen.limit, device)
+    order = torch.randperm(len(x), generator=gb.random.stream(0, "held out")).to(device)
+    n = min(HELD, len(x) // 5)
+    held, data, test = (x[order[:n]], y[order[:n]]), (x[order[n:]], y[order[n:]]), read("test", chosen.limit, device)
+
+    folder = Path(chosen.run) if chosen.run else out / "run"
+    plan = out / "updates.json" if chosen.run is None else folder.with_suffix(".updates.json")
+    if plan.exists():
+        updates = json.loads(plan.read_text())
+    else:
+        updates = measured(chosen, data, held) if chosen.seconds else chosen.updates
+        plan.write_text(json.dumps(updates))
+    print(
+        f"{updates} updates, {updates * chosen.batch / len(data[0]):.1f} epochs; began after {time.perf_counter() - begun:.0f} s",
+        flush=True,
+    )
+    start = time.perf_counter()
+    run = train(chosen, data, held, updates, density=True, folder=folder)
+    seconds = time.perf_counter() - start
+    weights = {name: t.half().contiguous() for name, t in run.ema.state_dict().items()}
+    save_file(weights, out / "model.safetensors")
+    result = {
+        "options": vars(chosen),
+        "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
+        "torch": torch.__version__,
+        "updates": run.step,
+        "parameters": sum(p.numel() for p in run.energy.parameters()),
+        "training_seconds_of_this_call": seconds,
+        "events": run.events,
+        "history": [r for r in run.history if "event" not in r][-40:],
+        "joint": judged(run.ema.eval(), held, test),
+    }
+    (out / "results.json").write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result["joint"], indent=1), flush=True)
+    start = time.perf_counter()
+    other = train(chosen, data, held, max(1, int(chosen.classifier * updates)), density=False)
+    plain = other.ema.eval()
+    result["cross_entropy_alone"] = judged(plain, held, test) | {
+        "updates": other.step,
+        "seconds": time.perf_counter() - start,
+    }
+    (out / "results.json").write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result["cross_entropy_alone"], indent=1), flush=True)
+    result["draws"] = drawn(chosen, run, plain, data, out)
+    result["seconds"] = {"everything": time.perf_counter() - begun}
+    if device == "cuda":
+        result["memory_mib"] = torch.cuda.max_memory_allocated() / 2**20
+    (out / "results.json").write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps({k: v for k, v in result.items() if k not in ("history", "options")}, indent=1))
+
+
+if __name__ == "__main__":
+    main()
