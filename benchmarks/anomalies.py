@@ -1,7 +1,7 @@
 """Anomalies in ten tables of ADBench: EnergyOutlierDetector as it comes against PyOD's detectors as they come.
 
 Half of the normal rows train, the other half and all anomalies test; no label is used in training. Every detector
-gets columns standardized by the training rows and runs with its defaults, one setting for all tables.
+gets columns standardized by the training rows and runs with its defaults, one setting for all tables. Seconds are of the processor, on one core.
 
     GIBBSIAN_DATA=... python anomalies.py --save results/anomalies.json
 """
@@ -21,13 +21,27 @@ from pyod.models.ecod import ECOD
 from pyod.models.iforest import IForest
 from pyod.models.knn import KNN
 from pyod.models.lof import LOF
+from sklearn.neighbors import NearestNeighbors
 
 from gibbsian.metrics import aupr, auroc
 from gibbsian.sklearn import EnergyOutlierDetector
 
+
+class Neighbors:
+    """scikit-learn's mean distance to five neighbours, nothing around it: what a fast detector is measured by."""
+
+    def fit(self, x: np.ndarray) -> "Neighbors":
+        self.tree = NearestNeighbors(n_neighbors=5).fit(x)
+        return self
+
+    def decision_function(self, x: np.ndarray) -> np.ndarray:
+        return self.tree.kneighbors(x)[0].mean(1)
+
+
 DETECTORS: dict[str, Callable[[int], Any]] = {
     "energy": lambda seed: EnergyOutlierDetector(random_state=seed),
     "energy, joint alone": lambda seed: EnergyOutlierDetector(marginal_weight=0.0, random_state=seed),
+    "5 neighbours": lambda seed: Neighbors(),
     "kNN": lambda seed: KNN(),
     "LOF": lambda seed: LOF(),
     "isolation forest": lambda seed: IForest(random_state=seed),
@@ -64,9 +78,9 @@ def run(folder: Path, seeds: int) -> dict[str, Any]:
         for seed in range(seeds):
             train, test, labels = split(x, y, seed)
             for kind, make in DETECTORS.items():
-                begin = time.perf_counter()
+                begin = time.process_time()
                 scores = torch.from_numpy(np.ascontiguousarray(outlyingness(make(seed).fit(train), test)))
-                seconds = time.perf_counter() - begin
+                seconds = time.process_time() - begin
                 truth = torch.from_numpy(labels)
                 records.append(
                     {
@@ -75,7 +89,7 @@ def run(folder: Path, seeds: int) -> dict[str, Any]:
                         "detector": kind,
                         "auroc": float(auroc(scores, labels=truth)),
                         "aupr": float(aupr(scores, labels=truth)),
-                        "seconds": round(seconds, 3),
+                        "seconds": round(seconds, 4),
                     }
                 )
         print(name, {k: round(mean(records, k, "auroc", name), 4) for k in DETECTORS}, flush=True)

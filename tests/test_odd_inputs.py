@@ -569,6 +569,7 @@ MODELS = {
     "ExponentialFamily": (lambda: energies.ExponentialFamily(energies.Monomials(2), domains.Real(2)), real),
     "Grid": (lambda: energies.Grid(torch.zeros(2, 2)), lambda: domains.Categorical(2, 2).sample(6, generator=g())),
     "Parzen": (lambda: energies.Parzen(real(), 0.3), real),
+    "ColumnSplines": (lambda: energies.MarginalParzen(real(), 0.3).tabulated(), real),
     "LatentEnergy": (latent, real),
     "sum": (lambda: mlp() + mlp(), real),
     "tempered": (lambda: mlp().tempered(0.5), real),

@@ -7,7 +7,7 @@ import torch
 from scipy import stats
 from sklearn.neighbors import KernelDensity
 
-from gibbsian.energies import MarginalParzen, Parzen, parzen
+from gibbsian.energies import ColumnSplines, MarginalParzen, Parzen, parzen
 from gibbsian.errors import GibbsianError
 from gibbsian.testing import check_energy
 
@@ -65,6 +65,46 @@ def test_bandwidth_is_the_most_likely_under_the_others():
     assert MarginalParzen.fit(x, grid).bandwidth.tolist() == pytest.approx(alone)
 
 
+@pytest.mark.parametrize("kind", [Parzen, MarginalParzen])
+def test_weights_are_repetitions_and_left_out_points_are_left_out(kind):
+    x, times = normal(40, 3), torch.randint(0, 4, (40,), generator=gen(1))
+    seen = times > 0
+    repeated, weighted = kind.fit(x.repeat_interleave(times, 0)), kind.fit(x[seen], weight=times[seen].to(F64))
+    assert torch.allclose(repeated.bandwidth, weighted.bandwidth, rtol=1e-12)
+    new = normal(20, 3, 2)
+    assert torch.allclose(repeated(new), weighted(new), atol=1e-9)
+    assert torch.allclose(repeated.score(new), weighted.score(new), atol=1e-9)
+    drawn = weighted.sample(20000, generator=gen(3))  # means within 4 standard errors
+    error = 4 * drawn.std(0) / math.sqrt(20000)
+    assert ((drawn.mean(0) - (times.to(F64) @ x) / times.sum()).abs() < error).all()
+    index = torch.tensor([0, 7, 13])
+    once = kind(x, 0.5)
+    for i, found in zip(index.tolist(), once.left_out(index), strict=True):
+        others = kind(torch.cat([x[:i], x[i + 1 :]]), 0.5)
+        assert float(found) == pytest.approx(float(others(x[i : i + 1])), abs=1e-9)
+    twice = kind(x, 0.5, 2 * torch.ones(40, dtype=F64)).left_out(index[:1])  # its twin stays
+    others = kind(torch.cat([x, x[1:], x[:1]])[: 2 * 40 - 1], 0.5)
+    assert float(twice) == pytest.approx(float(others(x[:1])), abs=1e-9)
+
+
+def test_a_table_of_columns_is_the_law_of_the_columns():
+    x = torch.cat([normal(150, 3), 4 + 0.1 * normal(50, 3, 1)])
+    exact = MarginalParzen.fit(x)
+    table = exact.tabulated()
+    near, far = 2 * normal(300, 3, 2), 30 * normal(100, 3, 3)
+    log_p = -exact.columns(near)
+    error = (log_p + table.columns(near)).abs()
+    assert torch.quantile(error, 0.9) < 0.001
+    assert (error < 0.02 + 0.15 * log_p.abs()).all()
+    assert (log_p < -20).any()  # some lie in the gap
+    assert ((exact(far) - table(far)).abs() < 0.05 * exact(far).abs()).all()
+    usual = (log_p > -4).all(1)
+    assert (exact.score(near) - table.score(near))[usual].abs().max() < 0.2
+    assert check_energy(table, chains=100, generator=gen()) == ["rows", "score"]
+    narrow = MarginalParzen(x, 1e-4)
+    assert narrow.tabulated() is narrow
+
+
 def test_degenerate_data_keep_finite_energies():
     x = torch.zeros(30, 2)
     x[:, 1] = torch.randint(3, (30,), generator=gen()).float()
@@ -83,6 +123,10 @@ def test_degenerate_data_keep_finite_energies():
     lambda: Parzen(torch.zeros(3, 2), 0.0),
     lambda: MarginalParzen(torch.zeros(3, 2), torch.ones(3)),
     lambda: Parzen(torch.zeros(3, 2), 1.0).sample(3, generator=None),
+    lambda: Parzen(torch.zeros(3, 2), 1.0, torch.ones(2)),
+    lambda: Parzen(torch.zeros(3, 2), 1.0, torch.zeros(3)),
+    lambda: ColumnSplines(torch.zeros(2), torch.zeros(2), torch.zeros(3, 2), torch.zeros(3, 2), torch.ones(2)),
+    lambda: ColumnSplines(torch.zeros(2), torch.ones(2), torch.zeros(3, 2), torch.zeros(2, 2), torch.ones(2)),
 ])  # fmt: skip
 def test_bad_input_is_refused(bad):
     with pytest.raises(GibbsianError) as caught:

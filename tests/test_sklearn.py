@@ -13,7 +13,6 @@ import pytest
 import torch
 from scipy import sparse
 from sklearn import neural_network
-from sklearn.base import clone
 from sklearn.datasets import load_digits, make_moons
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import roc_auc_score
@@ -297,38 +296,6 @@ def test_density_of_a_constant_column_lets_others_in():
     density = EnergyDensity(2, hidden_layer_sizes=(), random_state=0).fit(x)
     usual, other = density.score_samples([[0.0, 0.0, 0.0], [0.0, 0.0, 1.0]])
     assert usual - 20 < other < usual - np.log(200)
-
-
-# --- outliers ---------------------------------------------------------------------------------------
-
-
-def test_outliers_of_both_kinds_are_found_at_the_promised_rate():
-    rng = np.random.RandomState(0)
-    mix = rng.randn(6, 6)
-    normal, new = rng.randn(1000, 6) @ mix, rng.randn(4000, 6) @ mix
-    detector = EnergyOutlierDetector(random_state=0).fit(normal)
-    rate = (detector.predict(new) == -1).mean()
-    assert 0.02 < rate < 0.09  # 5 %, the threshold from 200 rows: its standard error is 1.5 %
-    alone = new[:500] + 0.0
-    alone[:, 2] += 6 * normal[:, 2].std()  # one strange value
-    shuffled = np.stack([rng.permutation(column) for column in new.T], 1)  # every value usual, not together
-    scores = detector.score_samples(new)
-    for strange, least in ((alone, 0.99), (shuffled, 0.7)):
-        y = np.r_[np.zeros(len(new)), np.ones(len(strange))]
-        assert roc_auc_score(y, -np.r_[scores, detector.score_samples(strange)]) > least
-    flagged = EnergyOutlierDetector(contamination=0.1).fit(normal)
-    assert (flagged.predict(normal) == -1).mean() == pytest.approx(0.1, abs=0.002)
-
-
-def gaussian_energy(x, seed):
-    return gb.energies.Gaussian(x.mean(0), torch.cov(x.T))
-
-
-def test_any_energy_detects():
-    x = np.random.RandomState(0).randn(300, 3)
-    detector = EnergyOutlierDetector(energy=gaussian_energy, random_state=0).fit(x)
-    assert isinstance(clone(detector).fit(x).energy_, gb.energies.Gaussian)
-    assert list(detector.predict([[0, 0, 0], [6, 0, 0]])) == [1, -1]
 
 
 # --- classifiers ------------------------------------------------------------------------------------

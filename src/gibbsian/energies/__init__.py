@@ -23,6 +23,7 @@ from gibbsian.energies.observed import Observed
 from gibbsian.energies.particles import DoubleWellParticles, LennardJones
 from gibbsian.energies.parzen import MarginalParzen, Parzen
 from gibbsian.energies.random_fields import ChainField, LabelField
+from gibbsian.energies.splines import ColumnSplines
 from gibbsian.energies.tilted import LatentEnergy, PosteriorEnergy, PushedEnergy, TiltedEnergy
 from gibbsian.nets import (
     MLP,
@@ -37,7 +38,7 @@ from gibbsian.nets import (
 )
 
 __all__ = [
-    "ICA", "MLP", "AttentionEnergy", "AttentionNet", "Banana", "Bimodal", "ChainField", "ConditionalEnergy",
+    "ICA", "MLP", "AttentionEnergy", "AttentionNet", "Banana", "Bimodal", "ChainField", "ColumnSplines", "ConditionalEnergy",
     "ConvEnergy", "ConvNet", "DataPosterior", "DistributionEnergy", "DoubleWell", "DoubleWellParticles", "ExponentialFamily", "FieldOfExperts", "Funnel",
     "Gaussian", "GaussianMixture", "GivenEnergy", "GraphEnergy", "GraphNet", "Graphs", "Grid", "LabelField",
     "LatentEnergy", "LayerNorm", "LennardJones", "MLPEnergy", "MarginalParzen", "Monomials", "NeuralEnergy", "Observed", "PairMLP",

@@ -49,6 +49,13 @@ def table(x: Tensor) -> np.ndarray:
     return x.detach().cpu().numpy()
 
 
+def like(X: Any, values: np.ndarray) -> Any:
+    """Values as a frame of pandas with the columns and index of X, where it is one."""
+    if type(X).__module__.split(".")[0] != "pandas":
+        return values
+    return type(X)(values, columns=X.columns, index=X.index)
+
+
 def blockwise(function: Callable[[Tensor], Tensor], x: Tensor) -> np.ndarray:
     """A function of rows, some thousand rows at a time."""
     with torch.no_grad():
@@ -70,13 +77,20 @@ class Columns(NamedTuple):
     scale: Tensor
 
     @classmethod
-    def of(cls, x: Tensor, scaled: bool = True) -> "Columns":
+    def of(cls, x: Tensor, scaled: bool = True, weight: Tensor | None = None) -> "Columns":
         """Those of the data, or none where columns are to be left as they are."""
         if not scaled:
             return cls(torch.zeros_like(x[0]), torch.ones_like(x[0]))
-        spread = x.std(0, correction=0)
+        if weight is not None:
+            share = (weight / weight.sum()).to(x)
+            mean = share @ x
+            return cls(mean, (share @ (x - mean).square()).sqrt())._steady(x)
+        return cls(x.mean(0), x.std(0, correction=0))._steady(x)
+
+    def _steady(self, x: Tensor) -> "Columns":
+        spread = self.scale
         tiny = spread <= 1e-6 * (x.abs().amax(0) + 1e-30)  # rounding of a constant column is no spread
-        return cls(x.mean(0), torch.where(tiny, torch.ones_like(spread), spread))
+        return Columns(self.mean, torch.where(tiny, torch.ones_like(spread), spread))
 
     def apply(self, x: Tensor) -> Tensor:
         """Standardized."""
@@ -105,9 +119,9 @@ class EnergyEstimator(BaseEstimator):
     verbose: int
     random_state: Any
 
-    def _standardize(self, x: Tensor, scaled: bool = True) -> Tensor:
+    def _standardize(self, x: Tensor, scaled: bool = True, weight: Tensor | None = None) -> Tensor:
         """Learn the columns of the training rows, and fix the seed."""
-        self.columns_ = Columns.of(x, scaled)
+        self.columns_ = Columns.of(x, scaled, weight)
         self._seed = seed_of(self.random_state)
         return self.columns_.apply(x)
 
