@@ -1,9 +1,10 @@
 """What the numbers of chapters 1 to 9 should be, from theory, enumeration or quadrature by other means; see test_course.py."""
 
+import itertools
 import math
 
 import numpy as np
-from scipy import integrate, special
+from scipy import integrate, optimize, special, stats
 
 ROUNDING = "double precision"
 
@@ -41,4 +42,125 @@ ENERGIES = {
     "estimate < truth - 5": (1.0, 0.0, "levels that carry Z have probability 1e-5 among all draws"),
 }
 
-NUMBERS: dict[str, dict[str, tuple[float, float, str]]] = {"01-energies": ENERGIES}
+_faces = np.arange(1, 7)
+
+
+def _die(mean: float) -> float:
+    """η of the die with this mean."""
+    return optimize.brentq(lambda eta: special.softmax(eta * _faces) @ _faces - mean, -20, 20, xtol=1e-14)
+
+
+_loaded = special.softmax(_die(4.5) * _faces)
+_entropy = special.entr(_loaded).sum()
+
+MAXIMUM_ENTROPY = {
+    "found.eta": (_die(4.5), 1e-7, "tolerance 1e-8 of the moments"),
+    "found.entropy": (_entropy, 1e-7, "flat at the solution"),
+    "found.dual": (_entropy, 1e-7, "the dual at its minimum is the entropy"),
+    "loaded[5]": (0.34749, 1e-5, "Jaynes' table has four digits, 0.3475"),
+    "dual.min() - found.dual >= 0": (1.0, 0.0, "no point of the curve lies below its minimum"),
+    "normal.eta[0]": (1 / 4, 1e-7, "N(1, 4)"),
+    "normal.eta[1]": (-1 / 8, 1e-7, "N(1, 4)"),
+    "normal.entropy": (0.5 * math.log(8 * math.pi * math.e), 1e-7, "closed form"),
+    "exponential.eta[0]": (-1 / 2, 1e-7, "closed form"),
+    "exponential.entropy": (1 + math.log(2), 1e-7, "closed form"),
+    "gamma.eta[0]": (-1.0, 1e-6, "shape 3, rate 1"),
+    "gamma.eta[1]": (2.0, 1e-6, "shape 3, rate 1"),
+    "by_newton - by_descent": (0.0, 1e-6, "60 steps of a contraction by 1 - 0.3 Var"),
+    "error": (0.0, 1e-6, "moments to 1e-8, times the inverse of their covariance"),
+    "etas[5.99]": (_die(5.99), 1e-5, "tolerance of moments over their variance 0.01"),
+    "len(refused)": (2, 0, "on the boundary, and beyond"),
+    "kl - gap": (0.0, 1e-9, "the moments agree to 1e-8 of their spread"),
+    "of_pairs.entropy": (3 * math.log(2), 1e-9, "three coins"),
+    "with_triplet.eta[6]": (math.atanh(0.9), 1e-6, "tolerance of moments over their variance"),
+    "float((loosely.residual.abs().max()))": (0.05, 1e-6, "a bound that is reached, λ"),
+    "loosely.entropy > exactly.entropy": (1.0, 0.0, "fewer constraints"),
+}
+
+
+def _walk_accepts(d: int) -> float:
+    """E[2Φ(-σ|z|/2)], z normal in d dimensions: what a random walk of scale σ = 2.38/√d accepts on N(0, I)."""
+    return stats.chi2(d).expect(lambda r2: 2 * stats.norm.cdf(-2.38 / math.sqrt(d) * np.sqrt(r2) / 2))
+
+
+_normal_split = 2 / math.pi  # squared mean of half a normal law
+SE20000 = "four standard errors of the variance of 20 000 draws"
+
+METROPOLIS = {
+    "moved": (0.0, 1e-15, ROUNDING),
+    "balance": (0.0, 1e-15, ROUNDING),
+    "walk_mean": (0.4, 0.13, "four standard errors, sd 3.3, about 13 000 effective draws"),
+    "walk_var": (10.84, 0.5, "four standard errors, about 13 000 effective draws"),
+    **{f"ula[{i}]": (1 / (1 - e * e / 4), 0.04 / (1 - e * e / 4), SE20000) for i, e in enumerate((0.4, 0.8, 1.2, 1.6))},
+    **{f"mala[{i}]": (1.0, 0.04, SE20000) for i in range(4)},
+    "drift[0] / drift[1]": (4.0, 0.2, "order ε², next term of order ε⁴"),
+    "drift[1] / drift[2]": (4.0, 0.1, "order ε², next term of order ε⁴"),
+    "reversed_error": (0.0, 1e-13, ROUNDING),
+    "cost['NUTS'] < cost['MALA'] / 2 and cost['HMC'] < cost['MALA'] / 2": (1.0, 0.0, "6 to 8 times, with 10 % noise"),
+    "cost['MALA'] < cost['random walk']": (1.0, 0.0, "about 3 times, with 20 % noise"),
+    "summary['ess'] / expected_ess": (1.0, 0.2, "four standard errors, √(2·101/80 000) for a window of 50 lags"),
+    "apart": (
+        math.sqrt(1 + 16 / 15 * _normal_split / (1 - _normal_split)),
+        0.03,
+        "16 half chains of halves of a normal law",
+    ),
+    "alike": (1.0, 0.03, "500 draws a chain, some 50 effective ones"),
+    "share_plain": (0.0, 0.05, "a barrier of 8: a rate of some e^-8 a step"),
+    "share_tempered": (0.5, 0.12, "four standard errors of 100 chains that forget in a hundred steps"),
+    "wrong[2] / p[2] < 0.5": (1.0, 0.0, "the claim of the text"),
+    "still": (0.0, 1e-15, ROUNDING),
+    **{f"accepted[{d}]": (_walk_accepts(d), 0.025, "four standard errors, 3000 effective steps") for d in (4, 16, 64)},
+    "echoes[0]": (math.cos(16 * math.acos(1 - (math.pi / 32) ** 2 / 2)), 0.065, "four standard errors of 4000 pairs"),
+    "echoes[1]": (-1.0, 0.005, "cos of the leapfrog's angle, 16 arccos(1 - ε²/2), but for what was refused"),
+    "echoes[2]": (1.0, 0.005, "cos of the leapfrog's angle, 16 arccos(1 - ε²/2), but for what was refused"),
+    "jittered": (0.0, 0.15, "four standard errors of the mean of 400 cosines"),
+    "found[2]": (0.5, 0.15, "four standard errors of 100 chains"),
+}
+
+_states = np.array(list(itertools.product([-1, 1], repeat=4)))
+_weight = np.exp(
+    -_states[:, 0] * _states[:, 1]
+    - _states[:, 0] * _states[:, 2]
+    + 2 * _states[:, 1] * _states[:, 2]
+    + _states[:, 2] * _states[:, 3]
+    + _states[:, 1]
+)
+_first, _low = _states[:, 0] > 0, _states[:, 1] < 0
+_p_first = _weight[_first].sum() / _weight.sum()
+_p_given = _weight[_first & _low].sum() / _weight[_low].sum()
+
+BOLTZMANN = {
+    "Z": (_weight.sum(), 1e-9, ROUNDING),
+    "Z / (2 * math.cosh(1))": (172.420, 5e-4, "the worked example has three digits"),
+    "log_z": (math.log(_weight.sum()), 1e-9, ROUNDING),
+    "p_first": (_p_first, 1e-12, ROUNDING),
+    "round(p_first, 3)": (0.135, 1e-9, "the worked example"),
+    "p_given": (_p_given, 1e-12, ROUNDING),
+    "round(p_given, 3)": (0.980, 1e-9, "the worked example"),
+    "sampled_first": (
+        _p_first,
+        0.035,
+        "three standard errors of 1000 chains that hardly move, one in 400 false alarms",
+    ),
+    "sampled_given": (_p_given, 0.008, "four standard errors of 5000 draws"),
+    "rule_error": (0.0, 1e-12, ROUNDING),
+    "mismatch": (0.0, 0.02, "300 steps of Adam, not at the end yet"),
+    "newton - curve[-1]": (0.0, 1e-3, "300 steps of Adam, not at the end yet"),
+    "newton >= curve[-1] > best": (1.0, 0.0, "the maximum over all machines, the true one too"),
+    "kl_pairs": (math.log(2), 1e-3, "the maximum, approached by 400 steps"),
+    "kl_hidden": (0.0, 0.05, "tends to 0 as the weights grow"),
+    "f": (0.6625, 5e-5, "four digits of the text"),
+    "log_z_biased - log_z_reduced": (0.0, 1e-9, ROUNDING),
+    "bits_error": (0.0, 1e-12, ROUNDING),
+    "history[0]": (0.1, 1e-9, "all averages begin at 0"),
+    "averages.max() - averages.min()": (0.0, 1e-9, "pairs of five like units"),
+    "history[399] - history[99]": (math.log(4) / 8, 0.02, "the law of growth is one of late times"),
+    "ground[1.0]": (math.exp(6) / _weight.sum(), 1e-9, ROUNDING),
+}
+
+NUMBERS: dict[str, dict[str, tuple[float, float, str]]] = {
+    "01-energies": ENERGIES,
+    "02-maximum-entropy": MAXIMUM_ENTROPY,
+    "03-metropolis-to-nuts": METROPOLIS,
+    "04-boltzmann-machines": BOLTZMANN,
+}
