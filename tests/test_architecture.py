@@ -42,7 +42,7 @@ FLOORS = [
     ["sequences", "spins"],
     ["data"],
     ["metrics"],
-    ["tables"],
+    ["tables", "zoo"],
     ["plots", "testing", "sklearn"],
     ["app"],
     ["__main__"],

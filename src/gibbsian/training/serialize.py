@@ -308,10 +308,13 @@ _BY_TAG = {kind.tag: kind.rebuild for kind in _KINDS} | {"$again": lambda r, ind
 
 
 def load_module(module: nn.Module, state: dict[str, Tensor], frozen: Collection[str] | None = None) -> None:
-    """Copy saved weights into a module, in the precision they were saved in; tied parameters stay tied."""
+    """Copy saved weights into a module, in the precision they were saved in; tied parameters stay tied.
+
+    Half precision is a way to store weights and none to compute with: such come into the precision of the module.
+    """
     state = renamed_keys(state, module.state_dict())
     for name, target in [*module.named_parameters(), *module.named_buffers()]:
-        if name in state and target.dtype != state[name].dtype:
+        if name in state and target.dtype != state[name].dtype != torch.float16:
             target.data = target.data.to(state[name].dtype)
     try:
         module.load_state_dict(state)

@@ -1,0 +1,109 @@
+"""Making a trained run small: averaged weights in half precision and some of its chains, without what only training needs.
+
+zoo/NAME/config.{json,safetensors}    the energy by its constructor, the objective and the settings, as in any run folder
+zoo/NAME/recipe.yaml, data.*          the recipe and what the steps of its data learned, where there are any
+zoo/NAME/checkpoints/                 one checkpoint with the weights alone
+zoo/NAME/chains.safetensors           where draws may begin: chains of the training as bytes between two values
+zoo/NAME/card.json, samples.png       see `gibbsian.zoo`
+"""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from gibbsian.capabilities import JointModel
+from gibbsian.errors import CheckpointError
+from gibbsian.training import checkpoint, keep
+
+_COPIED = ("config.json", "config.safetensors", "data.json", "data.safetensors", "command.json", "environment.json")
+
+
+def pack(run: str | Path, target: str | Path, *, chains: int = 160) -> Path:
+    """A small copy of a run folder that `gibbsian.load` and `gibbsian sample` read as they read the run.
+
+    Averaged weights where there are any, else the last ones, rounded to half precision: loaded, they are in the default
+    precision again. Figures for a card are to be measured on the copy.
+
+    Args:
+        run: the run folder.
+        target: a new folder.
+        chains: how many of the chains that the objective kept are copied, of every class as many where classes are known.
+
+    >>> import gibbsian as gb, tempfile
+    >>> home = tempfile.mkdtemp()
+    >>> data = (torch.rand(50, 6, generator=torch.Generator().manual_seed(0)) < 0.3).float()
+    >>> objective = gb.objectives.PersistentContrastiveDivergence(gb.kernels.Gibbs())
+    >>> _ = gb.fit(gb.models.RBM(6, 3), objective, data, steps=20, run_dir=f"{home}/run", ema=0.9)
+    >>> small = pack(f"{home}/run", f"{home}/small", chains=5)
+    >>> gb.load(small).weight.dtype, chains_of(small).shape
+    (torch.float32, torch.Size([5, 6]))
+    """
+    run, target = Path(run), Path(target)
+    config = keep.read_config(run, ("energy", "objective"))
+    tree = checkpoint.read_latest(run, keys=("step", "device", "energy", "frozen", "ema", "ranks"))
+    if target.exists() and any(target.iterdir()):
+        raise CheckpointError(f"{target} already holds files; pack the run into a new folder")
+    target.mkdir(parents=True, exist_ok=True)
+    for name in _COPIED:
+        if (run / name).exists():
+            shutil.copy(run / name, target / name)
+    _copy_recipe(run, target)
+    weights = {name: _half(part) for name, part in (tree["ema"] or tree["energy"]).items()}
+    small = {"step": tree["step"], "device": tree["device"], "energy": weights, "frozen": tree["frozen"], "ema": None}
+    checkpoint.save_checkpoint(target, tree["step"], small)
+    energy = config["energy"]
+    checkpoint.load_module(energy, weights, tree["frozen"])
+    found = config["objective"].chains_of(tree["ranks"][0]["state"])
+    if found is not None:
+        _write_chains(target, _chosen(energy.eval(), found, chains))
+    return target
+
+
+def chains_of(folder: str | Path) -> Tensor | None:
+    """Chains that were packed with a model, `(rows, *event)`; None where there are none."""
+    path = Path(folder) / "chains.safetensors"
+    if not path.exists():
+        return None
+    with checkpoint.damage(path):
+        kept = load_file(path)
+        low, high = kept["walls"].double()
+        return (low + (high - low) / 255 * kept["x"].double()).to(torch.get_default_dtype())
+
+
+def _half(value: Tensor) -> Tensor:
+    return value.half() if value.is_floating_point() else value
+
+
+def _copy_recipe(run: Path, target: Path) -> None:
+    """The recipe, which asks for averaged weights no more: the weights are those."""
+    path = run / "recipe.yaml"
+    if path.exists():
+        recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
+        recipe["evaluate"] = (recipe.get("evaluate") or {}) | {"ema": False}
+        text = yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True)
+        (target / path.name).write_text(text, encoding="utf-8")
+
+
+def _chosen(energy: Any, x: Tensor, most: int) -> Tensor:
+    """The chains of lowest energy, of all classes equally many where the model knows classes."""
+    x = x.float()
+    if not isinstance(energy, JointModel):
+        return x[:most]
+    with torch.no_grad():
+        height = torch.cat([energy(part) for part in x.split(256)])
+        kind = torch.cat([energy.class_log_prob(part).argmax(1) for part in x.split(256)])
+    classes = int(kind.max()) + 1
+    order = height.argsort()
+    rank = (kind[order][:, None] == kind[order][None, :]).tril(-1).sum(1)
+    return x[order[rank < max(1, most // classes)]]
+
+
+def _write_chains(target: Path, x: Tensor) -> None:
+    low, high = float(x.min()), max(float(x.max()), float(x.min()) + 1e-6)
+    levels = ((x - low) * (255 / (high - low))).round().to(torch.uint8)
+    save_file({"x": levels.contiguous(), "walls": torch.tensor([low, high])}, target / "chains.safetensors")
