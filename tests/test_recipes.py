@@ -30,6 +30,9 @@ def stand_in(name, *, n=10000, seed=0, label=None, part=None, offline=False):
     if name == "digits":
         x = torch.randint(17, (500, 8, 8), generator=g, dtype=torch.uint8)
         return data.DataSet(name, data.Rows(x, torch.arange(500) % 10), classes=tuple("0123456789"))
+    if name == "cifar10":
+        x = torch.randint(256, (2300, 3, 32, 32), generator=g, dtype=torch.uint8)
+        return data.DataSet(name, data.Rows(x, torch.arange(2300) % 10), classes=tuple("0123456789"))
     if name == "spike-words":
         return data.DataSet(name, data.Rows((torch.rand(13000, 15, generator=g) < 0.1).to(torch.uint8)))
     if name == "photographs":
@@ -55,6 +58,7 @@ def small(name):
         "mnist-energy": ["--model.channels", "[4, 4]", "--objective.steps", "3", "--objective.buffer", "64", "--objective.chains", "16"],
         "mnist-jem": ["--model.net.widths", "[4, 4]"],
         "fashion-jem": ["--model.net.widths", "[4, 4]"],
+        "cifar-jem": ["--model.net.widths", "[4, 4]", "--model.net.blocks", "1"],
         "mnist-ncsn": ["--model.net.widths", "[4, 4]", "--model.net.blocks", "1", "--model.sigmas", "geometric(9.0, 0.1, 4)"],
         "spirals-score": ["--sample.kernel.steps_per_level", "2"],
         "moons-matching": ["--objective.steps", "3"],
