@@ -22,10 +22,9 @@ import yaml
 from gibbsian.app.runs import write_whole
 from gibbsian.errors import ArgumentError, CheckpointError, DataError, suggest
 from gibbsian.random import stream
-from gibbsian.tables.codec import Codec
 from gibbsian.tables.families import Options
 from gibbsian.tables.frames import Frame, as_frame
-from gibbsian.tables.laws import Law, MixtureLaw, TiltedLaw
+from gibbsian.tables.keeping import model_of, tree_of
 from gibbsian.tables.model import TableModel, fit_table
 from gibbsian.tables.reading import Source, read_table
 from gibbsian.tables.rows import Rows
@@ -147,22 +146,8 @@ def _compared(model: TableModel, frame: Frame) -> tuple[Rows, np.ndarray]:
 
 def save(run: TableRun, folder: Path) -> None:
     """Write the model into a folder."""
-    model = run.model
-    tree = {
-        "columns": list(model.schema.columns), "coders": list(model.codec.coders),
-        "law": _law_parts(model.law), "judge": _law_parts(model.judge), "calibration": model.calibration,
-        "family": model.family, "scores": model.scores, "seed": model.seed,
-        "kept": run.kept, "usual": run.usual, "notes": run.notes,
-    }  # fmt: skip
+    tree = tree_of(run.model) | {"kept": run.kept, "usual": run.usual, "notes": run.notes}
     checkpoint.write_tree(folder, "table", tree)
-
-
-def _law_parts(law: Law) -> dict[str, Any]:
-    if isinstance(law, TiltedLaw):
-        return {"tilted": law.law, "seed": law.seed}
-    if isinstance(law, MixtureLaw):
-        return {"mixture": law.mixture}
-    raise CheckpointError(f"a {type(law).__name__} cannot be written into a run folder")
 
 
 def load(folder: Path) -> TableRun:
@@ -171,18 +156,7 @@ def load(folder: Path) -> TableRun:
         what = "there is no run folder" if not folder.exists() else "no run of a table is in"
         raise CheckpointError(f"{what} {folder}; `gibbsian train rows.csv` makes one")
     tree = checkpoint.read_tree(folder, "table")
-    codec = Codec(Schema(tree["columns"]), tree["coders"])
-
-    def law(parts: dict[str, Any]) -> Law:
-        if "mixture" in parts:
-            return MixtureLaw(parts["mixture"], codec)
-        parts["tilted"].net.eval().requires_grad_(False)
-        return TiltedLaw(parts["tilted"], codec, parts["seed"])
-
-    model = TableModel(
-        codec, law(tree["law"]), law(tree["judge"]), tree["calibration"], tree["family"], tree["scores"], tree["seed"], "pandas"
-    )  # fmt: skip
-    return TableRun(model, tree["kept"], tree["usual"], tree["notes"])
+    return TableRun(model_of(tree), tree["kept"], tree["usual"], tree["notes"])
 
 
 def recipe_of(text: str, name: str) -> dict[str, Any] | None:

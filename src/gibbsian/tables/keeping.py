@@ -1,0 +1,41 @@
+"""A fitted table as a tree of plain values and tensors, and back: what a folder keeps of it."""
+
+from typing import Any
+
+from gibbsian.errors import CheckpointError
+from gibbsian.tables.codec import Codec
+from gibbsian.tables.laws import Law, MixtureLaw, TiltedLaw
+from gibbsian.tables.model import TableModel
+from gibbsian.tables.schema import Schema
+
+
+def tree_of(model: TableModel) -> dict[str, Any]:
+    """All that the model is: schema, coders, law, what calibrates it."""
+    return {
+        "columns": list(model.schema.columns), "coders": list(model.codec.coders),
+        "law": _law_parts(model.law), "judge": _law_parts(model.judge), "calibration": model.calibration,
+        "family": model.family, "scores": model.scores, "seed": model.seed,
+    }  # fmt: skip
+
+
+def model_of(tree: dict[str, Any]) -> TableModel:
+    """The model that `tree_of` took apart."""
+    codec = Codec(Schema(tree["columns"]), tree["coders"])
+
+    def law(parts: dict[str, Any]) -> Law:
+        if "mixture" in parts:
+            return MixtureLaw(parts["mixture"], codec)
+        parts["tilted"].net.eval().requires_grad_(False)
+        return TiltedLaw(parts["tilted"], codec, parts["seed"])
+
+    return TableModel(
+        codec, law(tree["law"]), law(tree["judge"]), tree["calibration"], tree["family"], tree["scores"], tree["seed"], "pandas"
+    )  # fmt: skip
+
+
+def _law_parts(law: Law) -> dict[str, Any]:
+    if isinstance(law, TiltedLaw):
+        return {"tilted": law.law, "seed": law.seed}
+    if isinstance(law, MixtureLaw):
+        return {"mixture": law.mixture}
+    raise CheckpointError(f"a {type(law).__name__} cannot be written into a run folder")
