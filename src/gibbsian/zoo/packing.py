@@ -45,23 +45,35 @@ def pack(run: str | Path, target: str | Path, *, chains: int = 160) -> Path:
     """
     run, target = Path(run), Path(target)
     config = keep.read_config(run, ("energy", "objective"))
-    tree = checkpoint.read_latest(run, keys=("step", "device", "energy", "frozen", "ema", "ranks"))
-    if target.exists() and any(target.iterdir()):
-        raise CheckpointError(f"{target} already holds files; pack the run into a new folder")
-    target.mkdir(parents=True, exist_ok=True)
+    tree = checkpoint.read_latest(run, keys=("step", "energy", "frozen", "ema", "ranks"))
+    _new(target)
     for name in _COPIED:
         if (run / name).exists():
             shutil.copy(run / name, target / name)
     _copy_recipe(run, target)
-    weights = {name: _half(part) for name, part in (tree["ema"] or tree["energy"]).items()}
-    small = {"step": tree["step"], "device": tree["device"], "energy": weights, "frozen": tree["frozen"], "ema": None}
-    checkpoint.save_checkpoint(target, tree["step"], small)
+    weights = _write_weights(target, tree["step"], tree["ema"] or tree["energy"], tree["frozen"])
     energy = config["energy"]
     checkpoint.load_module(energy, weights, tree["frozen"])
     found = config["objective"].chains_of(tree["ranks"][0]["state"])
     if found is not None:
         _write_chains(target, _chosen(energy.eval(), found, chains))
     return target
+
+
+def save(energy: Any, folder: str | Path, *, step: int = 0) -> Path:
+    """A folder with an energy alone, in half precision, for models that were learned without `gibbsian.fit`.
+
+    >>> import gibbsian as gb, tempfile
+    >>> folder = save(gb.models.Potts(4, 3), tempfile.mkdtemp() + "/potts")
+    >>> gb.load(folder).coupling.shape
+    torch.Size([4, 3, 4, 3])
+    """
+    folder = _new(folder)
+    checkpoint.write_tree(folder, "config", {"energy": energy}, weightless={"energy"})
+    _write_weights(
+        folder, step, dict(energy.state_dict()), [n for n, p in energy.named_parameters() if not p.requires_grad]
+    )
+    return folder
 
 
 def chains_of(folder: str | Path) -> Tensor | None:
@@ -75,8 +87,20 @@ def chains_of(folder: str | Path) -> Tensor | None:
         return (low + (high - low) / 255 * kept["x"].double()).to(torch.get_default_dtype())
 
 
-def _half(value: Tensor) -> Tensor:
-    return value.half() if value.is_floating_point() else value
+def _new(folder: str | Path) -> Path:
+    folder = Path(folder)
+    if folder.exists() and any(folder.iterdir()):
+        raise CheckpointError(f"{folder} already holds files; say a new folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _write_weights(folder: Path, step: int, weights: dict[str, Tensor], frozen: list[str]) -> dict[str, Tensor]:
+    """The one checkpoint of a small folder; the weights as they are in it."""
+    half = {name: part.half() if part.is_floating_point() else part for name, part in weights.items()}
+    small = {"step": step, "device": "cpu", "energy": half, "frozen": frozen, "ema": None}
+    checkpoint.save_checkpoint(folder, step, small)
+    return half
 
 
 def _copy_recipe(run: Path, target: Path) -> None:
