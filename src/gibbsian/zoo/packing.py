@@ -116,7 +116,8 @@ def _copy_recipe(run: Path, target: Path) -> None:
 def _chosen(energy: Any, x: Tensor, most: int) -> Tensor:
     """The chains of lowest energy, of all classes equally many where the model knows classes."""
     x = x.float()
-    if not isinstance(energy, JointModel):
+    knows_classes = isinstance(energy, JointModel)
+    if not knows_classes:
         return x[:most]
     with torch.no_grad():
         height = torch.cat([energy(part) for part in x.split(256)])
