@@ -2,6 +2,7 @@
 
 from gibbsian.data.labeled import WithLabeled
 from gibbsian.data.named import NAMED, load, path_of
+from gibbsian.data.parquet import Parquet
 from gibbsian.data.prepare import STEPS, Pipeline, Prepared, make_steps, prepare
 from gibbsian.data.readers import read
 from gibbsian.data.sets import DataSet, Rows
@@ -13,6 +14,7 @@ __all__ = [
     "STEPS",
     "TOYS",
     "DataSet",
+    "Parquet",
     "Pipeline",
     "Prepared",
     "Rows",

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from gibbsian.data.fetch import fetch, find
+from gibbsian.data.hugging_face import PREFIX, read_hugging_face
 from gibbsian.data.readers import read, read_idx
 from gibbsian.data.sets import DataSet, Rows
 from gibbsian.data.toy import TOYS, toy
@@ -52,7 +53,8 @@ def load(
     """A data set by name (`gibbsian list data`), a toy law by name, or a file or folder by path.
 
     Args:
-        name: such as "digits", "mnist", "moons", or a path that `gibbsian.data.read` takes.
+        name: such as "digits", "mnist", "moons", "hf:ylecun/mnist" (a set of Hugging Face's hub), or a path that
+            `gibbsian.data.read` takes.
         n: how many points of a toy law.
         seed: of a toy law.
         label: for files, the column or array with the labels.
@@ -69,6 +71,8 @@ def load(
         return DataSet(law, Rows(toy(law, n, generator=stream(seed, "toy"))))
     if key in NAMED:
         return NAMED[key].load(part, offline=offline).replace(name=key)
+    if text.startswith(PREFIX):
+        return read_hugging_face(text, label=label, offline=offline)
     if Path(text).expanduser().exists() or "/" in text or Path(text).suffix:
         return read(text, label=label)
     near = suggest(key, [*NAMED, *TOYS])
@@ -82,7 +86,8 @@ def path_of(name: str | Path) -> Path | None:
     (True, 'rows.csv')
     """
     key = str(name).lower().replace("_", "-").replace(" ", "-")
-    return None if key in NAMED or key.replace("-", "_") in TOYS else Path(name).expanduser().absolute()
+    away = key in NAMED or key.replace("-", "_") in TOYS or key.startswith(PREFIX)
+    return None if away else Path(name).expanduser().absolute()
 
 
 # --- the sets -------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Reading files: npz, npy (memory-mapped), csv, parquet, idx, mat, and folders of images.
+"""Reading files: npz, npy (memory-mapped), csv, parquet, idx, mat, and folders of parquet files or images.
 
 No reader unpickles anything. Labels are found under the usual names, or under the one that is said.
 """
@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gibbsian.data.hugging_face import is_saved, read_hugging_face
+from gibbsian.data.parquet import Parquet, files_of, weight_of
 from gibbsian.data.sets import DataSet, Rows
 from gibbsian.errors import CapabilityError, DataError
 
@@ -25,12 +27,14 @@ _IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".pgm", ".ppm", ".t
 
 
 def read(path: str | Path, *, label: str | None = None, name: str | None = None) -> DataSet:
-    """A data set from a file, or from a folder of images.
+    """A data set from a file, or from a folder.
 
     Args:
         path: `.npz` (arrays x, y; or x_train, y_train, x_test, ...), `.npy` (stays on disk, memory-mapped), `.csv`,
-            `.tsv`, `.data` or `.txt` (columns of numbers, a header where there is one), `.parquet` (needs pyarrow),
-            idx as MNIST has it (`.gz` or not), `.mat`, or a folder of images of one size; subfolders are classes.
+            `.tsv`, `.data` or `.txt` (columns of numbers, a header where there is one), `.parquet` (needs pyarrow; above 1 GiB
+            it stays on disk), idx as MNIST has it (`.gz` or not), `.mat`, a folder of parquet files (they stay on disk;
+            subfolders train, validation and test are parts), one that Hugging Face's `save_to_disk` wrote, or a
+            folder of images of one size, where subfolders are classes.
         label: the array, variable or column with the labels; by default y, labels, target or class.
         name: what to call the set; by default the name of the file.
 
@@ -46,7 +50,7 @@ def read(path: str | Path, *, label: str | None = None, name: str | None = None)
     stem, kind = name or path.name.split(".")[0], _kind(path)
     if kind not in _READERS:
         known = ", ".join(sorted(_READERS.keys() - {"folder", ".idx"}))
-        kinds = f"{known}, an idx file or a folder of images"
+        kinds = f"{known}, an idx file, a folder of parquet files or of images"
         raise DataError(f"{path.name} is of no kind that is known here; give {kinds}")
     try:
         return _READERS[kind](path, stem, label)
@@ -272,14 +276,46 @@ def _number(cell: str, where: str) -> float:
     return float(cell)
 
 
+_IN_MEMORY = 1 << 30  # bytes of parquet files that are read as a whole; what is larger stays on disk
+
+
 def _parquet(path: Path, stem: str, label: str | None) -> DataSet:
     try:
         import pyarrow.parquet as parquet
     except ImportError as error:
         raise CapabilityError("parquet files need the package pyarrow: pip install 'gibbsian[parquet]'") from error
+    if weight_of(path) > _IN_MEMORY:
+        return DataSet(stem, _on_disk(path, label))
     table = parquet.read_table(path)
     columns = [column.to_numpy(zero_copy_only=False) for column in table.columns]
     return _table(columns, tuple(table.column_names), stem, label, path.name)
+
+
+def _on_disk(path: Path, label: str | None) -> Rows:
+    """Rows of parquet files that stay there; their labels are read."""
+    import pyarrow.parquet as parquet
+
+    names = parquet.read_schema(files_of(path)[0]).names
+    if label is not None and label not in names:
+        raise DataError(f"{path.name} has no column {label!r} for the labels; it has {', '.join(names)}")
+    own = label or next((n for n in names if n.lower() in _LABELS), None)
+    x = Parquet(path, without=() if own is None else (own,))
+    if own is None:
+        return Rows(x)
+    cells = [parquet.read_table(file, columns=[own]).column(0).to_numpy() for file in files_of(path)]
+    (y,), _ = _codes([np.concatenate(cells)])
+    return Rows(x, y)
+
+
+def _folder(path: Path, stem: str, label: str | None) -> DataSet:
+    """A folder: one that Hugging Face's `save_to_disk` wrote, of parquet files (with parts in folders of their names), or of images."""
+    if is_saved(path):
+        return read_hugging_face(path, label=label).replace(name=stem)
+    if not any(path.rglob("*.parquet")):
+        return _images(path, stem, label)
+    parts = {name: path / spelling for spelling, name in _PARTS.items() if any((path / spelling).rglob("*.parquet"))}
+    rows = {name: _on_disk(folder, label) for name, folder in parts.items()} or {"train": _on_disk(path, label)}
+    return DataSet(stem, rows["train"], rows.get("validation"), rows.get("test"))
 
 
 def _is_number(cell: Any) -> bool:
@@ -376,4 +412,4 @@ def _idx(path: Path, stem: str, label: str | None) -> DataSet:
 
 
 _TABLES = dict.fromkeys((".csv", ".tsv", ".txt", ".data"), _csv) | {".parquet": _parquet}
-_READERS = {".npz": _npz, ".npy": _npy, ".mat": _mat, ".idx": _idx, "folder": _images} | _TABLES
+_READERS = {".npz": _npz, ".npy": _npy, ".mat": _mat, ".idx": _idx, "folder": _folder} | _TABLES

@@ -128,6 +128,7 @@ class Objective(ABC):
     domains: ClassVar[tuple[type[Domain], ...]] = (Domain,)  # on which the principle holds
     elsewhere: ClassVar[str] = ""  # what to do on others
     third_derivative: ClassVar[bool] = False  # whether training takes that of the energy
+    takes_dictionaries: ClassVar[bool] = False  # whether batches of named columns reach it as they are
 
     def init(self, energy: Any, batch: Batch, generator: torch.Generator) -> Any:
         """The state before the first step; checks energy and batch once. Stateless objectives return ().

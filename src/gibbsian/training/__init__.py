@@ -1,7 +1,8 @@
 """Training runs: the loop, run folders, the guard, averages, data feeding and several processes."""
 
 from gibbsian.training.distributed import World
+from gibbsian.training.feeds.base import Loading
 from gibbsian.training.guard import Guard
 from gibbsian.training.run import Checkpoints, Engine, Logging, Run
 
-__all__ = ["Checkpoints", "Engine", "Guard", "Logging", "Run", "World"]
+__all__ = ["Checkpoints", "Engine", "Guard", "Loading", "Logging", "Run", "World"]

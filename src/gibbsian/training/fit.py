@@ -14,6 +14,7 @@ from gibbsian.objectives.base import Objective
 from gibbsian.training import checkpoint, keep
 from gibbsian.training.captured import steps_of
 from gibbsian.training.distributed import join
+from gibbsian.training.feeds.base import Loading
 from gibbsian.training.guard import Guard
 from gibbsian.training.job import Job
 from gibbsian.training.log import check_tensorboard, read_log
@@ -45,6 +46,7 @@ def fit(
     checkpoints: Checkpoints = Checkpoints(),
     logging: Logging = Logging(),
     engine: Engine = Engine(),
+    loading: Loading = Loading(),
     progress: bool | None = None,
 ) -> Run:
     """Train an energy by an objective on data, in place.
@@ -52,9 +54,9 @@ def fit(
     Args:
         energy: an `Energy` or `ScoreField`; `run.energy` is the same object.
         objective: one of `gibbsian.objectives`, or yours.
-        data: a tensor, a numpy array or memmap (read row by row), a tuple of them (inputs, labels), a
-            Dataset, a DataLoader (its own batches; its generator is seeded from `seed`) or an iterable of
-            batches.
+        data: a tensor, a numpy array or memmap (read row by row), `data.Parquet`, a tuple (inputs, labels) or a dictionary of
+            them, a Dataset or IterableDataset of torch or of Hugging Face, a DataLoader (its own batches; its
+            generator is seeded from `seed`) or an iterable of batches.
         steps, epochs: how long; one of them.
         batch_size: rows a step, over all processes together.
         lr: the learning rate; a pair is that of the energy and that of what the objective learns itself (a flow, a
@@ -79,6 +81,7 @@ def fit(
         checkpoints: `training.Checkpoints(every=1000, keep_last=2, keep_best=False)`, those of the run folder.
         logging: `training.Logging(every=50, validate_every=500, tensorboard=False)`.
         engine: `training.Engine(precision="bf16", compile=True)`: half-precision products, steps as CUDA graphs.
+        loading: `training.Loading(workers=4, buffer=65536, columns="image")`: how data that is not in memory is read.
         progress: show a bar; by default on a terminal.
 
     Ctrl-C (and SIGTERM) finishes the step, saves a checkpoint, says where it is, and raises. SIGTERM gives the step five
@@ -110,6 +113,7 @@ def fit(
         checkpoints=checkpoints,
         logging=logging,
         engine=engine,
+        loading=loading,
     )
     if checkpoints.keep_best and validation is None:
         raise ArgumentError("Checkpoints(keep_best=True) needs validation, to tell which checkpoint is best")

@@ -85,6 +85,8 @@ class Job:
             transform=self.transform,
             rank=self.world.rank,
             world=self.world.size,
+            loading=self.settings.loading,
+            dictionaries=objective.takes_dictionaries,
         )
 
     def stream(self, name: str, tries: int = 0) -> torch.Generator:

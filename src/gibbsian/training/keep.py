@@ -83,6 +83,7 @@ def collect(job: Job) -> dict[str, Any]:
         "step": run.step,
         "device": job.device.type,
         "position": (feed.epoch, feed.index),
+        "reading": feed.state(),
         "energy": dict(run.energy.state_dict()),
         "frozen": [name for name, p in run.energy.named_parameters() if not p.requires_grad],
         "ema": dict(job.ema.energy.state_dict()) if job.ema else None,
@@ -109,7 +110,7 @@ def restore(job: Job, tree: dict[str, Any]) -> None:
         job.generator.set_state(own["chains"].cpu())
         job.feed.noise.set_state(own["transform"].cpu())
     epoch, index = tree["position"]
-    job.feed.seek(epoch, index, salt=job.monitor.tries if job.monitor else 0)
+    job.feed.seek(epoch, index, salt=job.monitor.tries if job.monitor else 0, state=tree.get("reading"))
 
 
 def resume(job: Job, tree: dict[str, Any]) -> None:

@@ -272,6 +272,7 @@ def _opened(job: Job, progress: bool | None) -> Iterator[_Show]:
         raise ProcessError(f"{error}; {keep.where(run.folder)}") from error
     finally:
         run.energy.train(was_training)
+        job.feed.close()
         job.log.close()
 
 

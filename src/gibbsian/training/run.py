@@ -16,6 +16,7 @@ from gibbsian.errors import ArgumentError, CapabilityError, check_number, hold_c
 from gibbsian.objectives.base import Objective
 from gibbsian.placement import placement
 from gibbsian.random import check_draws
+from gibbsian.training.feeds.base import Loading
 from gibbsian.training.guard import Guard
 
 PRECISIONS = (None, "bf16", "tf32")
@@ -88,7 +89,7 @@ class Engine:
             )
 
 
-_GROUPS = {"checkpoints": Checkpoints, "logging": Logging, "engine": Engine}
+_GROUPS = {"checkpoints": Checkpoints, "logging": Logging, "engine": Engine, "loading": Loading}
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,7 @@ class Settings:
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     logging: Logging = field(default_factory=Logging)
     engine: Engine = field(default_factory=Engine)
+    loading: Loading = field(default_factory=Loading)
 
     def __post_init__(self) -> None:
         hold_counts(self, "steps", "batch_size")

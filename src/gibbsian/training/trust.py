@@ -27,6 +27,7 @@ _RECORDS = {  # what a run keeps of its training, or of a table
     "gibbsian.tables.tilted": {"Net", "Tilted"},
     "gibbsian.tables.transform": {"NearNormal"},
     "gibbsian.training.checkpoint": {"Weights"},
+    "gibbsian.training.feeds.base": {"Loading"},
     "gibbsian.training.guard": {"Guard"},
     "gibbsian.training.pretrain": {"Encoded"},
     "gibbsian.training.run": {"Checkpoints", "Engine", "Logging", "Settings"},

@@ -1,6 +1,6 @@
 """Choosing the feed for what `gibbsian.fit` is given as data."""
 
-from collections.abc import Iterable, Sized
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -9,14 +9,17 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from gibbsian.errors import DataError, check_tensor
-from gibbsian.training.feeds.base import Check, Feed
+from gibbsian.training.feeds.base import Feed, Wants
 from gibbsian.training.feeds.loader import Loader
-from gibbsian.training.feeds.rows import ArrayRows, DatasetRows, TensorRows
+from gibbsian.training.feeds.rows import ArrayRows, DatasetRows, Table, TensorRows
+from gibbsian.training.feeds.streams import Stream
+from gibbsian.training.feeds.windows import Pieced, Pieces
 
 _NO_BATCHES = (str, bytes, tuple, dict)  # iterables that are no batches
+_ONE_ORDER = 1 << 24  # rows of arrays on disk that are put into one order, which then takes 128 MiB
 
 
-def _fits(tensors: tuple[Tensor, ...], device: torch.device) -> bool:
+def _fits(tensors: Sequence[Tensor], device: torch.device) -> bool:
     """Does the whole data fit easily into the device's memory?"""
     if device.type != "cuda":
         return False
@@ -24,69 +27,78 @@ def _fits(tensors: tuple[Tensor, ...], device: torch.device) -> bool:
     return sum(t.nbytes for t in tensors) < free / 4
 
 
-def make_feed(
-    data: Any,
-    batch_size: int,
-    *,
-    seed: int,
-    device: torch.device,
-    check: Check,
-    transform: Any = None,
-    rank: int = 0,
-    world: int = 1,
-) -> Feed:
-    """The feed for a tensor or array, a tuple of them, a Dataset, a DataLoader or an iterable of batches.
+def make_feed(data: Any, batch_size: int, **wants: Any) -> Feed:
+    """The feed for tensors, arrays, parquet, several of them in a tuple or dictionary, datasets and streams of torch and
+    Hugging Face, a DataLoader or an iterable of batches.
 
     Data in memory is checked once and as a whole (and moved to the device where it fits easily); everything
-    else batch by batch. Arrays on disk (`numpy.memmap`) are read row by row and never as a whole.
+    else batch by batch. Arrays on disk (`numpy.memmap`, tensors of mapped files) are never read as a whole.
+
+    Args:
+        data: what to train on.
+        batch_size: rows of a batch, over all processes together.
+        wants: the fields of `Wants`.
 
     >>> data, cpu = torch.arange(6.0)[:, None], torch.device("cpu")
     >>> feed = make_feed(data, 4, seed=0, device=cpu, check=lambda batch: None)
     >>> [len(feed.next()) for _ in range(4)]
     [4, 2, 4, 2]
     """
-    common = (seed, device, check, transform, rank, world)
+    return _feed(data, batch_size, Wants(**wants))
+
+
+def _feed(data: Any, batch_size: int, wants: Wants) -> Feed:
     if isinstance(data, IterableDataset):
-        data = DataLoader(data, batch_size=batch_size)
+        return Stream(data, batch_size, wants)
     if isinstance(data, DataLoader):
-        return Loader(data, *common)
+        return Loader(data, wants)
     if isinstance(data, TensorDataset):
         data = data.tensors
-    if isinstance(data, Dataset) and isinstance(data, Sized):
-        return DatasetRows(data, len(data), batch_size, torch.device("cpu"), *common)
-    parts = data if isinstance(data, tuple) else (data,)
-    if parts and all(isinstance(part, Tensor | np.ndarray) for part in parts):
-        return _indexed(parts, batch_size, common)
+    if isinstance(data, Table) or (isinstance(data, Dataset) and isinstance(data, Sized)):
+        return DatasetRows(data, len(data), batch_size, torch.device("cpu"), wants)
+    names = [str(name) for name in data] if isinstance(data, Mapping) else None
+    parts = tuple(data.values()) if isinstance(data, Mapping) else data if isinstance(data, tuple) else (data,)
+    if parts and all(isinstance(part, Tensor | np.ndarray | Pieced) for part in parts):
+        return _indexed(parts, names, batch_size, wants)
+    if names and isinstance(parts[0], Table | IterableDataset):
+        raise DataError(
+            f"data is a dictionary of the parts {', '.join(names)}; give one of them, such as data[{names[0]!r}]"
+        )
     if isinstance(data, Iterable) and not isinstance(data, _NO_BATCHES):
-        return Loader(data, *common)
+        return Loader(data, wants)
     raise DataError(
-        f"data is a {type(data).__name__}; give a tensor, a numpy array or memmap, a tuple of them, "
-        "a Dataset or a DataLoader"
+        f"data is a {type(data).__name__}; give a tensor, a numpy array or memmap, gibbsian.data.Parquet, a tuple or dictionary "
+        "of them, a Dataset, an IterableDataset or a DataLoader"
     )
 
 
-def _indexed(parts: tuple[Any, ...], batch_size: int, common: tuple[Any, ...]) -> Feed:
-    device, transform = common[1], common[3]
+def _indexed(parts: tuple[Any, ...], names: list[str] | None, batch_size: int, wants: Wants) -> Feed:
     for part in parts:
         if isinstance(part, Tensor):
             check_tensor(part, "data", "(rows, ...)")
-    lengths = [len(part) if part.ndim else 0 for part in parts]
+    lengths = [len(part) if isinstance(part, Pieced) or part.ndim else 0 for part in parts]
     if len(set(lengths)) != 1:
         raise DataError(f"the parts of the data have {' and '.join(map(str, lengths))} rows; they must have as many")
-    parts = tuple(map(_in_memory, parts))
-    if all(isinstance(part, Tensor) for part in parts):
+    parts, rows = tuple(map(_in_memory, parts)), lengths[0]
+    near = wants.loading.buffer is None or any(isinstance(part, Tensor) and part.is_cuda for part in parts)
+    if near and all(isinstance(part, Tensor) for part in parts):
         home = parts[0].device
-        if home != device and _fits(parts, device):
-            home = device
-        feed = TensorRows(tuple(part.to(home) for part in parts), lengths[0], batch_size, home, *common)
-        if transform is None:
+        if home != wants.device and _fits(parts, wants.device):
+            home = wants.device
+        feed = TensorRows([part.to(home) for part in parts], names, rows, batch_size, home, wants)
+        if wants.transform is None:
             feed.verify()
         return feed
-    return ArrayRows(parts, lengths[0], batch_size, torch.device("cpu"), *common)
+    if any(isinstance(part, Pieced) for part in parts) or rows > _ONE_ORDER or not near:
+        return Pieces(parts, names, rows, batch_size, wants)
+    return ArrayRows(parts, names, rows, batch_size, torch.device("cpu"), wants)
 
 
 def _in_memory(part: Any) -> Any:
     """An array in memory as a tensor that shares it; read-only ones and those on disk are read by row."""
+    if isinstance(part, Tensor):
+        on_disk = part.device.type == "cpu" and part.untyped_storage().filename is not None
+        return part.numpy() if on_disk else part
     if type(part) is not np.ndarray or not part.flags.writeable:
         return part
     try:

@@ -1,5 +1,6 @@
 """Batches as a loader makes them."""
 
+import copy
 from collections.abc import Iterator
 from typing import Any, Protocol, runtime_checkable
 
@@ -8,7 +9,7 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from gibbsian.errors import DataError
 from gibbsian.random import isolated, stream
-from gibbsian.training.feeds.base import Feed
+from gibbsian.training.feeds.base import Feed, Stateful, Wants
 
 
 @runtime_checkable
@@ -31,8 +32,8 @@ class Loader(Feed):
     With several processes each keeps every world-th batch, unless the loader has a `DistributedSampler`.
     """
 
-    def __init__(self, loader: Any, *common: Any) -> None:
-        super().__init__(*common)
+    def __init__(self, loader: Any, wants: Wants) -> None:
+        super().__init__(wants)
         self.loader = loader
         self.sharded = isinstance(loader, _Sampling) and isinstance(loader.sampler, DistributedSampler)
         self.stride = 1 if self.sharded else self.world
@@ -43,6 +44,7 @@ class Loader(Feed):
             self.per_epoch = None
         self.batches: Iterator[Any] | None = None
         self.held: Any = None  # a batch that was looked at and is still to be given out
+        self.before: Any = None  # how to come to it
 
     def open(self) -> None:
         """Begin the epoch."""
@@ -71,9 +73,16 @@ class Loader(Feed):
                 group.append(batch)
         return group[self.rank if self.stride > 1 else 0]
 
-    def seek(self, epoch: int, index: int, salt: int = 0) -> None:
+    def seek(self, epoch: int, index: int, salt: int = 0, state: Any = None) -> None:
         super().seek(epoch, 0, salt)
         self.held = None
+        if state is not None and isinstance(self.loader, Stateful):
+            self.loader.load_state_dict(state)
+            self.open()
+            for self.index in range(1, index + 1):
+                with isolated(self.private):  # one number a batch
+                    pass
+            return
         self.open()
         while self.index < index:
             if self.read() is None:
@@ -92,7 +101,15 @@ class Loader(Feed):
             return self.fetch()
         return batch
 
+    def state(self) -> Any:
+        return self.before if self.held is not None else self.mark()
+
+    def mark(self) -> Any:
+        """Where the loader is, if it can say so, as torchdata's `StatefulDataLoader` does."""
+        return copy.deepcopy(self.loader.state_dict()) if isinstance(self.loader, Stateful) else None
+
     def first(self) -> Any:
+        self.before = self.mark()
         self.held = self.fetch()
         return self.prepare(self.held)
 
