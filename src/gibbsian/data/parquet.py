@@ -74,36 +74,13 @@ class Parquet:
         self.groups = [_Group(file, i) for file, m in zip(files, metas, strict=True) for i in range(m.num_row_groups)]
         sizes = [m.row_group(i).num_rows for m in metas for i in range(m.num_row_groups)]
         self.starts = np.append(0, np.cumsum(sizes)).astype(np.int64)
-        self.columns = self._chosen(schema, columns, without, files[0].name)
+        self.columns = _chosen(schema, columns, without, files[0].name)
         self.text = sha256("".join(f"{file.name} {_told(m)}\n" for file, m in zip(files, metas, strict=True)).encode())
         self.begin, self.end = 0, int(self.starts[-1])
         if not self.end:
             raise DataError(f"{path} holds no rows")
         example = self._decoded(int(np.searchsorted(self.starts, 0, side="right")) - 1, 1)
         self.event, self.dtype = example.shape[1:], example.dtype
-
-    @staticmethod
-    def _chosen(schema: Any, columns: Sequence[str] | None, without: Sequence[str], where: str) -> tuple[str, ...]:
-        import pyarrow.types as kinds
-
-        def numbers(kind: Any) -> bool:
-            return bool(kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind))
-
-        def arrays(kind: Any) -> bool:
-            lists = kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind)
-            return bool(lists or isinstance(kind, _tensor_type()))
-
-        names = [n for n in (columns or schema.names) if n not in without]
-        missing = [name for name in names if name not in schema.names]
-        if missing:
-            raise DataError(f"{where} has no column {missing[0]!r}; it has {', '.join(schema.names)}")
-        of_arrays = [name for name in names if arrays(schema.field(name).type)]
-        of_numbers = [name for name in names if numbers(schema.field(name).type)]
-        if len(of_arrays) == 1 and (columns is None or len(names) == 1):
-            return (of_arrays[0],)
-        if of_arrays or not of_numbers or (columns is not None and len(of_numbers) < len(names)):
-            raise DataError(f"{where} holds {', '.join(names)}; say columns= of numbers, or one column of lists")
-        return tuple(of_numbers)
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -190,6 +167,37 @@ class Parquet:
 
     def __repr__(self) -> str:
         return f"Parquet({self.name}: {len(self)} × {self.event} in {len(self.edges()) - 1} row groups)"
+
+
+def _chosen(schema: Any, columns: Sequence[str] | None, without: Sequence[str], where: str) -> tuple[str, ...]:
+    """The columns of numbers, or the one of arrays."""
+    names = _left(schema.names, columns, without, where)
+    arrays, numbers = (tuple(n for n in names if is_kind(schema.field(n).type)) for is_kind in (_is_array, _is_number))
+    if len(arrays) == 1 and (columns is None or len(names) == 1):
+        return arrays
+    if arrays or not numbers or (columns is not None and len(numbers) < len(names)):
+        raise DataError(f"{where} holds {', '.join(names)}; say columns= of numbers, or one column of lists")
+    return numbers
+
+
+def _left(every: list[str], columns: Sequence[str] | None, without: Sequence[str], where: str) -> list[str]:
+    missing = [name for name in columns or () if name not in every]
+    if missing:
+        raise DataError(f"{where} has no column {missing[0]!r}; it has {', '.join(every)}")
+    return [name for name in (columns or every) if name not in without]
+
+
+def _is_number(kind: Any) -> bool:
+    import pyarrow.types as kinds
+
+    return bool(kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind))
+
+
+def _is_array(kind: Any) -> bool:
+    import pyarrow.types as kinds
+
+    lists = kinds.is_list(kind) or kinds.is_large_list(kind) or kinds.is_fixed_size_list(kind)
+    return bool(lists or isinstance(kind, _tensor_type()))
 
 
 def _tensor_type() -> type:

@@ -90,23 +90,28 @@ def pick(batch: Mapping[str, Any], columns: str | tuple[str, ...] | None) -> Any
     >>> pick({"id": 7, "image": 1, "label": 0}, None), pick({"a": 1, "b": 2}, "b")
     ((1, 0), 2)
     """
-    if columns is not None:
-        names = (columns,) if isinstance(columns, str) else columns
-        missing = [name for name in names if name not in batch]
-        if missing:
-            raise DataError(f"batches have no column {missing[0]!r}; they have {', '.join(batch)}")
-        return batch[names[0]] if len(names) == 1 else tuple(batch[name] for name in names)
-    known = {str(name).lower(): name for name in batch}
-    x = next((known[name] for name in INPUTS if name in known), None)
-    y = next((known[name] for name in LABELS if name in known), None)
+    names = _usual(batch) if columns is None else (columns,) if isinstance(columns, str) else columns
+    missing = [name for name in names if name not in batch]
+    if missing:
+        raise DataError(f"batches have no column {missing[0]!r}; they have {', '.join(batch)}")
+    return batch[names[0]] if len(names) == 1 else tuple(batch[name] for name in names)
+
+
+def _usual(batch: Mapping[str, Any]) -> tuple[str, ...]:
+    """The columns of inputs and labels, by their usual names; a column that is alone is the inputs."""
+    x, y = (_first_of(usual, batch) for usual in (INPUTS, LABELS))
     rest = [name for name in batch if name != y]
-    x = rest[0] if x is None and len(rest) == 1 else x
-    if x is None:
+    if x is None and len(rest) != 1:
         raise DataError(
             f"batches are dictionaries of {', '.join(batch)}; say which column is to be learned, as in "
             f"loading=training.Loading(columns={rest[0]!r})"
         )
-    return batch[x] if y is None else (batch[x], batch[y])
+    return (x or rest[0],) if y is None else (x or rest[0], y)
+
+
+def _first_of(usual: tuple[str, ...], batch: Mapping[str, Any]) -> str | None:
+    known = {str(name).lower(): name for name in batch}
+    return next((known[name] for name in usual if name in known), None)
 
 
 def _structure(batch: Any) -> Any:

@@ -52,18 +52,13 @@ def _feed(data: Any, batch_size: int, wants: Wants) -> Feed:
         return Stream(data, batch_size, wants)
     if isinstance(data, DataLoader):
         return Loader(data, wants)
-    if isinstance(data, TensorDataset):
-        data = data.tensors
     if isinstance(data, Table) or (isinstance(data, Dataset) and isinstance(data, Sized)):
-        return DatasetRows(data, len(data), batch_size, torch.device("cpu"), wants)
-    names = [str(name) for name in data] if isinstance(data, Mapping) else None
-    parts = tuple(data.values()) if isinstance(data, Mapping) else data if isinstance(data, tuple) else (data,)
+        return _of_tensors(data, batch_size, wants) or DatasetRows(
+            data, len(data), batch_size, torch.device("cpu"), wants
+        )
+    parts, names = _parts(data)
     if parts and all(isinstance(part, Tensor | np.ndarray | Pieced) for part in parts):
         return _indexed(parts, names, batch_size, wants)
-    if names and isinstance(parts[0], Table | IterableDataset):
-        raise DataError(
-            f"data is a dictionary of the parts {', '.join(names)}; give one of them, such as data[{names[0]!r}]"
-        )
     if isinstance(data, Iterable) and not isinstance(data, _NO_BATCHES):
         return Loader(data, wants)
     raise DataError(
@@ -72,26 +67,57 @@ def _feed(data: Any, batch_size: int, wants: Wants) -> Feed:
     )
 
 
+def _of_tensors(data: Any, batch_size: int, wants: Wants) -> Feed | None:
+    return _indexed(data.tensors, None, batch_size, wants) if isinstance(data, TensorDataset) else None
+
+
+def _parts(data: Any) -> tuple[tuple[Any, ...], list[str] | None]:
+    """What the data is made of, and the names of that."""
+    if not isinstance(data, Mapping):
+        return data if isinstance(data, tuple) else (data,), None
+    names, parts = [str(name) for name in data], tuple(data.values())
+    if parts and isinstance(parts[0], Table | IterableDataset):
+        raise DataError(
+            f"data is a dictionary of the parts {', '.join(names)}; give one of them, such as data[{names[0]!r}]"
+        )
+    return parts, names
+
+
 def _indexed(parts: tuple[Any, ...], names: list[str] | None, batch_size: int, wants: Wants) -> Feed:
+    rows = _length(parts)
+    parts = tuple(map(_in_memory, parts))
+    pieced = any(isinstance(part, Pieced) for part in parts)
+    windows = wants.loading.buffer is not None and not _on_device(parts)
+    if not windows and all(isinstance(part, Tensor) for part in parts):
+        return _near(parts, names, rows, batch_size, wants)
+    if pieced or windows or rows > _ONE_ORDER:
+        return Pieces(parts, names, rows, batch_size, wants)
+    return ArrayRows(parts, names, rows, batch_size, torch.device("cpu"), wants)
+
+
+def _on_device(parts: tuple[Any, ...]) -> bool:
+    return any(isinstance(part, Tensor) and part.is_cuda for part in parts)
+
+
+def _length(parts: tuple[Any, ...]) -> int:
     for part in parts:
         if isinstance(part, Tensor):
             check_tensor(part, "data", "(rows, ...)")
     lengths = [len(part) if isinstance(part, Pieced) or part.ndim else 0 for part in parts]
     if len(set(lengths)) != 1:
         raise DataError(f"the parts of the data have {' and '.join(map(str, lengths))} rows; they must have as many")
-    parts, rows = tuple(map(_in_memory, parts)), lengths[0]
-    near = wants.loading.buffer is None or any(isinstance(part, Tensor) and part.is_cuda for part in parts)
-    if near and all(isinstance(part, Tensor) for part in parts):
-        home = parts[0].device
-        if home != wants.device and _fits(parts, wants.device):
-            home = wants.device
-        feed = TensorRows([part.to(home) for part in parts], names, rows, batch_size, home, wants)
-        if wants.transform is None:
-            feed.verify()
-        return feed
-    if any(isinstance(part, Pieced) for part in parts) or rows > _ONE_ORDER or not near:
-        return Pieces(parts, names, rows, batch_size, wants)
-    return ArrayRows(parts, names, rows, batch_size, torch.device("cpu"), wants)
+    return lengths[0]
+
+
+def _near(parts: tuple[Any, ...], names: list[str] | None, rows: int, batch_size: int, wants: Wants) -> Feed:
+    """Tensors in memory, on the device where they fit easily."""
+    home = parts[0].device
+    if home != wants.device and _fits(parts, wants.device):
+        home = wants.device
+    feed = TensorRows([part.to(home) for part in parts], names, rows, batch_size, home, wants)
+    if wants.transform is None:
+        feed.verify()
+    return feed
 
 
 def _in_memory(part: Any) -> Any:

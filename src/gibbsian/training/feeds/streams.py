@@ -98,9 +98,7 @@ class Chunks(IterableDataset[Chunk]):
     def __iter__(self) -> Iterator[Chunk]:
         info = get_worker_info()
         worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
-        begin = self.states[worker]
-        if begin["source"] is not None and not self._comes_back(worker, workers, begin):
-            begin = begin | {"source": None}  # it is read again from the beginning of the epoch
+        begin = self._begin(worker, workers)
         done, over = begin["chunks"], begin["over"]
         with self._alone(worker, "begin"):
             source = self._share(worker, workers, begin["source"])
@@ -109,16 +107,17 @@ class Chunks(IterableDataset[Chunk]):
             with self._alone(worker, str(number)):
                 rows = next(raw, None)
             if number >= done:
-                over = over or rows is None or rows_of(rows) < self.size
+                over = over or _is_last(rows, self.size)
                 yield Chunk(rows, {"chunks": number + 1, "source": None if over else _state(source), "over": over})
 
-    def _comes_back(self, worker: int, workers: int, begin: dict[str, Any]) -> bool:
-        """Does its state lead a source to where it was, with nothing left out?"""
-        if not isinstance(self.source, _GivesBatches):
-            return True
+    def _begin(self, worker: int, workers: int) -> dict[str, Any]:
+        """Where a worker begins; without the state of its source where that leaves something out."""
+        begin = self.states[worker]
+        if begin["source"] is None or not isinstance(self.source, _GivesBatches):
+            return begin
         with _Listening() as listening, self._alone(worker, "begin"):
             next(self._raw(self._share(worker, workers, begin["source"])), None)
-        return not listening.heard
+        return begin | {"source": None} if listening.heard else begin  # and is read again from the start of the epoch
 
     def _share(self, worker: int, workers: int, state: dict[str, Any] | None) -> Any:
         """The source as this worker reads it from a state on, or None where there is nothing left for it."""
@@ -148,6 +147,10 @@ class Chunks(IterableDataset[Chunk]):
             examples = iter(source)
             while some := list(itertools.islice(examples, self.size)):
                 yield default_collate(some)
+
+
+def _is_last(rows: Any, size: int) -> bool:
+    return rows is None or rows_of(rows) < size
 
 
 def _state(source: Any) -> dict[str, Any] | None:
@@ -203,30 +206,40 @@ class Stream(Windowed):
         if self.over:
             return None
         self.began[number] = self.next_window()
-        chunks, count, clock = list[Any](), 0, time.perf_counter()
-        while not chunks or count < self.enough(chunks[0]):
+        clock = time.perf_counter()
+        chunks = self.enough()
+        if not chunks:
+            return None
+        count = sum(map(rows_of, chunks))
+        rows = chunks[0] if len(chunks) == 1 else mapped(lambda *t: torch.cat(t), *chunks)
+        window = self.shuffled(f"data/{self.salt}/{self.epoch}/{number}", self.upto, rows, count)
+        self.number, self.upto = number + 1, self.upto + count
+        if (time.perf_counter() - clock) / count * self.size > SLOW:
+            self.hire()
+        return window
+
+    def enough(self) -> list[Any]:
+        """Chunks for a window, or what is left of the epoch."""
+        chunks: list[Any] = []
+        while not chunks or sum(map(rows_of, chunks)) < self.most(chunks[0]):
             found = self.round()
             if not found:
                 self.over, self.reading = True, None
                 break
             chunks += found
-            count += sum(map(rows_of, found))
-        if not chunks:
-            return None
-        rows = chunks[0] if len(chunks) == 1 else mapped(lambda *t: torch.cat(t), *chunks)
-        window = self.shuffled(f"data/{self.salt}/{self.epoch}/{number}", self.upto, rows, count)
-        self.number, self.upto = number + 1, self.upto + count
-        slow = (time.perf_counter() - clock) / count * self.size > SLOW
-        if slow and self.wants.loading.workers is None and not self.workers and not self.over:
-            self.workers = 1  # a process reads from now on
-            self.open()
-        return window
+        return chunks
 
-    def enough(self, chunk: Any) -> int:
+    def most(self, chunk: Any) -> int:
         """Rows of a window."""
         if self.buffer is None:
             self.buffer = usual_buffer(sum(t.nbytes for t in tensors_of(chunk)) / rows_of(chunk), self.size)
         return self.buffer
+
+    def hire(self) -> None:
+        """Let a process read from now on, where nobody has said how many."""
+        if self.wants.loading.workers is None and not self.workers and not self.over:
+            self.workers = 1
+            self.open()
 
     def number_at(self, row: int) -> int:
         return self.number

@@ -72,18 +72,21 @@ class Windowed(Feed):
         """This process's rows of the epoch from `start` to `stop`, or None where there are none."""
         while self.held and self.held[0][1].end <= start:
             self.held.popleft()
+        self._read_up_to(start, stop)
+        parts = [part for _, window in self.held if (part := _between(window, start, stop)) is not None]
+        if len(parts) < 2:
+            return parts[0] if parts else None
+        return mapped(lambda *t: torch.cat(t), *parts)
+
+    def _read_up_to(self, start: int, stop: int) -> None:
         number = self.held[-1][0] + 1 if self.held else self.number_at(start)
         while not self.held or self.held[-1][1].end < stop:
             found = self.window(number)
             if found is None:
-                break
+                return
             if found.end > start:
                 self.held.append((number, found))
             number += 1
-        parts = [part for _, window in self.held if (part := _between(window, start, stop)) is not None]
-        if not parts:
-            return None
-        return parts[0] if len(parts) == 1 else mapped(lambda *t: torch.cat(t), *parts)
 
     def seek(self, epoch: int, index: int, salt: int = 0, state: Any = None) -> None:
         if (epoch, salt) != (self.epoch, self.salt) or (self.held and index * self.size < self.held[0][1].begin):
@@ -199,20 +202,16 @@ class Pieces(Windowed):
         return self.rows_between(self.index * self.size, min((self.index + 1) * self.size, self.rows))
 
     def sweep(self) -> Iterator[Any]:
-        left: list[Any] = []
-        for start, stop in zip(self.edges[:-1], self.edges[1:], strict=True):
-            piece = tuple(_slice(part, int(start), int(stop)) for part in self.parts)
-            left = [*left, piece]
-            if sum(len(p[0]) for p in left) < self.size:
-                continue
-            whole = tuple(torch.cat(parts) for parts in zip(*left, strict=True))
-            full = len(whole[0]) // self.size * self.size
-            for batch in zip(*(part[:full].split(self.size) for part in whole), strict=True):
-                yield self.prepare(self.named(batch))
-            left = [tuple(part[full:] for part in whole)]
-        rest = tuple(torch.cat(parts) for parts in zip(*left, strict=True))
-        if len(rest[0]):
-            yield self.prepare(self.named(rest))
+        left: list[tuple[Tensor, ...]] = []
+        for start, stop in zip(self.edges[:-1].tolist(), self.edges[1:].tolist(), strict=True):
+            left.append(tuple(_slice(part, start, stop) for part in self.parts))
+            if stop == self.rows or sum(len(part[0]) for part in left) >= self.size:
+                whole = tuple(torch.cat(parts) for parts in zip(*left, strict=True))
+                full = len(whole[0]) if stop == self.rows else len(whole[0]) // self.size * self.size
+                yield from map(
+                    self.prepare, map(self.named, zip(*(p[:full].split(self.size) for p in whole), strict=True))
+                )
+                left = [tuple(part[full:] for part in whole)]
 
     def fingerprint(self) -> list[float]:
         if any(isinstance(part, Pieced) for part in self.parts):
