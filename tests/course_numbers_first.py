@@ -231,6 +231,45 @@ RBMS = {
     "error_after < error_before and likelihood_after < likelihood_before": (1.0, 0.0, "the claim of the text"),
 }
 
+_s = 2 * np.arange(15) - 14
+_log_z = special.logsumexp(np.log(special.comb(14, np.arange(15))) + 2.2 / 28 * (_s**2 - 14) - 0.12 * _s)
+
+
+def _mean_field() -> float:
+    def minus_bound(m: float) -> float:
+        return -(2.2 * 13 / 2 * m * m - 0.12 * 14 * m + 14 * (special.entr((1 + m) / 2) + special.entr((1 - m) / 2)))
+
+    return -optimize.minimize_scalar(
+        minus_bound, bounds=(-0.99999, -0.5), method="bounded", options={"xatol": 1e-10}
+    ).fun
+
+
+PARTITION = {
+    "truth": (_log_z, 1e-9, "a sum over the number of spins that are up"),
+    "mass_up": (0.039, 0.001, "the text's few per cent, three digits"),
+    "hand_estimate": (_log_z, 0.9, "four standard errors, 23 of 2000 weights matter"),
+    "library.value": (_log_z, 0.9, "four standard errors, 23 of 2000 weights matter"),
+    "len(said)": (1, 0, "few weights matter"),
+    "rows[0][1]": (-3.1, 0.5, "the upper well alone, log 0.039 = -3.2, but for chance finds of the other"),
+    "rows[0][2] > 0.3 > rows[-1][2]": (1.0, 0.0, "the effective sample size falls as the ladder gets honest"),
+    "rows[0][3] < 0.2 and rows[-1][3] > 0.7": (
+        1.0,
+        0.0,
+        "coverage of 40 runs: 0.05 and 0.9, four standard errors of 0.05",
+    ),
+    "all(float(b.mean()) < truth + 0.2 for b in below)": (1.0, 0.0, "low on average"),
+    "all(float(a.mean()) > truth - 0.3 for a in above)": (1.0, 0.0, "high on average; spread 0.6 over √40"),
+    "both.lower < truth < both.upper": (1.0, 0.0, "three standard errors on both sides"),
+    "ladder['mean field'] < ladder['exact'] < ladder['tree-reweighted']": (1.0, 0.0, "both are bounds"),
+    "ladder['Bethe'] - ladder['exact']": (0.0, 0.2, "no bound, near for weak couplings"),
+    "short_sum": (_log_z, 1e-9, ROUNDING),
+    "too_high.max() < math.exp(-0.5)": (1.0, 0.0, "Markov's inequality"),
+    "by_grid": (_mean_field(), 1e-6, "spacing of the grid, squared"),
+    "by_library": (_mean_field(), 1e-5, "its tolerance"),
+    "self_consistent - best_m": (0.0, 1e-4, "spacing of the grid"),
+    "misled.value - (truth + math.log(mass_up))": (0.0, 0.25, "the upper well alone, from above"),
+}
+
 NUMBERS: dict[str, dict[str, tuple[float, float, str]]] = {
     "01-energies": ENERGIES,
     "02-maximum-entropy": MAXIMUM_ENTROPY,
@@ -238,4 +277,5 @@ NUMBERS: dict[str, dict[str, tuple[float, float, str]]] = {
     "04-boltzmann-machines": BOLTZMANN,
     "05-gibbs-ising-hopfield": ISING,
     "06-rbm-contrastive-divergence": RBMS,
+    "07-partition-functions": PARTITION,
 }
