@@ -4,6 +4,7 @@ import itertools
 import math
 import pickle
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -23,9 +24,10 @@ from gibbsian.tables.boltzmann import TableRBM
 from gibbsian.tables.em import Whole, expect, fit_mixture, maximize
 from gibbsian.tables.frames import Frame
 from gibbsian.tables.gaussians import log_mass
-from gibbsian.tables.laws import TiltedLaw
+from gibbsian.tables.laws import MixtureLaw, TiltedLaw
 from gibbsian.tables.mixture import Mixture
 from gibbsian.tables.rows import Rows
+from gibbsian.tables.stacked import StackedLaw, weigh
 from gibbsian.tables.tilted import Net, Tilted, empty, normalized
 from gibbsian.tables.transform import NearNormal
 
@@ -482,9 +484,49 @@ def test_cloning_searching_pickling(estimator):
 
 def test_all_families_are_compared_by_the_likelihood_of_held_out_rows():
     model = TableEnergy(max_iter=50, random_state=0).fit(people(120))
-    assert set(model.scores_) == {"mixture", "tilted", "neural", "rbm", "parzen"}
+    assert set(model.scores_) == {"mixture", "tilted", "neural", "rbm", "parzen", "stacked"}
     assert model.scores_[model.family_] > max(model.scores_.values()) - 0.05
     assert all(-20 < score < 0 for score in model.scores_.values())
+
+
+def test_a_stack_is_the_weighted_sum_of_its_laws():
+    """Masses, conditionals and draws of a stack against the sum written out; weights against a search."""
+    model = fit_table(people(150), family="mixture", options=Options(components=3))
+    codec, table = model.codec, people(40, seed=5)
+    rows = model.rows(table)
+    other = MixtureLaw(Whole.of(model.rows(people(150)), tuple(codec.states)).component(), codec)
+    pi = torch.tensor([0.3, 0.7], dtype=torch.float64)
+    law = StackedLaw((model.law, other), pi.log(), codec)
+    value = law.log_prob(rows).value
+    plain = (pi[0] * model.law.log_prob(rows).value.exp() + pi[1] * other.log_prob(rows).value.exp()).log()
+    torch.testing.assert_close(value, plain)
+    stacked = replace(model, law=law)
+    for i, column in enumerate(model.schema):
+        rest = law.log_prob(codec.without(rows, i)).value
+        seen = ~codec.missing(rows)[:, i]
+        torch.testing.assert_close(law.log_given(rows, i)[seen], (value - rest)[seen])
+        if column.numbers and not column.values:
+            continue
+        values, p = stacked.probabilities(table, column.name)
+        ones = [
+            model.frame(table.assign(**{column.name: pd.Series([v] * 40, dtype=table[column.name].dtype)}))
+            for v in values
+        ]
+        ratio = np.stack([law.log_prob(model.rows(one)).value.numpy() for one in ones], 1)
+        ratio = np.exp(ratio - ratio.max(1, keepdims=True))
+        np.testing.assert_allclose(p, ratio / ratio.sum(1, keepdims=True), atol=1e-9)
+    drawn = as_table(stacked.sample(4000, generator=stream(0, "stack")))
+    alone = [as_table(replace(model, law=one).sample(4000, generator=stream(0, "one"))) for one in (model.law, other)]
+    for name in ("wage", "kids"):  # means within 5 standard errors of the three
+        expected = sum(float(w) * one[name].mean() for w, one in zip(pi, alone, strict=True))
+        assert abs(drawn[name].mean() - expected) < 5 * drawn[name].std() * math.sqrt(1.6 / 4000)
+    x = torch.randn(3000, generator=stream(0, "rows")) + 2 * (torch.rand(3000, generator=stream(0, "side")) < 0.7)
+    log_probs = torch.stack([torch.distributions.Normal(m, 1.0).log_prob(x).double() for m in (0.0, 2.0, 9.0)], 1)
+    found = weigh(log_probs)
+    grid = torch.linspace(0.01, 0.99, 99, dtype=torch.float64)
+    fits = [float(torch.logsumexp(log_probs[:, :2] + torch.stack([g, 1 - g]).log(), 1).mean()) for g in grid]
+    assert abs(float(found[0]) - float(grid[int(np.argmax(fits))])) < 0.011
+    assert float(found[2]) == 0
 
 
 # --- bad tables -----------------------------------------------------------------------------------------

@@ -49,6 +49,16 @@ def table(x: Tensor) -> np.ndarray:
     return x.detach().cpu().numpy()
 
 
+def repeated(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Rows as often as their weights say: exactly for whole numbers, else by even strides through the weights, in about as many rows
+    as there were."""
+    if (weight == np.round(weight)).all() and weight.sum() <= 10 * len(x):
+        return np.repeat(x, weight.astype(np.int64), axis=0)
+    rows = max(len(x), 1000)
+    ends = np.round(weight.cumsum() * (rows / weight.sum())).astype(np.int64)
+    return np.repeat(x, np.diff(ends, prepend=0), axis=0)
+
+
 def like(X: Any, values: np.ndarray) -> Any:
     """Values as a frame of pandas with the columns and index of X, where it is one."""
     if type(X).__module__.split(".")[0] != "pandas":

@@ -1,113 +1,131 @@
-"""A density for tables: a Gaussian mixture corrected by a neural energy."""
+"""A density for tables of numbers: a mixture tilted by a network, or windows, or both weighed."""
 
-import math
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
+from numbers import Integral
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import torch
-from sklearn.base import DensityMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.base import BaseEstimator, DensityMixin
+from sklearn.utils._param_validation import Interval
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
-from gibbsian import domains
-from gibbsian.energies.neural import MLPEnergy
-from gibbsian.energy import Sum
-from gibbsian.kernels import MALA
-from gibbsian.objectives.noise import MixtureNoise
-from gibbsian.objectives.noise_contrastive import NoiseContrastive
+from gibbsian.errors import ArgumentError, check_number
 from gibbsian.random import stream
-from gibbsian.sampling.sample import sample
-from gibbsian.sklearn.common import FLOATS, EnergyEstimator, constraints, table, tensor
-
-_DRAWS = 20000  # of the mixture, for log Z
+from gibbsian.sklearn.common import FLOATS, constraints, like, repeated, seed_of
+from gibbsian.tables.families import Options
+from gibbsian.tables.frames import as_frame, as_table
+from gibbsian.tables.model import TableModel, fit_table
+from gibbsian.tables.schema import Schema
 
 
 @dataclass(eq=False, repr=False)
-class EnergyDensity(DensityMixin, EnergyEstimator):
-    """log p(x) = log p₀(x) - f(x) - log Z: a Gaussian mixture p₀, tilted by a network f trained by NCE against p₀.
+class EnergyDensity(DensityMixin, BaseEstimator):
+    """log p(x) = log p₀(x) - f(x) - log Z: a mixture p₀ of normals of transformed columns, tilted by a network f.
 
-    The network learns where the mixture is wrong, and f = 0 is the mixture itself; log Z is the importance estimate
-    log E_{p₀} exp(-f), with its standard error in `log_z_stderr_`. For tables of up to some dozens of columns; for
-    images train a `gibbsian` energy directly. Columns are standardized inside; `score_samples` is in the units of the
-    data. Columns of few values are no density: expect their likelihood to grow without meaning; a broad component of
-    the mixture, worth one row, keeps rows between the extremes of the data from becoming impossible there.
+    p₀ alone, p₀ tilted, Parzen windows, and the weighed sum of mixture and windows are compared by the likelihood of held-out rows, and the best
+    is fitted again to all; f = 0 is the mixture itself, and log Z = log E_{p₀} exp(-f) is estimated from its draws. Every
+    column is first made nearly normal by a smooth monotone map, so that heavy tails and skew do no harm. `score_samples` is in the units
+    of the data, and proper whatever the columns are:
+
+    - values that all lie on a grid (whole numbers, counts, rounded reals) have the mass of their step, divided by the step;
+    - single values that come again and again (the zeros of an income, a constant) carry mass of their own, and their log p is that of the
+      mass;
+    - equal columns, and combinations that hardly vary, are as narrow as some rows' worth of the whole table's spread lets them be.
+
+    Rows with missing cells (NaN) have the density of what is there. `TableEnergy` is the same for names, truth values and dates.
 
     Args:
-        n_components: of the mixture, besides the broad one.
-        hidden_layer_sizes: of the network; () for the mixture alone.
-        n_iter, learning_rate, batch_size: passes over the data, rate of AdamW (falling to 0), rows an update.
-        noise_ratio: draws of the mixture for every row.
-        weight_decay: of the network.
-        floor: least variance of a component in any direction, as a share of the data's.
-        verbose, random_state: show progress; seed, random state or None.
+        n_components: of the mixture; None chooses.
+        hidden_layer_sizes: of the network; () for mixture and windows alone.
+        max_iter: updates of the network, at most.
+        verbose, random_state: say what is done; seed, random state or None.
 
     Attributes:
-        base_: the mixture, an `energies.GaussianMixture`.
-        energy_: the trained energy over standardized columns; any kernel samples it.
-        log_z_, log_z_stderr_: its log Z and standard error.
+        model_: the fitted `gibbsian.tables.TableModel`.
+        schema_: what the columns were taken for; `print(schema_)`.
+        family_, scores_: what was chosen, and the held-out log-likelihood a row of each.
 
     >>> X = np.random.RandomState(0).randn(300, 2)
-    >>> density = EnergyDensity(n_components=2, n_iter=5, random_state=0).fit(X)
+    >>> density = EnergyDensity(n_components=1, hidden_layer_sizes=(), random_state=0).fit(X)
     >>> bool(abs(density.score(X) / 300 + 2.84) < 0.15)  # the entropy of two normals; score is the sum, as in KernelDensity
     True
+    >>> density.predict_interval(np.zeros((1, 2)), 1).round(0)
+    array([[-2.,  2.]])
     """
 
     _parameter_constraints: ClassVar[dict[str, Any]] = constraints(
-        counts="n_components n_iter batch_size noise_ratio",
-        positive="learning_rate floor",
-        not_negative="weight_decay",
+        counts="max_iter",
+        n_components=[Interval(Integral, 1, None, closed="left"), None],
         hidden_layer_sizes=["array-like"],
         verbose=["verbose"],
     )
 
-    n_components: int = 8
+    n_components: int | None = None
     _: KW_ONLY
     hidden_layer_sizes: tuple[int, ...] = (64, 64)
-    n_iter: int = 100
-    learning_rate: float = 1e-2
-    batch_size: int = 64
-    noise_ratio: int = 4
-    weight_decay: float = 0.01
-    floor: float = 1e-3
+    max_iter: int = 800
     verbose: int = 0
     random_state: Any = None
 
-    def fit(self, X: Any, y: Any = None) -> Self:
-        """Fit the mixture, then the network."""
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Learn the density; a row of weight 2 counts as two."""
         self._validate_params()
-        x = self._standardize(tensor(validate_data(self, X, dtype=FLOATS, ensure_min_samples=2)))
-        kind = MixtureNoise(self.n_components, floor=self.floor, background=1.0)
-        noise = kind.fit(domains.Real(x.shape[1]), x, stream(self._seed, "mixture"))
-        self.base_: Any = noise.energy
-        self.energy_, self.log_z_, self.log_z_stderr_ = self.base_, 0.0, 0.0
-        if len(tuple(self.hidden_layer_sizes)) == 0:
-            return self
-        net = MLPEnergy(x.shape[1], tuple(self.hidden_layer_sizes), generator=stream(self._seed, "init")).to(x.dtype)
-        with torch.no_grad():
-            net.net.layers[-1].weight.zero_()  # type: ignore[union-attr,index]
-        self.energy_ = Sum([self.base_, net])  # type: ignore[list-item]
-        objective = NoiseContrastive(self.base_, ratio=self.noise_ratio)  # type: ignore[arg-type]
-        self._train(objective, x, len(x), optimizer={"name": "adamw", "weight_decay": self.weight_decay})
-        with torch.no_grad():  # log Z = log E exp(-f) over draws of the mixture
-            log_w = -net(self.base_.sample(_DRAWS, generator=stream(self._seed, "normalise"))).double()  # type: ignore[union-attr,operator]
-        value = torch.logsumexp(log_w, 0) - math.log(_DRAWS)
-        self.log_z_, self.log_z_stderr_ = float(value), float((log_w - value).exp().std()) / math.sqrt(_DRAWS)
+        x = validate_data(self, X, dtype=FLOATS, ensure_all_finite="allow-nan", ensure_min_samples=2)
+        if sample_weight is not None:
+            weight = _check_sample_weight(sample_weight, x, dtype=np.float64, ensure_non_negative=True)
+            x = repeated(x, weight)
+        frame, seed = as_frame(x), seed_of(self.random_state)
+        learned = Schema.learn(frame, dict.fromkeys(frame.names, "numeric"))
+        schema = Schema([replace(column, lower=None) for column in learned])  # unseen values may lie anywhere
+        hidden = tuple(self.hidden_layer_sizes)
+        options = Options(self.n_components, hidden or (1,), steps=self.max_iter, seed=seed)
+        families = ["mixture"] + ["tilted"] * bool(hidden) + ["parzen"] * (self.n_components is None or bool(hidden))
+        watch = print if self.verbose else None
+        self.model_: TableModel = fit_table(frame, schema=schema, family=families, options=options, watch=watch)
+        self.schema_, self.family_, self.scores_ = self.model_.schema, self.model_.family, self.model_.scores
         return self
 
-    def score_samples(self, X: Any) -> np.ndarray:
-        """log p(x) of every row, in the units of the data."""
-        return -self._energies(X) - self.log_z_ - self.columns_.log_scale()
+    def _checked(self, X: Any) -> np.ndarray:
+        check_is_fitted(self)
+        return validate_data(self, X, dtype=FLOATS, ensure_all_finite="allow-nan", reset=False)
+
+    def score_samples(self, X: Any, return_interval: bool = False) -> Any:
+        """log p(x) of every row, in the units of the data; with `return_interval` also `(n, 2)`, the ends of three standard errors of
+        what is estimated (both the value itself where it is exact)."""
+        x = self._checked(X)
+        value, lower, upper = (part.numpy() for part in self.model_.log_prob(x))
+        return (value, np.stack([lower, upper], 1)) if return_interval else value
 
     def score(self, X: Any, y: Any = None) -> float:
         """Total log-likelihood, as scikit-learn's KernelDensity has it."""
         return float(self.score_samples(X).sum())
 
-    def sample(self, n_samples: int = 1, *, n_steps: int = 200) -> np.ndarray:
-        """Draws: from the mixture, then `n_steps` adjusted Langevin steps on the energy."""
+    def sample(self, n_samples: int = 1, random_state: Any = None) -> np.ndarray:
+        """Draws, in the units of the data and on the grids of its columns."""
         check_is_fitted(self)
-        g = stream(self._seed, "sample")
-        x = self.base_.sample(n_samples, generator=g)
-        if self.energy_ is not self.base_:
-            step = 0.5 * x.shape[1] ** (-1 / 6)
-            x = sample(self.energy_, MALA(step), x, steps=n_steps, keep=False, generator=g, progress=False).last
-        return table(self.columns_.undo(x))
+        seed = self.model_.seed if random_state is None else seed_of(random_state)
+        return as_table(self.model_.sample(n_samples, generator=stream(seed, "sample")))
+
+    def explain(self, X: Any) -> Any:
+        """-log p(xᵢ | x₋ᵢ) of every cell: how surprising it is given the rest of its row; a frame of pandas where X is one."""
+        x = self._checked(X)
+        return like(X, self.model_.surprise(x))
+
+    def predict_interval(self, X: Any, column: int | str, level: float = 0.9) -> np.ndarray:
+        """Ends `(n, 2)` of an interval that holds a column with probability `level` given the rest of each row, whatever X holds there."""
+        x = self._checked(X)
+        check_number("predict_interval", "level", level, 0, 1, open_low=True, open_high=True)
+        return self.model_.interval(x, self.schema_.names[self._place(column)], level)
+
+    def _place(self, column: int | str) -> int:
+        names = list(getattr(self, "feature_names_in_", ()))
+        place = names.index(column) if column in names else column
+        if isinstance(place, Integral) and -self.n_features_in_ <= place < self.n_features_in_:
+            return int(place)
+        known = ", ".join(map(str, names)) or f"0 to {self.n_features_in_ - 1}"
+        raise ArgumentError(f"column={column!r} is none of the columns: {known}")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags

@@ -7,12 +7,14 @@ Reference: Dempster, Laird & Rubin 1977; Ghahramani & Jordan 1994 (mixtures from
 """
 
 import math
+import warnings
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from sklearn.cluster import KMeans, MiniBatchKMeans
+from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from gibbsian.tables.gaussians import Conditioned, blocks
@@ -226,9 +228,11 @@ def clusters(x: np.ndarray, k: int, seed: int) -> np.ndarray:
     k = min(k, len(np.unique(x, axis=0)) if len(x) < 1000 else k)
     if k < 2:
         return np.zeros(len(x), dtype=np.int64)
-    if len(x) > _MANY:
-        return MiniBatchKMeans(k, n_init=1, batch_size=1024, max_iter=20, random_state=seed % 2**31).fit_predict(x)
-    return KMeans(k, n_init=1, max_iter=30, random_state=seed % 2**31).fit_predict(x)
+    many = MiniBatchKMeans(k, n_init=1, batch_size=1024, max_iter=20, random_state=seed % 2**31)
+    found = many if len(x) > _MANY else KMeans(k, n_init=1, max_iter=30, random_state=seed % 2**31)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # where rows repeat, there are fewer clusters
+        return found.fit_predict(x)
 
 
 def choose_mixture(train: Rows, held: Rows, whole: Whole, *, seed: int = 0, most: int = 128) -> tuple[Mixture, float]:

@@ -5,6 +5,7 @@ tilted    the mixture, tilted by a network
 neural    a network energy over the transformed row, on top of independent columns
 rbm       a restricted Boltzmann machine of joined units, its hidden states gone through
 parzen    windows on the rows
+stacked   those of them whose laws are exact, weighed: where rows are few and "auto" or several are asked for
 """
 
 import math
@@ -22,11 +23,14 @@ from gibbsian.tables.laws import Law, MixtureLaw, TiltedLaw
 from gibbsian.tables.mixture import Mixture
 from gibbsian.tables.parzen import fit_parzen
 from gibbsian.tables.rows import Rows
+from gibbsian.tables.stacked import StackedLaw, gain, weigh
 from gibbsian.tables.tilted import fit_tilt
 
 FAMILIES = ("mixture", "tilted", "neural", "rbm", "parzen")
 _COMPARED = 6000  # rows at most that the families are compared on
 _MIXED = 50000  # rows at most that the chosen mixture goes through as a whole
+_EXACT = ("mixture", "rbm", "parzen")
+_STACKED = 10000  # rows up to which families are weighed, and not only chosen: more rows tell which is right
 _WORTH = 0.01  # nats a row by which a costlier family must be better
 
 
@@ -51,12 +55,14 @@ class Options:
 
 @dataclass
 class Chosen:
-    """A family that was fitted: its law, the held-out log-likelihood a row of all that were tried, and how to fit it again."""
+    """A family that was fitted: its law, the held-out log-likelihood a row of all that were tried, and how to fit it again; of a
+    stack also its parts."""
 
     family: str
     law: Law
     scores: dict[str, float]
     settings: dict[str, Any] = field(default_factory=dict)
+    parts: tuple["Chosen", ...] = ()
 
 
 def independent(whole: Whole) -> Mixture:
@@ -70,24 +76,42 @@ def choose(
 ) -> Chosen:  # fmt: skip
     """Fit families and keep the one under which held-out rows are most likely.
 
-    Families are compared on some thousand rows; those that cost more must be better by 0.01 nats a row.
+    Families are compared on some thousand rows; those that cost more must be better by 0.01 nats a row, and so must a stack of the exact
+    ones, where there are at most 10000 rows.
     """
+    few = train.n <= _STACKED
     if train.n > _COMPARED:
         train = train.take(torch.randperm(train.n, generator=stream(options.seed, "compared"))[:_COMPARED])
     whole = Whole.of(train, tuple(codec.states))
     best: Chosen | None = None
     scores: dict[str, float] = {}
+    exact: list[tuple[Chosen, torch.Tensor]] = []
+
+    def judged(made: Chosen, score: float) -> Chosen:
+        scores[made.family] = score
+        if watch is not None:
+            watch(f"{made.family}: {score:.3f} nats a held-out row")
+        return made if best is None or score > scores[best.family] + _WORTH else best
+
     for family in sorted(families, key=FAMILIES.index):
         made = _fit(family, codec, train, held, whole, options, best)
-        score = float(made.law.log_prob(held).value.clamp(min=-1e6).mean())
-        scores[family] = score
-        if watch is not None:
-            watch(f"{family}: {score:.3f} nats a held-out row")
-        if best is None or score > scores[best.family] + _WORTH:
-            best = made
+        log_prob = made.law.log_prob(held).value.clamp(min=-1e6)
+        best = judged(made, float(log_prob.mean()))
+        if family in _EXACT:
+            exact.append((made, log_prob))
+    if len(exact) > 1 and few:
+        log_probs = torch.stack([log_prob for _, log_prob in exact], 1)
+        best = judged(_stack([made for made, _ in exact], weigh(log_probs), codec), gain(log_probs))
     assert best is not None
     best.scores = scores
     return best
+
+
+def _stack(parts: list[Chosen], weight: torch.Tensor, codec: Codec) -> Chosen:
+    kept = [i for i in range(len(parts)) if weight[i] > 0]
+    log_weight = weight[kept].log()
+    law = StackedLaw(tuple(parts[i].law for i in kept), log_weight, codec)
+    return Chosen("stacked", law, {}, {"log_weight": log_weight}, tuple(parts[i] for i in kept))
 
 
 def _fit(family: str, codec: Codec, train: Rows, held: Rows, whole: Whole, options: Options, so_far: Chosen | None) -> Chosen:  # fmt: skip
@@ -116,6 +140,9 @@ def _fit(family: str, codec: Codec, train: Rows, held: Rows, whole: Whole, optio
 
 def refit(chosen: Chosen, codec: Codec, rows: Rows, options: Options) -> Law:
     """The chosen family once more, on all rows, with the settings that were chosen."""
+    if chosen.parts:
+        laws = tuple(refit(part, codec, rows, options) for part in chosen.parts)
+        return StackedLaw(laws, chosen.settings["log_weight"], codec)
     whole, seed = Whole.of(rows, tuple(codec.states)), options.seed
     if chosen.family == "parzen":
         return MixtureLaw(fit_parzen(rows, whole, seed=seed, chosen=chosen.settings["chosen"])[0], codec)

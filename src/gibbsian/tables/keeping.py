@@ -7,6 +7,7 @@ from gibbsian.tables.codec import Codec
 from gibbsian.tables.laws import Law, MixtureLaw, TiltedLaw
 from gibbsian.tables.model import TableModel
 from gibbsian.tables.schema import Schema
+from gibbsian.tables.stacked import StackedLaw
 
 
 def tree_of(model: TableModel) -> dict[str, Any]:
@@ -25,6 +26,8 @@ def model_of(tree: dict[str, Any]) -> TableModel:
     def law(parts: dict[str, Any]) -> Law:
         if "mixture" in parts:
             return MixtureLaw(parts["mixture"], codec)
+        if "stacked" in parts:
+            return StackedLaw(tuple(law(part) for part in parts["stacked"]), parts["log_weight"], codec)
         parts["tilted"].net.eval().requires_grad_(False)
         return TiltedLaw(parts["tilted"], codec, parts["seed"])
 
@@ -38,4 +41,6 @@ def _law_parts(law: Law) -> dict[str, Any]:
         return {"tilted": law.law, "seed": law.seed}
     if isinstance(law, MixtureLaw):
         return {"mixture": law.mixture}
+    if isinstance(law, StackedLaw):
+        return {"stacked": [_law_parts(part) for part in law.laws], "log_weight": law.log_weight}
     raise CheckpointError(f"a {type(law).__name__} cannot be written into a run folder")
