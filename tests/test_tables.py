@@ -24,12 +24,14 @@ from gibbsian.tables.boltzmann import TableRBM
 from gibbsian.tables.em import Whole, expect, fit_mixture, maximize
 from gibbsian.tables.frames import Frame
 from gibbsian.tables.gaussians import log_mass
+from gibbsian.tables.keeping import model_of, tree_of
 from gibbsian.tables.laws import MixtureLaw, TiltedLaw
 from gibbsian.tables.mixture import Mixture
 from gibbsian.tables.rows import Rows
 from gibbsian.tables.stacked import StackedLaw, weigh
 from gibbsian.tables.tilted import Net, Tilted, empty, normalized
 from gibbsian.tables.transform import NearNormal
+from gibbsian.training import checkpoint
 
 
 def people(n=300, seed=0, gaps=True):
@@ -489,7 +491,7 @@ def test_all_families_are_compared_by_the_likelihood_of_held_out_rows():
     assert all(-20 < score < 0 for score in model.scores_.values())
 
 
-def test_a_stack_is_the_weighted_sum_of_its_laws():
+def test_a_stack_is_the_weighted_sum_of_its_laws(tmp_path):
     """Masses, conditionals and draws of a stack against the sum written out; weights against a search."""
     model = fit_table(people(150), family="mixture", options=Options(components=3))
     codec, table = model.codec, people(40, seed=5)
@@ -520,6 +522,9 @@ def test_a_stack_is_the_weighted_sum_of_its_laws():
     for name in ("wage", "kids"):  # means within 5 standard errors of the three
         expected = sum(float(w) * one[name].mean() for w, one in zip(pi, alone, strict=True))
         assert abs(drawn[name].mean() - expected) < 5 * drawn[name].std() * math.sqrt(1.6 / 4000)
+    checkpoint.write_tree(tmp_path, "table", tree_of(stacked))
+    again = model_of(checkpoint.read_tree(tmp_path, "table"))
+    torch.testing.assert_close(again.log_prob(table).value, value)
     x = torch.randn(3000, generator=stream(0, "rows")) + 2 * (torch.rand(3000, generator=stream(0, "side")) < 0.7)
     log_probs = torch.stack([torch.distributions.Normal(m, 1.0).log_prob(x).double() for m in (0.0, 2.0, 9.0)], 1)
     found = weigh(log_probs)
