@@ -27,6 +27,7 @@ from gibbsian.tables.gaussians import log_mass
 from gibbsian.tables.keeping import model_of, tree_of
 from gibbsian.tables.laws import MixtureLaw, TiltedLaw
 from gibbsian.tables.mixture import Mixture
+from gibbsian.tables.model import learn_from_all
 from gibbsian.tables.rows import Rows
 from gibbsian.tables.stacked import StackedLaw, weigh
 from gibbsian.tables.tilted import Net, Tilted, empty, normalized
@@ -289,6 +290,19 @@ def test_expectation_maximization_climbs_and_finds_the_law_behind_gaps():
     found = one.covariance[0].numpy()
     error = 1.5 * 5 * np.sqrt((np.outer(np.diag(cov), np.diag(cov)) + cov**2) / 4000)
     assert (np.abs(found - cov) < error).all()
+
+
+def test_a_round_piece_by_piece_is_a_round_over_all_rows():
+    model = fit_table(people(200), family="mixture", options=Options(components=3))
+    every = people(500, seed=4)
+    rows, whole = model.rows(every), Whole.of(model.rows(people(200)), tuple(model.codec.states))
+    at_once = maximize(model.law.mixture, expect(model.law.mixture, rows), whole, rows.n)
+    again, n = learn_from_all(model, (every[i : i + 120] for i in range(0, 500, 120)), people(200))
+    assert n == 500
+    for a, b in zip((at_once.log_weight, at_once.mean, at_once.covariance, at_once.table), (again.law.mixture.log_weight, again.law.mixture.mean, again.law.mixture.covariance, again.law.mixture.table), strict=True):  # fmt: skip
+        torch.testing.assert_close(a, b)
+    new = people(1000, seed=5)
+    assert float(again.log_prob(new).value.mean()) > float(model.log_prob(new).value.mean())
 
 
 @pytest.mark.parametrize("family", ["mixture", "tilted"])

@@ -232,6 +232,14 @@ def test_wrong_use_is_said_in_one_line(run, capsys, tmp_path, monkeypatch, argum
     assert error.count("\n") == 1
 
 
+def test_tables_larger_than_memory_teach_with_all_their_rows(tmp_path, capsys):
+    people(400).assign(odd=np.arange(400) % 10 == 0).to_csv(tmp_path / "a.csv", index=False)
+    flags = ["--family", "mixture", "--components", "2", "--rows", "150", "--label", "odd", "--run", tmp_path / "run"]
+    found = said(capsys, "train", tmp_path / "a.csv", *flags, "--no-report")
+    assert found["rows"] == 400
+    assert load(tmp_path / "run").notes["rows"] == 400
+
+
 def test_a_recipe_of_a_table_does_the_same(run, tmp_path):
     people(60).to_csv(tmp_path / "people.csv", index=False)
     recipe = tmp_path / "mine.yaml"

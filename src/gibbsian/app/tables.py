@@ -10,7 +10,7 @@ run/report.html                 see `gibbsian.app.report.table`
 import dataclasses
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,8 @@ from gibbsian.random import stream
 from gibbsian.tables.families import Options
 from gibbsian.tables.frames import Frame, as_frame
 from gibbsian.tables.keeping import model_of, tree_of
-from gibbsian.tables.model import TableModel, fit_table
-from gibbsian.tables.reading import Source, read_table
+from gibbsian.tables.model import TableModel, fit_table, learn_from_all
+from gibbsian.tables.reading import Source, in_pieces, read_table
 from gibbsian.tables.rows import Rows
 from gibbsian.tables.schema import Schema
 from gibbsian.training import checkpoint
@@ -122,13 +122,26 @@ def train(recipe: TableRecipe, folder: Path, watch: Callable[[str], None] | None
         except OSError as error:
             raise DataError(f"the schema {recipe.schema} cannot be read ({error.strerror})") from error
     model = fit_table(table, types=types, schema=schema, family=recipe.family, options=recipe.options, watch=watch)
-    frame = as_frame(table)
-    run = TableRun(model, *_compared(model, frame), {"rows": len(table), "seconds": time.perf_counter() - begun, "began": time.time()})  # fmt: skip
+    frame, used = as_frame(table), len(table)
+    if table.attrs.get("rows", used) > used:
+        model, all_of_them = learn_from_all(model, _every(source, recipe.label, model), table)
+        used = all_of_them or used
+        if watch is not None:
+            watch(f"learned from {used} rows, {len(table)} of them at once" if all_of_them else f"learned from {used} rows of {table.attrs['rows']}")  # fmt: skip
+    run = TableRun(model, *_compared(model, frame), {"rows": used, "seconds": time.perf_counter() - begun, "began": time.time()})  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     save(run, folder)
     write_whole(folder / "schema.json", model.schema.to_json())
     write_whole(folder / "table.yaml", recipe.text())
     return run, table, labels
+
+
+def _every(source: Source, label: str | None, model: TableModel) -> Iterator[Any]:
+    """All rows of the file, piece by piece, in the columns of the model."""
+    kept = tuple(name for name in source.columns if name != label)
+    own = source if label is None else dataclasses.replace(source, columns=kept, drop=(*source.drop, label))
+    kinds = {column.name: column.kind for column in model.schema if column.kind != "ignored"}
+    return in_pieces(own, kinds, model.schema.names)
 
 
 def _compared(model: TableModel, frame: Frame) -> tuple[Rows, np.ndarray]:

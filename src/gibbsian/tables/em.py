@@ -8,6 +8,7 @@ Reference: Dempster, Laird & Rubin 1977; Ghahramani & Jordan 1994 (mixtures from
 
 import math
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -114,6 +115,16 @@ def fit_mixture(
         if gain < tolerance * rows.n:
             break
     return model
+
+
+def climb(model: Mixture, pieces: Iterable[Rows], whole: Whole) -> tuple[Mixture, int]:
+    """One round over rows that come piece by piece, their statistics added up: as one round over all of them at once, and how many
+    there were."""
+    total, n = None, 0
+    for rows in pieces:
+        sums, n = expect(model, rows), n + rows.n
+        total = sums if total is None else Sums(*(a + b for a, b in zip(total, sums, strict=True)))  # type: ignore[operator]
+    return (model, 0) if total is None else (maximize(model, total, whole, n), n)
 
 
 def expect(model: Mixture, rows: Rows, responsibility: Tensor | None = None) -> Sums:

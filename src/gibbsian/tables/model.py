@@ -1,7 +1,7 @@
 """A fitted table: the schema, the law of its rows, and everything that can be asked of it."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,9 +10,10 @@ import torch
 from gibbsian.errors import ArgumentError, DataError, check_choice, suggest
 from gibbsian.random import stream
 from gibbsian.tables.codec import Codec, FewValues, Names, Numbers, TableWarning
+from gibbsian.tables.em import Whole, climb
 from gibbsian.tables.families import FAMILIES, Chosen, Options, choose, refit
 from gibbsian.tables.frames import Cells, Frame, as_frame, cells_of, check_columns
-from gibbsian.tables.laws import CellLaw, Law
+from gibbsian.tables.laws import CellLaw, Law, MixtureLaw
 from gibbsian.tables.rows import Rows
 from gibbsian.tables.schema import Schema
 from gibbsian.tables.tilted import Estimate, empty
@@ -313,6 +314,22 @@ def fit_table(
     law = refit(chosen, codec, rows, options)
     calibration = np.sort(chosen.law.log_prob(rows.take(calibrate)).value.numpy())
     return TableModel(codec, law, chosen.law, calibration, chosen.family, chosen.scores, options.seed, frame.make)
+
+
+def learn_from_all(model: TableModel, pieces: Iterable[Any], some: Any) -> tuple[TableModel, int]:
+    """A mixture that was fitted to some rows of a table, moved by one round of expectation-maximization over all of them, which come
+    piece by piece; and how many there were. Laws of other families stay as they are, and 0 is returned.
+
+    Args:
+        model: fitted to `some`.
+        pieces: tables; one is in memory at a time.
+        some: a sample of the rows, for the priors.
+    """
+    if not isinstance(model.law, MixtureLaw) or model.family != "mixture":
+        return model, 0
+    whole = Whole.of(model.rows(some), tuple(model.codec.states))
+    mixture, n = climb(model.law.mixture, (model.rows(piece) for piece in pieces), whole)
+    return replace(model, law=MixtureLaw(mixture, model.codec)), n
 
 
 def _split(n: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

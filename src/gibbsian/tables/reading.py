@@ -56,7 +56,8 @@ def is_table(path: str | Path) -> bool:
 
 
 def read_table(path: str | Path | Source, *, most: int | None = None, seed: int = 0, **how: Any) -> Any:
-    """A pandas frame from a file; with `most`, a random sample of so many rows, read piece by piece.
+    """A pandas frame from a file; with `most`, a random sample of so many rows, read piece by piece. `attrs["rows"]` says how many the file
+    has.
 
     Args:
         path: of the file, or a `Source`.
@@ -74,8 +75,9 @@ def read_table(path: str | Path | Source, *, most: int | None = None, seed: int 
     import pandas as pd
 
     source = path if isinstance(path, Source) else Source(str(path), **how)
-    rng, whole, keys = np.random.default_rng(seed), None, np.zeros(0)
+    rng, whole, keys, rows = np.random.default_rng(seed), None, np.zeros(0), 0
     for piece in pieces(source):
+        rows += len(piece)
         whole = piece if whole is None else pd.concat([whole, piece], ignore_index=True)
         keys = np.concatenate([keys, rng.random(len(piece))])
         if most is not None and len(whole) > most:  # the rows of the smallest keys: every one has the same chance
@@ -83,7 +85,9 @@ def read_table(path: str | Path | Source, *, most: int | None = None, seed: int 
             whole, keys = whole.iloc[keep].reset_index(drop=True), keys[keep]
     if whole is None or not len(whole):
         raise DataError(f"{source.path} has no rows; give a table with at least one")
-    return understood(whole, source)
+    table = understood(whole, source)
+    table.attrs["rows"] = rows
+    return table
 
 
 def pieces(source: Source, rows: int = 50_000) -> Iterator[Any]:

@@ -88,7 +88,7 @@ def train_table(out: Output, options: argparse.Namespace, keys: dict[str, Any]) 
         "run": str(folder),
         "family": run.model.family,
         "scores": run.model.scores,
-        "rows": len(table),
+        "rows": run.notes["rows"],
     }
     if not options.no_report:
         path, more = write_table_report(folder, run, table, labels)
