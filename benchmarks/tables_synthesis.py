@@ -13,7 +13,7 @@ from sdv.single_table import CTGANSynthesizer, GaussianCopulaSynthesizer
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import accuracy_score, roc_auc_score
 from sklearn.model_selection import cross_val_predict
-from tables_data import MIXED, Plain, mixed
+from tables_data import MIXED, Plain, is_number, mixed
 
 from gibbsian.sklearn import TableEnergy
 
@@ -26,10 +26,9 @@ def by_sdv(kind: type, table: pd.DataFrame, n: int, seed: int, **options: Any) -
 
     torch.manual_seed(seed)
     np.random.seed(seed)  # noqa: NPY002
-    metadata = Metadata.detect_from_dataframe(table, table_name="rows", infer_keys=None)
-    for column in table.columns:
-        sdtype = "numerical" if pd.api.types.is_numeric_dtype(table[column]) else "categorical"
-        metadata.update_column(column, table_name="rows", sdtype=sdtype)
+    kinds = {c: "numerical" if is_number(table[c]) else "categorical" for c in table.columns}
+    columns = {c: {"sdtype": kind} for c, kind in kinds.items()}
+    metadata = Metadata.load_from_dict({"tables": {"rows": {"columns": columns}}})
     begin = time.process_time()
     made = kind(metadata, **options)
     made.fit(table)
@@ -64,7 +63,8 @@ def run(tables: tuple[str, ...] = tuple(MIXED), seeds: int = SEEDS) -> list[dict
     for name in tables:
         label = MIXED[name][0]
         for seed in range(seeds):
-            whole = mixed(name, ROWS + TEST, seed)
+            whole = mixed(name, ROWS + TEST, seed).dropna(subset=[label])
+            whole[label] = whole[label].astype(str)
             cut = min(ROWS, int(0.67 * len(whole)))
             train, test = whole[:cut].reset_index(drop=True), whole[cut:].reset_index(drop=True)
             begin = time.process_time()

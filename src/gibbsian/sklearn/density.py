@@ -118,7 +118,7 @@ class EnergyDensity(DensityMixin, BaseEstimator):
         return self.model_.interval(x, self.schema_.names[self._place(column)], level)
 
     def _place(self, column: int | str) -> int:
-        names = list(getattr(self, "feature_names_in_", ()))
+        names = list(vars(self).get("feature_names_in_", ()))
         place = names.index(column) if column in names else column
         if isinstance(place, Integral) and -self.n_features_in_ <= place < self.n_features_in_:
             return int(place)
