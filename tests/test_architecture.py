@@ -23,7 +23,7 @@ PLAN = Path(__file__).parent.parent / "docs" / "architecture.md"
 FLOORS = [
     ["errors", "progress", "trees"],
     ["random", "schedules", "recorded", "capabilities"],
-    ["domains", "quadrature", "placement", "graphs"],
+    ["domains", "quadrature", "placement", "graphs", "distributed"],
     ["drawing"],
     ["energy"],
     ["units"],

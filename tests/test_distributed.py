@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,15 @@ from torch import Tensor
 
 import gibbsian as gb
 from gibbsian import domains, errors, kernels, models, objectives
-from gibbsian.training.distributed import World
+from gibbsian.distributed import Shards, World
+from gibbsian.distributed.gradients import GradientExchange
 
 PREAMBLE = """
 import json, os, signal, sys
 import torch
 import gibbsian as gb
 from gibbsian import energies, kernels, models, objectives, partition
-from gibbsian.training.distributed import join
+from gibbsian.distributed import join
 
 torch.set_num_threads(1)
 folder, rank = sys.argv[1], int(os.environ["RANK"])
@@ -57,7 +59,7 @@ def test_alone_nothing_is_shared():
     assert world.alone
     assert world.first
     assert world.mean({"a": 1.0}, torch.device("cpu")) == {"a": 1.0}
-    assert world.share_gradients([], 3, (1.0, 0.0)) == [1.0, 0.0]
+    assert GradientExchange(world, []).finish(3, (1.0, 0.0)) == [1.0, 0.0]
     assert torch.equal(world.gather_rows(torch.ones(2)), torch.ones(2))
 
 
@@ -180,3 +182,93 @@ def test_a_divergence_in_one_process_rolls_all_of_them_back(runs):
     _, (_, done) = runs
     assert done.returncode == 0, done.stderr[-3000:]
     assert "rolled back: step 17: another process diverged; back to step 10" in done.stderr
+
+
+# --- shards: what is found does not depend on the number of processes -------------------------------
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
+    """What every rank of every job of rank_checks.py returned, by name, number of processes and rank."""
+    folder = tmp_path_factory.mktemp("ranks")
+    here = Path(__file__).parent
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{Path(gb.__file__).parent.parent}:{here}"}
+    command = [sys.executable, str(here / "nursery.py"), "rank_checks", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+    def found(name: str, size: int, rank: int = 0) -> Any:
+        trouble = folder / f"{name}-{size}-{rank}.txt"
+        assert not trouble.exists(), trouble.read_text()
+        return torch.load(folder / f"{name}-{size}-{rank}.pt")
+
+    return found
+
+
+def differing(one: Any, other: Any) -> set[str]:
+    return {key for key in one if not _same(one[key], other[key])} | set(one) ^ set(other)
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, list):
+        return len(a) == len(b) and all(map(_same, a, b))
+    return torch.equal(a, b) if isinstance(a, Tensor) else bool(a == b)
+
+
+@pytest.mark.parametrize(("job", "own"), [("sampled", "share"), ("judged", "states")])
+@pytest.mark.parametrize("size", [2, 3])
+def test_what_is_found_is_that_of_one_process_to_the_bit(ranks, job, own, size):
+    one, others = ranks(job, 1), [ranks(job, size, rank) for rank in range(size)]
+    for other in others:
+        assert differing(one, other) == {own}
+    assert sum(other[own] for other in others) == one[own]  # every process holds its share
+
+
+def test_pooled_diagnostics_are_those_of_the_gathered_chains(ranks):
+    for size in (1, 2, 3):
+        found = ranks("sampled", size)
+        assert found["pooled"]
+        assert found["streamed_pooled"]
+        assert found["held"]
+        assert found["steps"] == 35
+
+
+def test_spread_chains_have_streams_of_their_own(ranks):
+    """No two chains of 37 move alike, and what goes on does not repeat what was there before."""
+    found = ranks("sampled", 2)
+    noise = found["mala"].diff(dim=0).transpose(0, 1).flatten(1)
+    assert len(torch.unique(noise, dim=0)) == 37
+    assert not torch.equal(found["more"], found["mala"][:5])
+
+
+def test_spread_estimates_hold_the_truth(ranks):
+    """Within four standard errors of the exact sum (a false alarm in 16,000; the seed is fixed)."""
+    found = ranks("judged", 3)
+    assert abs(float(found["ais"]) - found["truth"]) < 4 * float(found["stderr"])
+    assert len(found["weights"].unique()) == 64
+    assert torch.equal(found["more"][:64], found["weights"])
+    assert abs(float(found["smc"]) - found["truth"]) < 0.5
+    assert torch.allclose(found["likelihood"], found["plain"], rtol=1e-14)
+    for name in ("grown", "from_ends"):
+        assert found[name][1] < found["truth"] < found[name][2]
+
+
+def test_shards_are_dealt_in_order_and_refuse_more_processes_than_there_are():
+    dealt = []
+    for rank in range(3):
+        parts = Shards(0, count=16, world=World(rank, 3)).parts(1000)
+        dealt += [part.rows for part in parts]
+        assert parts[0].own.start == 0
+    assert [d.start for d in dealt[1:]] == [d.stop for d in dealt[:-1]]
+    assert len(dealt) == 16
+    assert (dealt[0].start, dealt[-1].stop) == (0, 1000)
+    with pytest.raises(errors.ProcessError, match="20 rows or chains make 2 shards, too few for 3 processes"):
+        Shards(0, world=World(0, 3)).parts(20)
+    g = gen()
+    target = gb.energies.Gaussian(torch.zeros(1), torch.eye(1))
+    trace = gb.sample(target, kernels.MALA(0.5), torch.zeros(8, 1), 5, generator=g)
+    with pytest.raises(errors.ArgumentError, match="a trace of one process"):
+        gb.sample(target, kernels.MALA(0.5), trace, 5, generator=Shards(0))
+    spread = gb.sample(target, kernels.MALA(0.5), torch.zeros(8, 1), 5, generator=Shards(0)).gather()
+    with pytest.raises(errors.ArgumentError, match="holds no states"):
+        gb.sample(target, kernels.MALA(0.5), spread, 5, generator=g)

@@ -31,7 +31,7 @@ _HOME = {name: module for module, names in _NAMES.items() for name in names}
 _MODULES = {
     name: name
     for name in (
-        "capabilities", "data", "derivatives", "domains", "energies", "errors", "kernels", "maxent", "metrics", "models",
+        "capabilities", "data", "derivatives", "distributed", "domains", "energies", "errors", "kernels", "maxent", "metrics", "models",
         "nets", "objectives", "partition", "plots", "random", "sampling", "schedules", "sequences", "sklearn", "spins", "tables",
         "testing", "training", "units",
     )
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         capabilities,
         data,
         derivatives,
+        distributed,
         domains,
         energies,
         errors,

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gibbsian.capabilities import BoundedModel, ClampedModel, Classifier, NoiseLevels, ReconstructingModel
+from gibbsian.distributed.shards import OneStream, Shards, Streams
 from gibbsian.domains import Binary, Discrete, Real
 from gibbsian.energy import Energy, ScoreField
 from gibbsian.errors import ArgumentError, CapabilityError, DomainError, ShapeError, check_count, check_tensor
@@ -45,7 +46,7 @@ class _How(NamedTuple):
     method: str
     chains: int
     betas: int | None
-    generator: torch.Generator
+    streams: Streams
     progress: bool | None
 
 
@@ -59,7 +60,7 @@ def evaluate(
     likelihood: str = "auto",
     chains: int = 100,
     betas: int | None = None,
-    seed: int = 0,
+    seed: "int | Shards" = 0,
     progress: bool | None = False,
 ) -> Evaluation:
     """What can be said about a model on held-out data.
@@ -78,7 +79,7 @@ def evaluate(
         samples: draws of the model, to be compared with the data where x is not discrete; see `gibbsian.draw`.
         likelihood: "auto" as above, "exact", "quadrature", "ais" or "none".
         chains, betas: of AIS; without betas its ladder grows until climb and descent agree.
-        seed: of all randomness.
+        seed: of all randomness; `distributed.Shards(seed)` spreads chains and rows over the processes of a job.
         progress: show bars.
 
     >>> import gibbsian as gb
@@ -95,13 +96,16 @@ def evaluate(
             model.domain.check_shape(rows, name)
     if likelihood not in LIKELIHOODS:
         raise ArgumentError(f"likelihood={likelihood!r}: expected one of {', '.join(LIKELIHOODS)}")
-    begun, generator = time.perf_counter(), stream(seed, "evaluate", x.device)
-    how = _How(likelihood, chains, betas, generator, progress)
+    streams = seed if isinstance(seed, Shards) else OneStream(stream(seed, "evaluate", x.device))
+    begun, how = time.perf_counter(), _How(likelihood, chains, betas, streams, progress)
     with warnings.catch_warnings(record=True) as caught, torch.no_grad():
         warnings.simplefilter("always")
-        found = _likelihoods(model, x, train, how) | _by_energy(model, x, train, outside or {})
-        found |= {"reconstruction_error": _reconstruction_error(model, x), "classes": _classes(model, x, y)}
-        found["two_sample"] = _compared(model, samples, x, generator)
+        found = _likelihoods(model, x, train, how) | _by_energy(model, x, train, outside or {}, streams)
+        found |= {
+            "reconstruction_error": _reconstruction_error(model, x, streams),
+            "classes": _classes(model, x, y, streams),
+        }
+        found["two_sample"] = _compared(model, samples, x, streams.common)
     said = {" ".join(str(w.message).split()) for w in caught if issubclass(w.category, UserWarning)}
     return Evaluation(len(x), **found, warnings=tuple(sorted(said)), seconds=time.perf_counter() - begun)
 
@@ -128,12 +132,12 @@ def _likelihoods(model: Any, x: Tensor, train: Tensor | None, how: _How) -> dict
     judge: Callable[[Tensor], LogLikelihood]
     if _flows(model, x, how):
         most = _FLOW_ROWS if x[0].numel() <= _FLOW_DIMENSIONS else _FLOW_IMAGES
-        judge = partial(torch.enable_grad()(flow_log_likelihood), model, data=base, generator=how.generator)
+        judge = partial(torch.enable_grad()(flow_log_likelihood), model, data=base, generator=how.streams.common)
     else:
         log_z, reason = _log_z_of(model, base, how)
         if log_z is None:
             return {"why_no_likelihood": reason}
-        judge = partial(_judged, model, log_z, how.generator)
+        judge = partial(_judged, model, log_z, how.streams)
     found = {"log_likelihood": judge(x[:most])}
     if train is not None:
         found["train_log_likelihood"] = judge(train[:most])
@@ -153,7 +157,7 @@ def _log_z_of(model: Any, data: Tensor, how: _How) -> tuple[LogZ | None, str]:
         return None, f"{type(model).__name__} is {why}; see partition.flow_log_likelihood"
     if how.method == "none":
         return None, "it was not asked for"
-    ladder: dict[str, Any] = {"chains": how.chains, "betas": how.betas, "generator": how.generator}
+    ladder: dict[str, Any] = {"chains": how.chains, "betas": how.betas, "generator": how.streams}
     tries: dict[str, Callable[[], LogZ]] = {
         "exact": lambda: exact(model, limit=_EXACT, progress=how.progress),
         "quadrature": lambda: quadrature(model),
@@ -168,12 +172,12 @@ def _log_z_of(model: Any, data: Tensor, how: _How) -> tuple[LogZ | None, str]:
     return None, "; ".join(reasons)
 
 
-def _judged(model: Any, log_z: LogZ, generator: torch.Generator, rows: Tensor) -> LogLikelihood:
+def _judged(model: Any, log_z: LogZ, streams: Streams, rows: Tensor) -> LogLikelihood:
     if isinstance(model, BoundedModel) and model.sums_exactly():
         rows = rows[:_SUMMED_ROWS]
     elif isinstance(model, ClampedModel) and not model.sums_exactly():
         rows = rows[:_ANNEALED_ROWS]
-    return log_likelihood(model, rows, log_z, generator=generator)
+    return log_likelihood(model, rows, log_z, generator=streams)
 
 
 def _simplest(train: Tensor | None, rows: Tensor, domain: Any) -> dict[str, Any]:
@@ -192,22 +196,26 @@ def _simplest(train: Tensor | None, rows: Tensor, domain: Any) -> dict[str, Any]
     return {}
 
 
-def _by_energy(model: Any, x: Tensor, train: Tensor | None, outside: Mapping[str, Tensor]) -> dict[str, Any]:
+def _by_energy(
+    model: Any, x: Tensor, train: Tensor | None, outside: Mapping[str, Tensor], streams: Streams
+) -> dict[str, Any]:
     if not isinstance(model, Energy) or costly(model):
         return {}
-    inside = energies_of(model, x)
-    means = {} if train is None else {"train": float(energies_of(model, train[: len(x)]).mean())}
+    inside = energies_of(model, x, streams)
+    means = {} if train is None else {"train": float(energies_of(model, train[: len(x)], streams).mean())}
     return {
         "energies": means | {"data": float(inside.mean())},
-        "outside": {name: detection(inside, energies_of(model, rows)) for name, rows in outside.items()},
+        "outside": {name: detection(inside, energies_of(model, rows, streams)) for name, rows in outside.items()},
         "pseudo_log_likelihood": _pseudo(model, x) if isinstance(model.domain, Discrete) else None,
     }
 
 
-def energies_of(model: Energy, x: Tensor) -> Tensor:
-    """Energies of many rows, in double precision."""
+def energies_of(model: Energy, x: Tensor, streams: Streams | None = None) -> Tensor:
+    """Energies of many rows, in double precision; of its share on every process."""
     with torch.no_grad():
-        return torch.cat([model(part) for part in x.split(_BLOCK)]).double()
+        if streams is None:
+            return torch.cat([model(part) for part in x.split(_BLOCK)]).double()
+        return streams.by_rows(x, model, _BLOCK).double()
 
 
 def detection(inside: Tensor, outside: Tensor) -> Detection:
@@ -226,19 +234,22 @@ def _pseudo(model: Energy, x: Tensor) -> float | None:
         return None
 
 
-def _reconstruction_error(model: Any, x: Tensor) -> float | None:
+def _reconstruction_error(model: Any, x: Tensor, streams: Streams) -> float | None:
     if not isinstance(model, ReconstructingModel):
         return None
-    total = sum(float((model.reconstruct(part) - part).double().square().sum()) for part in x.split(_BLOCK))
-    return total / x.numel()
+
+    def squares(part: Tensor) -> Tensor:
+        return (model.reconstruct(part) - part).double().square().sum()[None]
+
+    return sum(streams.by_rows(x, squares, _BLOCK).tolist()) / x.numel()
 
 
-def _classes(model: Any, x: Tensor, y: Tensor | None) -> Classes | None:
+def _classes(model: Any, x: Tensor, y: Tensor | None, streams: Streams) -> Classes | None:
     if y is None or not isinstance(model, Classifier):
         return None
     y = y.to(x.device)
     try:
-        log_p = torch.cat([model.class_log_prob(part) for part in x.split(_BLOCK)])
+        log_p = streams.by_rows(x, model.class_log_prob, _BLOCK)
     except CapabilityError:  # a deep belief network without labels
         return None
     accuracy = float((log_p.argmax(1) == y).double().mean())

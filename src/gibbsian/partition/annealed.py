@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gibbsian.capabilities import Path
+from gibbsian.distributed.shards import Streams, streams_of
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, EstimateWarning, check_count, check_number
 from gibbsian.kernels import Kernel
@@ -22,7 +23,6 @@ from gibbsian.partition.runner import ladder_of, of_run, prepared, run_path
 from gibbsian.partition.smc import systematic
 from gibbsian.placement import placement
 from gibbsian.progress import progress_bar
-from gibbsian.random import require_generator
 
 
 def ais(
@@ -33,7 +33,7 @@ def ais(
     betas: "int | Tensor | None" = None,
     kernel: Kernel | None = None,
     *,
-    generator: torch.Generator | None = None,
+    generator: "torch.Generator | Streams | None" = None,
     chunk: int | None = None,
     resume: LogZ | None = None,
     tolerance: float = 0.1,
@@ -69,7 +69,8 @@ def ais(
         betas: number of temperatures, evenly spaced, or a tensor that rises from 0 to 1
             (`schedules.sigmoid(1000)`), climbed once; those of the result that is resumed; or left out, as above.
         kernel: an adjusted kernel for the moves, instead of the model's own.
-        generator: the source of all randomness; required.
+        generator: the source of all randomness; required. `distributed.Shards(seed)` spreads the chains over the processes
+            of a job: weights are gathered, `states` are those of this process.
         chunk: chains run at a time, to bound memory.
         resume: an earlier result for the same energy: its weights are kept and `chains` more are added, along
             its path.
@@ -94,7 +95,7 @@ def ais(
     100
     """
     require_energy(energy)
-    generator = require_generator(generator, placement(energy)[1])
+    streams = streams_of(generator, placement(energy)[1])
     chains = check_count("ais", "chains", chains, 2)  # for an error bar
     chunk = chains if chunk is None else check_count("ais", "chunk", chunk)
     max_betas = check_count("ais", "max_betas", max_betas)
@@ -102,8 +103,10 @@ def ais(
     if resume is not None and resume.method != "AIS":
         raise ArgumentError(f"only an estimate of ais can be resumed, this one is {resume.method!r}")
     grows = betas is None and resume is None
-    path, ladder = prepared(energy, data, base, min(_FIRST, max_betas) if grows else betas, kernel, resume, generator)
-    runs = _Runs(energy, path, chains, chunk, generator, progress)
+    path, ladder = prepared(
+        energy, data, base, min(_FIRST, max_betas) if grows else betas, kernel, resume, streams.common
+    )
+    runs = _Runs(energy, path, chains, chunk, streams, progress)
     if grows:
         return _grown(runs, data, ladder, tolerance, max_betas)
     forward = runs.climb(ladder, [] if resume is None else [resume.diagnostics["log_weights"]])
@@ -121,56 +124,65 @@ class _Runs(NamedTuple):
     path: Path
     chains: int
     size: int  # of the part of the chains that runs at a time
-    generator: torch.Generator
+    streams: Streams
     progress: bool | None
 
     def climb(self, ladder: Tensor, earlier: list[Tensor], spread: Tensor | None = None, warn: bool = True) -> LogZ:
         """Weights from the base up to the energy, with those of an earlier climb."""
+        spreads, ends = [], []
         with self._bar(len(ladder) - 1, f"AIS, {len(ladder) - 1} temperatures") as tick:
-            parts = [
-                run_path(
-                    self.path,
-                    self.path.sample(n, generator=self.generator),
-                    ladder,
-                    self.generator,
-                    tick,
-                    spread=spread,
-                )
-                for n in self._sizes()
-            ]
-        x, log_w = (torch.cat(each) for each in zip(*parts, strict=True))
-        log_w = torch.cat([*earlier, self.path.log_z0().double() + log_w])
+            for _, sizes, generator in self._parts():
+                spreads.append(torch.zeros(len(ladder) - 1, dtype=torch.float64, device=generator.device))
+                wanted = None if spread is None else spreads[-1]
+                for n in sizes:
+                    start = self.path.sample(n, generator=generator)
+                    ends.append(run_path(self.path, start, ladder, generator, tick, spread=wanted))
+        x, log_w = (torch.cat(each) for each in zip(*ends, strict=True))
+        if spread is not None:
+            spread += self.streams.total(spreads)
+        log_w = torch.cat([*earlier, self.path.log_z0().double() + self.streams.gather(log_w)])
+        warn = warn and self.streams.world.first
         return of_run(self.energy, self.path, ladder, x, log_w, "AIS", warn=warn, stacklevel=5)
 
     def descend(self, ladder: Tensor, x: Tensor) -> LogZ:
         """Weights from positions at the energy down to the base."""
         with self._bar(len(ladder) - 1, f"reverse AIS, {len(ladder) - 1} temperatures") as tick:
-            parts = [run_path(self.path, part, ladder.flip(0), self.generator, tick) for part in x.split(self._sizes())]
-        x, log_w = (torch.cat(each) for each in zip(*parts, strict=True))
-        log_w = log_w - self.path.log_z0().double()
+            ends = [
+                run_path(self.path, piece, ladder.flip(0), generator, tick)
+                for rows, sizes, generator in self._parts()
+                for piece in x[rows].split(sizes)
+            ]
+        x, log_w = (torch.cat(each) for each in zip(*ends, strict=True))
+        log_w = self.streams.gather(log_w) - self.path.log_z0().double()
         return of_run(self.energy, self.path, ladder, x, log_w, "reverse AIS", warn=False)
 
     def wander(self, x: Tensor, steps: int) -> Tensor:
         """Move chains at the energy itself."""
         one, parts = torch.ones((), dtype=torch.float64), []
         with self._bar(steps, "chains at the energy") as tick:
-            for part in x.split(self._sizes()):
-                for _ in range(steps):
-                    part, _ = self.path.anneal(part, one, one, single(self.path.noise(part, 1, self.generator)))
-                    tick(1)
-                parts.append(part)
+            for rows, sizes, generator in self._parts():
+                for part in x[rows].split(sizes):
+                    for _ in range(steps):
+                        part, _ = self.path.anneal(part, one, one, single(self.path.noise(part, 1, generator)))
+                        tick(1)
+                    parts.append(part)
         return torch.cat(parts)
 
-    def _sizes(self) -> list[int]:
-        return [min(self.size, self.chains - start) for start in range(0, self.chains, self.size)]
+    def _parts(self) -> list[tuple[slice, list[int], torch.Generator]]:
+        """For every shard of this process: its rows, the sizes of the pieces that run at a time, and its stream."""
+        return [
+            (part.own, [min(self.size, part.size - start) for start in range(0, part.size, self.size)], part.generator)
+            for part in self.streams.parts(self.chains)
+        ]
 
     def _bar(self, steps: int, what: str) -> AbstractContextManager[Callable[..., None]]:
-        return progress_bar(len(self._sizes()) * steps, what, self.progress)
+        pieces = sum(len(sizes) for _, sizes, _ in self._parts())
+        return progress_bar(pieces * steps, what, self.progress if self.streams.world.first else False)
 
 
 def _grown(runs: _Runs, data: Tensor | None, ladder: Tensor, tolerance: float, max_betas: int) -> LogZ:
     """Climb and descend ladders of doubled length until both ways agree and the climb no longer gains."""
-    g = runs.generator
+    g = runs.streams.common
     x = None if data is None else _some(runs, data)
     tried: list[tuple[int, float, float]] = []
     before: LogZ | None = None
@@ -179,7 +191,8 @@ def _grown(runs: _Runs, data: Tensor | None, ladder: Tensor, tolerance: float, m
         forward = runs.climb(ladder, [], spread, warn=False)
         if x is None or data is None:  # the ends of the climb, by their weights
             share = torch.softmax(forward.diagnostics["log_weights"], 0)
-            x = forward.diagnostics["states"][systematic(share[None], g)[0]]
+            chosen = systematic(share[None], g)[0][runs.streams.own(runs.chains)]
+            x = runs.streams.pick(forward.diagnostics["states"], chosen)
         x = runs.wander(x, len(ladder) // 2)
         reverse = runs.descend(ladder, x)
         tried.append((len(ladder) - 1, float(forward.value), float(reverse.value)))
@@ -195,7 +208,7 @@ def _grown(runs: _Runs, data: Tensor | None, ladder: Tensor, tolerance: float, m
     climbs = before is not None and gain > tolerance + 2 * noise
     if climbs:  # what the last doubling gained may be gained again
         out = replace(out, upper=torch.maximum(out.upper, out.value + gain + 3 * out.stderr))
-    if climbs or not agree:
+    if (climbs or not agree) and runs.streams.world.first:
         warnings.warn(
             f"after {len(ladder) - 1} temperatures the climb (AIS) is at {float(forward.value):.2f} and the descent "
             f"(reverse AIS) at {float(reverse.value):.2f}: log Z lies in [{float(out.lower):.2f}, {float(out.upper):.2f}], "
@@ -208,10 +221,12 @@ def _grown(runs: _Runs, data: Tensor | None, ladder: Tensor, tolerance: float, m
 
 def _some(runs: _Runs, data: Tensor) -> Tensor:
     """As many states as there are chains from rows of data."""
-    g, path = runs.generator, runs.path
+    g, path = runs.streams.common, runs.path
     rows = torch.randint(len(data), (runs.chains,), generator=g, device=g.device)
     dtype, device = placement(runs.energy)
-    return path.complete(data.to(device, dtype)[rows.to(device)], g)
+    x = data.to(device, dtype)
+    found = [path.complete(x[rows[part.rows].to(device)], part.generator) for part in runs.streams.parts(runs.chains)]
+    return torch.cat(found)
 
 
 def _between(forward: LogZ, reverse: LogZ) -> LogZ:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gibbsian.capabilities import BoundedModel, ClampedModel, ConditionedModel, DocumentModel, require
+from gibbsian.distributed.shards import Streams
 from gibbsian.domains import Bounded, Counts, Discrete, Real
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DomainError, ShapeError, as_numbers
@@ -62,7 +63,7 @@ def log_likelihood(
     x: Tensor,
     log_z: "LogZ | float | Tensor | None" = None,
     *,
-    generator: torch.Generator | None = None,
+    generator: "torch.Generator | Streams | None" = None,
     **options: Any,
 ) -> LogLikelihood:
     """The mean log-likelihood of data, with an interval from the spread of the data and the uncertainty of log Z.
@@ -84,7 +85,8 @@ def log_likelihood(
         x: held-out data `(batch, *event)`.
         log_z: an estimate from `gibbsian.partition`, or a number. For counts of several lengths it must be left out:
             there is one per length.
-        generator: the source of randomness, where something is drawn.
+        generator: the source of randomness, where something is drawn. With `distributed.Shards(seed)` every process of a job
+            judges its share of the rows, and runs its share of the chains; all get the result. Exact sums are done by all.
         options: of the bound of such a model: samples for `DBN.log_mass_bound`, iterations for a DBM's.
 
     >>> import gibbsian as gb
@@ -134,7 +136,11 @@ class _Mass(NamedTuple):
     bound: bool = False
 
 
-def _log_mass(energy: Energy, x: Tensor, generator: torch.Generator | None, options: dict[str, Any]) -> _Mass:
+def _log_mass(
+    energy: Energy, x: Tensor, generator: "torch.Generator | Streams | None", options: dict[str, Any]
+) -> _Mass:
+    if isinstance(generator, Streams):
+        return _spread_mass(energy, x, generator, options)
     parts = [x] if isinstance(energy, ConditionedModel) else x.split(_BLOCK)  # inputs belong to rows
     if isinstance(energy, BoundedModel) and not energy.sums_exactly():
         bounds = [energy.log_mass_bound(part, generator=generator, **options).double() for part in parts]
@@ -144,8 +150,16 @@ def _log_mass(energy: Energy, x: Tensor, generator: torch.Generator | None, opti
     return _Mass(torch.cat([-energy(part).double() for part in parts]))
 
 
+def _spread_mass(energy: Energy, x: Tensor, streams: Streams, options: dict[str, Any]) -> _Mass:
+    """The same with rows spread over processes; inputs belong to rows, and few of them are not worth it."""
+    if isinstance(energy, ConditionedModel) or len(x) < 2 * streams.world.size:
+        return _log_mass(energy, x, streams.common, options)
+    masses = [_log_mass(energy, x[part.rows], part.generator, options) for part in streams.parts(len(x), 1)]
+    return masses[0]._replace(value=streams.gather(torch.cat([mass.value for mass in masses])))
+
+
 def log_z_for(
-    energy: Energy, x: Tensor, log_z: "LogZ | float | Tensor | None", generator: torch.Generator | None
+    energy: Energy, x: Tensor, log_z: "LogZ | float | Tensor | None", generator: "torch.Generator | Streams | None"
 ) -> LogZ:
     """A given log Z as a LogZ, or one found by what suits the model: see `log_likelihood`."""
     if isinstance(log_z, LogZ):

@@ -5,6 +5,7 @@ import math
 import torch
 from torch import Tensor
 
+from gibbsian.distributed.shards import Streams, streams_of
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, check_count
 from gibbsian.kernels import Kernel
@@ -26,7 +27,7 @@ def reverse_ais(
     kernel: Kernel | None = None,
     *,
     forward: LogZ | None = None,
-    generator: torch.Generator | None = None,
+    generator: "torch.Generator | Streams | None" = None,
     progress: bool | None = None,
 ) -> LogZ:
     """log Z from above: annealed importance sampling run backwards, from samples of the model down to the base.
@@ -61,14 +62,21 @@ def reverse_ais(
     >>> bool(both.lower < truth) and bool(truth < both.upper)
     True
     """
-    generator = require_generator(generator, placement(require_energy(energy))[1])
+    streams = streams_of(generator, placement(require_energy(energy))[1])
     check_rows(energy, samples, "samples")
     if len(samples) < 2:
         raise ArgumentError("at least two samples are needed for an error bar")
-    path, ladder = prepared(energy, data, base, betas, kernel, forward, generator)
-    with progress_bar(len(ladder) - 1, "reverse AIS", progress) as tick:
-        x, log_w = run_path(path, path.complete(samples, generator), ladder.flip(0), generator, tick)
-    return of_run(energy, path, ladder, x, log_w - path.log_z0().double(), "reverse AIS")
+    path, ladder = prepared(energy, data, base, betas, kernel, forward, streams.common)
+    parts, ends = streams.parts(len(samples)), []
+    with progress_bar(
+        len(parts) * (len(ladder) - 1), "reverse AIS", progress if streams.world.first else False
+    ) as tick:
+        for part in parts:
+            start = path.complete(samples[part.rows], part.generator)
+            ends.append(run_path(path, start, ladder.flip(0), part.generator, tick))
+    x, log_w = (torch.cat(each) for each in zip(*ends, strict=True))
+    log_w = streams.gather(log_w) - path.log_z0().double()
+    return of_run(energy, path, ladder, x, log_w, "reverse AIS", warn=streams.world.first)
 
 
 def raise_bound(

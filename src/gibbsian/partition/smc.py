@@ -7,6 +7,7 @@ import scipy  # its parts are imported on first use
 import torch
 from torch import Tensor
 
+from gibbsian.distributed.shards import Streams, streams_of
 from gibbsian.energy import Energy
 from gibbsian.errors import check_count, check_number
 from gibbsian.kernels import Kernel
@@ -14,7 +15,6 @@ from gibbsian.partition.base import LogZ, require_energy
 from gibbsian.partition.runner import from_weights, prepared, run_path
 from gibbsian.placement import placement
 from gibbsian.progress import progress_bar
-from gibbsian.random import require_generator
 
 _THREE_SIGMA = 0.99865  # the normal law below three standard deviations
 
@@ -30,7 +30,7 @@ def smc(
     islands: int = 10,
     threshold: float = 0.5,
     every: int | None = None,
-    generator: torch.Generator | None = None,
+    generator: "torch.Generator | Streams | None" = None,
     progress: bool | None = None,
 ) -> LogZ:
     """log Z by sequential Monte Carlo: the path of `ais`, with chains resampled by their weights on the way.
@@ -45,7 +45,8 @@ def smc(
     Reference: Del Moral, Doucet & Jasra 2006; systematic resampling of Carpenter, Clifford & Fearnhead 1999.
 
     Args:
-        energy, data, base, betas, kernel, generator, progress: as in `ais`.
+        energy, data, base, betas, kernel, generator, progress: as in `ais`; with `distributed.Shards` populations are spread
+            over processes.
         chains: chains in each population.
         islands: independent populations, at least two.
         threshold: resample a population when its effective sample size falls below this share of its chains.
@@ -64,31 +65,35 @@ def smc(
     >>> bool((out.value - target.log_z()).abs() < 4 * out.stderr)
     True
     """
-    generator = require_generator(generator, placement(require_energy(energy))[1])
+    streams = streams_of(generator, placement(require_energy(energy))[1])
     chains, islands = check_count("smc", "chains", chains, 2), check_count("smc", "islands", islands, 2)
     check_number("smc", "threshold", threshold, 0.0, 1.0)
     if every is not None:
         every = check_count("smc", "every", every)
-    path, ladder = prepared(energy, data, base, betas, kernel, None, generator)
-    x = path.sample(islands * chains, generator=generator)
-    population = _Population(islands, chains, threshold, every, generator, x)
-    with progress_bar(len(ladder) - 1, "SMC", progress) as tick:
-        x, log_w = run_path(path, x, ladder, generator, tick, population.resample)
-    left = log_w.reshape(islands, chains)
+    path, ladder = prepared(energy, data, base, betas, kernel, None, streams.common)
+    parts, first, ends = streams.parts(islands, 1), streams.world.first, []
+    with progress_bar(len(parts) * (len(ladder) - 1), "SMC", progress if first else False) as tick:
+        for part in parts:  # islands never meet, so that those of a process need no others
+            x = path.sample(part.size * chains, generator=part.generator)
+            population = _Population(part.size, chains, threshold, every, part.generator, x)
+            x, log_w = run_path(path, x, ladder, part.generator, tick, population.resample)
+            ends.append((x, log_w, population.log_z, population.count))
+    x, log_w, log_z, count = (torch.cat(each) for each in zip(*ends, strict=True))
+    log_w, log_z, count = (streams.gather(each) for each in (log_w, log_z, count))
     log_z0 = path.log_z0().double()
-    estimates = log_z0 + population.log_z + torch.logsumexp(left, 1) - math.log(chains)
+    estimates = log_z0 + log_z + torch.logsumexp(log_w.reshape(islands, chains), 1) - math.log(chains)
     diagnostics = {
         "log_z0": log_z0,
         "betas": ladder,
-        "resamplings": population.count,
+        "resamplings": count,
         "states": x,
         "state_log_weights": log_w,
         "path": path,
         "energy": energy,
     }
-    if not bool(population.count.any()):  # plain annealed importance sampling: every chain has a weight of its own
-        return from_weights(log_z0 + log_w, "SMC", diagnostics).of(energy)
-    out = from_weights(estimates, "SMC", diagnostics).of(energy)
+    if not bool(count.any()):  # plain annealed importance sampling: every chain has a weight of its own
+        return from_weights(log_z0 + log_w, "SMC", diagnostics, warn=first).of(energy)
+    out = from_weights(estimates, "SMC", diagnostics, warn=first).of(energy)
     width = float(scipy.special.stdtrit(islands - 1, _THREE_SIGMA)) * out.stderr
     return replace(out, lower=out.value - width, upper=out.value + width)
 

@@ -4,7 +4,7 @@ import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -89,6 +89,8 @@ def check_energies(kernel: Kernel, state: Any, x: Tensor) -> None:
 def check_resumable(trace: Trace, kernel: Kernel, energy: Any, target: Any) -> None:
     """A state belongs to its kind of kernel and to its domain, and what it holds must still be true of kernel and model."""
     anew = "start anew from its positions: sample(energy, kernel, trace.last, ...)"
+    if trace.state is None:
+        raise ArgumentError(f"a trace that was gathered from processes holds no states; {anew}")
     if not kernel.resumes(trace.kernel):
         raise ArgumentError(f"the trace is one of {trace.kernel} and cannot be resumed with {kernel}; {anew}")
     energy.domain.check_shape(trace.last, "the trace's position")
@@ -138,23 +140,39 @@ def report_rounding(kernel: Kernel, state: Any, chains: int) -> None:
         )
 
 
-def report_divergence(diverged: Tensor, position: Tensor, kernel: Kernel) -> None:
+class Trouble(NamedTuple):
+    """How many chains became non-finite, how many had divergent steps, how many those were, and the first lost chain."""
+
+    lost: int
+    diverged: int
+    steps: int
+    first: int | None = None
+
+    @classmethod
+    def of(cls, diverged: Tensor, position: Tensor) -> "Trouble":
+        """What is wrong with chains at these positions, with as many divergent steps each."""
+        lost = ~torch.isfinite(position).flatten(1).all(1)
+        first = int(lost.nonzero()[0]) if bool(lost.any()) else None
+        return cls(int(lost.sum()), int((diverged > 0).sum()), int(diverged.sum()), first)
+
+
+def report_divergence(found: Trouble, chains: int, kernel: Kernel) -> None:
     """Raise where every chain has become non-finite, warn where some have or had divergent steps."""
-    lost = ~torch.isfinite(position).flatten(1).all(1)
     name = type(kernel).__name__
-    if bool(lost.all()):
+    if found.lost == chains:
         raise DivergenceError(
-            f"all {len(lost)} chains of {name} became non-finite; use a smaller step size, or check the energy"
+            f"all {chains} chains of {name} became non-finite; use a smaller step size, or check the energy"
         )
     trouble = ""
-    if bool(lost.any()):
+    if found.lost:
+        which = "" if found.first is None else f" (the first is chain {found.first})"
         trouble = (
-            f"{int(lost.sum())} of {len(lost)} chains of {name} became non-finite (the first is chain {int(lost.nonzero()[0])}); "
+            f"{found.lost} of {chains} chains of {name} became non-finite{which}; "
             "the others are unaffected; use a smaller step size, or drop them with trace.divergences"
         )
-    elif bool((diverged > 0).any()):
+    elif found.diverged:
         trouble = (
-            f"{int((diverged > 0).sum())} of {len(diverged)} chains of {name} had divergent steps ({int(diverged.sum())} in all), "
+            f"{found.diverged} of {chains} chains of {name} had divergent steps ({found.steps} in all), "
             "which were refused; a smaller step size explores such regions, see trace.divergences"
         )
     if trouble:

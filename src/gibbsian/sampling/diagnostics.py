@@ -17,6 +17,7 @@ from gibbsian.kernels.autocorrelation import effective
 
 _BLOCK = 1 << 19  # numbers that are worked on at a time
 _TAIL = (0.05, 0.95)
+SUMMARY = ("mean", "sd", "r_hat", "ess", "ess_tail", "mcse")  # what is told of every entry
 
 
 def summarize(samples: Tensor) -> dict[str, Tensor]:

@@ -22,10 +22,10 @@ class Record:
     """Draws or their statistics, acceptance and divergences, after burn-in and thinning; steps are gathered and worked
     off many at a time."""
 
-    def __init__(self, steps: int, burn_in: int, thin: int, keep: bool, x: Tensor) -> None:
+    def __init__(self, steps: int, burn_in: int, thin: int, keep: bool, x: Tensor, crowd: int | None = None) -> None:
         self.burn_in, self.thin, self.at = burn_in, thin, 0
         draws = -(-(steps - burn_in) // thin)
-        self.moments = None if keep else StreamingMoments(draws)
+        self.moments = None if keep else StreamingMoments(draws, crowd)
         self.samples = x.new_empty(draws, *x.shape) if keep else None
         self.acceptance = x.new_empty(draws, len(x)) if keep else None
         self.diverged = x.new_empty(draws, len(x), dtype=torch.bool) if keep else None

@@ -1,20 +1,18 @@
-"""Running kernels, `sample`: x0 → kernel.init → [chunk of K steps] → keep or stream → Trace."""
+"""Running kernels, `sample`: the kernel that is asked for or recommended, in one process or spread over several."""
 
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from gibbsian.distributed.shards import Shards, Share
 from gibbsian.errors import ArgumentError
 from gibbsian.kernels.base import Kernel
-from gibbsian.placement import check_together
-from gibbsian.progress import progress_bar
 from gibbsian.random import require_generator
 from gibbsian.sampling import checks
-from gibbsian.sampling.chunks import chunk_size
-from gibbsian.sampling.compiled import CompiledSteps, EagerSteps
+from gibbsian.sampling.chains import Plan, run_chains
 from gibbsian.sampling.recommend import recommend
-from gibbsian.sampling.record import Record
+from gibbsian.sampling.spread import spread
 from gibbsian.sampling.trace import Trace
 from gibbsian.sampling.warm_up import warm_up
 
@@ -22,14 +20,14 @@ from gibbsian.sampling.warm_up import warm_up
 def sample(
     energy: Any,
     kernel: Kernel | str,
-    x0: "Tensor | Trace",
+    x0: "Tensor | Share | Trace",
     steps: int | None = None,
     *,
     burn_in: int = 0,
     thin: int = 1,
     keep: bool = True,
     clamp: Tensor | None = None,
-    generator: torch.Generator | None = None,
+    generator: "torch.Generator | Shards | None" = None,
     compile: bool = False,
     progress: bool | None = None,
 ) -> Trace:
@@ -45,7 +43,8 @@ def sample(
         thin: keep every thin-th step after the burn-in.
         keep: False keeps only the last state and streamed statistics: memory flat in steps.
         clamp: bool tensor, True for entries that keep their value in x0; of the event shape, or per chain.
-        generator: the source of all randomness; required.
+        generator: the source of all randomness; required. `distributed.Shards(seed)` spreads the chains over the processes of
+            a job: the trace is then a `SpreadTrace`, which holds this process's share.
         compile: compile a step (seconds, the first time) and replay it in a C loop; on CUDA many become one captured
             graph. Falls back to eager with a `CompileWarning` that says why.
         progress: show a progress bar; by default on a terminal.
@@ -67,56 +66,25 @@ def sample(
         kernel, x0, clamp, reason = _chosen(energy, kernel, x0, clamp, generator, progress)
     checks.check_kernel(kernel, energy)
     total = kernel.total_steps(energy) if steps is None else steps
-    steps, burn_in, thin = checks.check_counts(total, burn_in, thin)
-    with torch.no_grad(), checks.explained(energy, x0.last if isinstance(x0, Trace) else x0):
-        target = kernel.target(energy)
-        kernel, state, x, clamp, done = _start(energy, target, kernel, x0, clamp)
-        generator = require_generator(generator, x.device)
-        size = chunk_size(kernel, x, compile)
-        record = Record(steps, burn_in, thin, keep, x)
-        with progress_bar(steps, type(kernel).__name__, progress) as tick:
-            engine = EagerSteps(target, kernel)
-            if compile:
-                engine = CompiledSteps(target, kernel, state, size, lambda text: tick(0, note=text))
-            for at in range(0, steps, size):
-                count = min(size, steps - at)
-                inputs = kernel.draw(target, x, count, generator, done + at)
-                state = engine.run(state, inputs, count, record)
-                if at == 0:
-                    check_together(x, kernel.position(state), "x0", "the position after a step")
-                tick(count)
-        record.flush()
-        state = engine.end(state)
-        position = kernel.position(state)
-        checks.report_divergence(record.divergences, position, kernel)
-        checks.report_rounding(kernel, state, len(position))
-        return Trace(
-            samples=record.samples,
-            last=position,
-            acceptance=record.accepted / (steps - burn_in),
-            divergences=record.divergences,
-            steps=done + steps,
-            kernel=kernel,
-            state=state,
-            clamp=clamp,
-            moments=record.moments,
-            draw_acceptance=record.acceptance,
-            draw_diverged=record.diverged,
-            stats=record.stats,
-            compiled=engine.compiled,
-            compile_note=engine.note,
-            reason=reason,
-        )
+    plan = Plan(*checks.check_counts(total, burn_in, thin), keep, compile, progress, reason)
+    if not isinstance(generator, Shards):
+        return run_chains(energy, kernel, x0, clamp, generator, plan)
+    quiet = plan._replace(progress=False)
+
+    def shard(start: Any, held: Tensor | None, stream: torch.Generator, chains: int) -> Trace:
+        return run_chains(energy, kernel, start, held, stream, quiet, chains)
+
+    return spread(shard, x0, clamp, generator, type(kernel).__name__, progress)
 
 
 def _chosen(
     energy: Any,
     kernel: str,
-    x0: "Tensor | Trace",
+    x0: "Tensor | Share | Trace",
     clamp: Tensor | None,
-    generator: torch.Generator | None,
+    generator: "torch.Generator | Shards | None",
     progress: bool | None,
-) -> tuple[Kernel, "Tensor | Trace", Tensor | None, str]:
+) -> tuple[Kernel, "Tensor | Share | Trace", Tensor | None, str]:
     """The recommended kernel, warmed up, where its chains are and what they hold, and why it was chosen."""
     if kernel != "auto":
         raise ArgumentError(
@@ -124,28 +92,12 @@ def _chosen(
         )
     if isinstance(x0, Trace):
         return x0.kernel, x0, clamp, x0.reason
-    checks.check_start(energy, x0)
-    chosen = recommend(energy, len(x0))
+    rows = x0.rows if isinstance(x0, Share) else x0
+    checks.check_start(energy, rows)
+    chosen = recommend(energy, x0.total if isinstance(x0, Share) else len(rows))
     if not chosen.warm_up:
         return chosen.kernel, x0, clamp, chosen.reason
-    generator = require_generator(generator, x0.device)
+    if not isinstance(generator, Shards):
+        generator = require_generator(generator, rows.device)
     warmed = warm_up(energy, chosen.kernel, x0, chosen.warm_up, clamp=clamp, generator=generator, progress=progress)
     return warmed.kernel, warmed.trace, None, chosen.reason
-
-
-def _start(
-    energy: Any, target: Any, kernel: Kernel, x0: "Tensor | Trace", clamp: Tensor | None
-) -> tuple[Kernel, Any, Tensor, Tensor | None, int]:
-    """The kernel that fits the clamp, its state and positions, the clamp, and the steps that lie behind."""
-    if isinstance(x0, Trace):
-        if clamp is not None:
-            raise ArgumentError("a resumed run keeps the clamp of its trace; leave clamp out")
-        checks.check_resumable(x0, kernel, energy, target)
-        kernel = kernel if x0.clamp is None else kernel.clamped(x0.clamp)
-        return kernel, x0.state, x0.last, x0.clamp, x0.steps
-    checks.check_start(energy, x0)
-    clamp = checks.clamp_mask(clamp, x0, energy.domain)
-    kernel = kernel if clamp is None else kernel.clamped(clamp)
-    state = kernel.init(target, x0.detach().clone(), clamp)
-    checks.check_energies(kernel, state, x0)
-    return kernel, state, x0, clamp, 0

@@ -1,6 +1,7 @@
 """Statistics of draws that are never kept, in memory that does not grow with the run."""
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import torch
@@ -54,6 +55,7 @@ class StreamingMoments:
     """
 
     total: int
+    crowd: int | None = None  # chains that the summary will be of, where these are a share of them
     count: int = 0
     filled: int = 0
     spaced: Tensor | None = None  # (r, chains, *event)
@@ -62,7 +64,8 @@ class StreamingMoments:
 
     def _begin(self, x: Tensor) -> Tensor:
         """Make room, for as much as so many chains need."""
-        chains, large = x.shape[1], _LARGE / x[0].numel()
+        chains = x.shape[1] if self.crowd is None else self.crowd
+        large = _LARGE / (x[0, 0].numel() * chains)
         spaced = x.new_empty(min(self.total, _even(16, min(1024 / chains**0.5, 2 * large), 512)), *x.shape[1:])
         batches = _even(8, min(256 / chains**0.5, large), 64) if len(spaced) < self.total else 0
         self.sums = x.new_zeros(batches, *x.shape[1:], dtype=torch.float64)
@@ -98,6 +101,14 @@ class StreamingMoments:
             self.sums[batch] += total  # few terms: their own precision is enough until they are added up
             self.squares += squares
             done = end
+
+    def beside(self, others: "Sequence[StreamingMoments]") -> "StreamingMoments":
+        """The same of more chains: those of other streams of as many draws, next to these."""
+        all_of = (self, *others)
+        spaced = torch.cat([one.spaced for one in all_of if one.spaced is not None], 1)
+        sums = torch.cat([one.sums for one in all_of], 1)
+        squares = torch.cat([one.squares for one in all_of], 0 if len(sums) else 1)
+        return replace(self, spaced=spaced, sums=sums, squares=squares)
 
     def summary(self) -> dict[str, Tensor]:
         """The same names as `summarize`."""

@@ -61,6 +61,10 @@ class Trace:
             raise CapabilityError("this trace holds no draws after burn-in; run more steps than burn_in")
         return self.moments.summary()
 
+    def gather(self) -> "Trace":
+        """The chains of all processes, where they are spread; these themselves elsewhere."""
+        return self
+
     def to_arviz(self, name: str = "x") -> Any:
         """The kept draws as ArviZ's DataTree, with acceptance and divergences as sample statistics."""
         if self.samples is None or self.draw_acceptance is None or self.draw_diverged is None:

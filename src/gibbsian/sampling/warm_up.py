@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from gibbsian.distributed.shards import Shards, Share
 from gibbsian.errors import AdaptationWarning, ArgumentError, CapabilityError, check_count, check_number
 from gibbsian.kernels.adaptation import (
     Adaptation,
@@ -26,9 +27,12 @@ from gibbsian.kernels.adaptation import (
 from gibbsian.kernels.base import FreeRunning, Kernel
 from gibbsian.progress import progress_bar
 from gibbsian.random import require_generator
+from gibbsian.sampling.chains import Plan as RunPlan
+from gibbsian.sampling.chains import run_chains
 from gibbsian.sampling.checks import check_energies, check_kernel, check_start, clamp_mask
 from gibbsian.sampling.chunks import chunk_size, run_chunk
 from gibbsian.sampling.compiled import CompiledSteps
+from gibbsian.sampling.spread import spread
 from gibbsian.sampling.trace import Trace
 
 
@@ -42,10 +46,10 @@ class WarmUp(NamedTuple):
 def warm_up(
     energy: Any,
     kernel: Kernel,
-    x0: Tensor,
+    x0: "Tensor | Share",
     steps: int = 1000,
     *,
-    generator: torch.Generator,
+    generator: "torch.Generator | Shards",
     target_acceptance: float | None = None,
     mass: str | None = "auto",
     clamp: Tensor | None = None,
@@ -67,7 +71,8 @@ def warm_up(
             step size is the first guess.
         x0: starting points `(chains, *event)`; a dozen chains or more give a good mass.
         steps: length of the warm-up; the mass is adapted from 20 steps on.
-        generator: required.
+        generator: required. With `distributed.Shards(seed)` the kernel is adapted by the first 64 chains, on every process alike;
+            all chains, spread over the processes, then run with it for as many steps.
         target_acceptance: δ; by default 0.234 for `RandomWalk` (0.44 in one dimension), 0.574 for `MALA`, 0.8 for
             `HMC` and `NUTS`, 0.651 (harmonic mean over chains) for `ChEES`, 0.9 for `MAMS` and the adjusted `UnderdampedLangevin`, 0.5
             for `DiscreteLangevin`.
@@ -85,6 +90,16 @@ def warm_up(
     >>> bool(0.7 < trace.acceptance < 0.9), bool(300 < 1 / warmed.kernel.mass[1] < 500)
     (True, True)
     """
+    if isinstance(generator, Shards):
+        how: dict[str, Any] = {
+            "target_acceptance": target_acceptance,
+            "mass": mass,
+            "compile": compile,
+            "progress": progress,
+        }
+        return _spread(energy, kernel, x0, steps, clamp, generator, how)
+    if not isinstance(x0, Tensor):
+        raise ArgumentError("a share of the chains is warmed up with the shards that drew it: generator=shards")
     check_kernel(kernel, energy)
     _check_tuned(kernel)
     steps = check_count("warm_up", "steps", steps)
@@ -128,6 +143,35 @@ def warm_up(
             clamp=clamp,
         )
     return WarmUp(new, trace)
+
+
+_PILOTS = 64  # chains that a kernel is adapted by where chains are spread
+
+
+def _spread(
+    energy: Any,
+    kernel: Kernel,
+    x0: "Tensor | Share",
+    steps: int,
+    clamp: Tensor | None,
+    streams: Shards,
+    how: dict[str, Any],
+) -> WarmUp:
+    """Adapt by a few chains on every process alike, and bring all of them to where the mass is with what was found."""
+    total = x0.total if isinstance(x0, Share) else len(x0)
+    few = torch.arange(min(_PILOTS, total))
+    pilots = streams.pick(x0.rows, few) if isinstance(x0, Share) else x0[few]
+    per_chain = clamp is not None and clamp.dim() == pilots.dim()
+    held = clamp[few] if clamp is not None and per_chain else clamp
+    shown = how["progress"] if streams.world.first else False
+    how["progress"] = shown
+    found = warm_up(energy, kernel, pilots, steps, clamp=held, generator=streams.common, **how).kernel
+
+    def shard(start: Any, clamp: Tensor | None, stream: torch.Generator, chains: int) -> Trace:
+        plan = RunPlan(steps, steps - 1, 1, False, how["compile"], False, "")
+        return run_chains(energy, found, start, clamp, stream, plan, chains)
+
+    return WarmUp(found, spread(shard, x0, clamp, streams, f"warm-up of {type(kernel).__name__}", shown))
 
 
 def _check_tuned(kernel: Kernel) -> None:

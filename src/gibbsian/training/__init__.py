@@ -1,6 +1,6 @@
 """Training runs: the loop, run folders, the guard, averages, data feeding and several processes."""
 
-from gibbsian.training.distributed import World
+from gibbsian.distributed.world import World
 from gibbsian.training.feeds.base import Loading
 from gibbsian.training.guard import Guard
 from gibbsian.training.run import Checkpoints, Engine, Logging, Run

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
+from gibbsian.distributed.world import join
 from gibbsian.energy import Energy, ScoreField
 from gibbsian.errors import ArgumentError, CapabilityError, CheckpointError, TrainingWarning
 from gibbsian.objectives.base import Objective
 from gibbsian.training import checkpoint, keep
 from gibbsian.training.captured import steps_of
-from gibbsian.training.distributed import join
 from gibbsian.training.feeds.base import Loading
 from gibbsian.training.guard import Guard
 from gibbsian.training.job import Job

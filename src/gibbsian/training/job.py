@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from gibbsian.derivatives.known import trainable
+from gibbsian.distributed.gradients import GradientExchange
+from gibbsian.distributed.world import join
 from gibbsian.errors import ArgumentError, TrainingWarning, check_count
 from gibbsian.objectives.base import Loss, Objective, observed, state_modules
 from gibbsian.placement import check_placement
 from gibbsian.random import stream
-from gibbsian.training.distributed import join
 from gibbsian.training.feeds.base import Feed
 from gibbsian.training.feeds.choose import make_feed
 from gibbsian.training.guard import Monitor
@@ -57,6 +58,7 @@ class Job:
                 f"{type(energy).__name__} has no trainable parameters and {type(objective).__name__} learns "
                 "nothing by itself; give an energy with some, for example gibbsian.as_energy(module, domain)"
             )
+        self.exchange = GradientExchange(self.world, self.parameters)
         self.updates = Updates(settings, self.parameters, self.split)
         self.generator = self.stream("chains")
         self.ema = None if settings.ema is None else Ema(energy, settings.ema)

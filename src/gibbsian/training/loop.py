@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple, NoReturn
 
 import torch
@@ -26,6 +26,7 @@ from gibbsian.training.checkpoint import freeze
 from gibbsian.training.feeds.base import rows_of
 from gibbsian.training.job import Job
 from gibbsian.training.log import Log
+from gibbsian.training.recompute import recomputed
 from gibbsian.training.run import Run
 from gibbsian.training.steps import Steps
 
@@ -70,14 +71,12 @@ def train(job: Job, steps: Steps, held_out: Any, hooks: Sequence[Timed], progres
     """Run a job to its last step."""
     run, settings = job.run, job.settings
     plan, stopping = Plan(job, held_out, hooks), False
-    with _opened(job, progress) as show, _signals(job) as signals, _products(settings.engine.precision):
+    with _opened(job, progress) as show, _signals(job) as signals, _engine(job):
         keep.snapshot(job)
         while run.step < settings.steps and not stopping:
             due = plan.next(steps)
             loss, rows, problem = steps.differentiate(due.at_once, watched=due.watched)  # batch → loss → gradients
-            stops, diverged = job.world.share_gradients(
-                job.parameters, rows, (bool(signals.caught), problem is not None)
-            )
+            stops, diverged = job.exchange.finish(rows, (bool(signals.caught), problem is not None))
             stopping = stops > 0
             if diverged > 0 and problem is None:
                 problem = "another process diverged"
@@ -273,6 +272,7 @@ def _opened(job: Job, progress: bool | None) -> Iterator[_Show]:
     finally:
         run.energy.train(was_training)
         job.feed.close()
+        job.exchange.close()
         job.log.close()
 
 
@@ -354,13 +354,14 @@ def _stop(job: Job, number: int, what: str) -> NoReturn:
 
 
 @contextmanager
-def _products(precision: str | None) -> Iterator[None]:
-    """Matrix products in tf32 where that is asked for; the global setting is put back."""
-    before = torch.get_float32_matmul_precision()
-    if precision == "tf32":
+def _engine(job: Job) -> Iterator[None]:
+    """Matrix products in tf32 and activations computed again, where that is asked for; what is global is put back."""
+    engine, before = job.settings.engine, torch.get_float32_matmul_precision()
+    if engine.precision == "tf32":
         torch.set_float32_matmul_precision("high")
     try:
-        yield
+        with recomputed(job.run.energy) if engine.recompute else nullcontext():
+            yield
     finally:
-        if precision == "tf32":
+        if engine.precision == "tf32":
             torch.set_float32_matmul_precision(before)

@@ -76,16 +76,27 @@ class Engine:
         compile: capture steps as CUDA graphs, where launches are what costs; needs batches of one size (others go
             the eager way) and an objective that never waits for the device. With the data on the device, all
             steps up to the next one that is logged, checked or hooked are one graph.
+        accumulate: cut every batch into so many parts, whose gradients are added up before the update: a batch that does not
+            fit into memory at once. Chains that go on from step to step move once for every part.
+        recompute: keep only the inputs of the blocks of networks for the backward pass, and compute the rest again there:
+            less memory for a third more work (Chen et al. 2016).
     """
 
     precision: str | None = None
     compile: bool = False
+    accumulate: int = 1
+    recompute: bool = False
 
     def __post_init__(self) -> None:
         if self.precision not in PRECISIONS:
             raise ArgumentError(
                 f"Engine(precision={self.precision!r}): expected None, 'bf16' (half-precision products) or 'tf32' "
                 "(CUDA); 'fp16' is not offered, its range is too small for energies"
+            )
+        hold_counts(self, "accumulate")
+        if self.compile and (self.accumulate > 1 or self.recompute):
+            raise ArgumentError(
+                "Engine(compile=True) captures whole steps; leave accumulate and recompute out, or compile=False"
             )
 
 

@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from gibbsian.errors import ArgumentError, DivergenceError
 from gibbsian.objectives.base import Loss, Step
@@ -59,12 +60,38 @@ class Steps:
 
     def eager(self, batch: Any, *, watched: bool) -> Outcome:
         """One step up to its gradients."""
-        run, rows = self.job.run, rows_of(batch)
+        run, rows, count = self.job.run, rows_of(batch), self.job.settings.engine.accumulate
+        step = Step(watched, done=run.step)
         try:
-            loss = self.forward(batch, run.state, Step(watched, done=run.step))
+            if count > 1 and rows > 1:
+                loss = self._added_up(batch, rows, count, step)
+            else:
+                with self.job.exchange.overlapping(rows):
+                    loss = self.forward(batch, run.state, step)
         except (DivergenceError, torch.linalg.LinAlgError) as error:
             return Outcome(Loss(torch.tensor(math.nan), run.state, {}), rows, str(error))
         return Outcome(loss._replace(value=loss.value.detach(), other=None, gradients=None), rows)  # frees the graph
+
+    def _added_up(self, batch: Any, rows: int, count: int, step: Step) -> Loss:
+        """The loss of a batch that is gone through in parts: mean gradients, values and metrics, the last part's state."""
+        job, state = self.job, self.job.run.state
+        total: dict[Any, Tensor] = {}
+        value, metrics = torch.zeros((), dtype=torch.float64, device=job.device), dict[str, Tensor]()
+        for part in cut(batch, count):
+            share = rows_of(part) / rows
+            job.updates.drop_gradients()
+            loss = self.forward(part, state, step)
+            state = loss.state
+            for parameter in job.parameters:
+                if parameter.grad is not None:
+                    more = share * parameter.grad
+                    total[parameter] = total[parameter].add_(more) if parameter in total else more
+            value = value + share * loss.value.detach()
+            for name, metric in loss.metrics.items():
+                metrics[name] = metrics.get(name, 0.0) + share * metric
+        for parameter in job.parameters:
+            parameter.grad = total.get(parameter)
+        return Loss(value.to(loss.value.dtype), state, metrics)
 
     def forward(self, batch: Any, state: Any, step: Step) -> Loss:
         """The loss, with its gradients in place."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gibbsian.capabilities import DrawableModel, Family, JointModel, NoiseLevels, Sampleable, require
+from gibbsian.distributed.shards import Part, Shards, Share, Streams, streams_of
 from gibbsian.domains import Discrete
 from gibbsian.energy import Energy, ScoreField
 from gibbsian.errors import (
@@ -26,7 +27,6 @@ from gibbsian.kernels.hmc import HMC
 from gibbsian.kernels.langevin import Langevin
 from gibbsian.objectives.base import Objective
 from gibbsian.placement import check_placement, placement
-from gibbsian.random import require_generator
 from gibbsian.sampling.sample import sample
 from gibbsian.sampling.trace import Trace
 from gibbsian.sampling.warm_up import warm_up
@@ -44,7 +44,7 @@ def draw(
     model: Any,
     n: int,
     *,
-    generator: torch.Generator,
+    generator: "torch.Generator | Streams",
     steps: int = 500,
     kernel: Kernel | None = None,
     start: Tensor | None = None,
@@ -62,7 +62,8 @@ def draw(
     Args:
         model: an `Energy` or a `ScoreField`.
         n: how many, one chain each.
-        generator: the source of randomness; required.
+        generator: the source of randomness; required. `distributed.Shards(seed)` spreads the draws over the processes of a job,
+            all of which get all of them.
         steps: of every chain, after a warm-up where there is one.
         kernel: draw by chains of this one.
         start: where chains begin `(rows, *event)`, gone through again where there are fewer rows than n; by default
@@ -86,7 +87,7 @@ def draw_with_trace(
     model: Any,
     n: int,
     *,
-    generator: torch.Generator,
+    generator: "torch.Generator | Streams",
     steps: int = 500,
     kernel: Kernel | None = None,
     start: Tensor | None = None,
@@ -105,23 +106,49 @@ def draw_with_trace(
     """
     _check(model, start, clamp)
     n, steps = check_count("draw", "n", n), check_count("draw", "steps", steps)
-    require_generator(generator, placement(model)[1])
+    streams = streams_of(generator, placement(model)[1])
     if start is not None:  # n rows, gone through again where there are fewer
         start = start[torch.arange(n, device=start.device) % len(start)]
+    x = None
     if kernel is None and isinstance(model, DrawableModel):
-        with torch.no_grad():
-            x = model.draw(n, steps=steps, start=start, clamp=clamp, label=label, generator=generator)
-        if x is not None:
-            return Drawn(x, None, f"its own way, {steps} steps")
+        x = _own_way(model, n, steps, start, clamp, label, streams)
+    if x is not None:
+        return Drawn(x, None, f"its own way, {steps} steps")
     if isinstance(label, Tensor) and label.dim() and len(label) != n:
         raise ShapeError(f"{len(label)} labels were given for {n} draws; give one, or one a draw")
     if label is not None:
         model = require(model, JointModel, "a draw of a class", "leave the class out").given(label)
     if kernel is None and clamp is None and isinstance(model, Sampleable):
         with torch.no_grad(), suppress(CapabilityError):  # only some members of its class can
-            return Drawn(model.sample(n, generator=generator), None, "exact draws")
+            return Drawn(_exact(model, n, streams), None, "exact draws")
     how: dict[str, Any] = {"clamp": clamp, "generator": generator, "progress": progress}
     return _by_chains(model, n, kernel, objective, start, steps, keep, **how)
+
+
+def _exact(model: Sampleable, n: int, streams: Streams) -> Tensor:
+    drawn = [model.sample(part.size, generator=part.generator) for part in streams.parts(n)]
+    return streams.gather(torch.cat(drawn))
+
+
+def _own_way(
+    model: DrawableModel, n: int, steps: int, start: Tensor | None, clamp: Tensor | None, label: Any, streams: Streams
+) -> Tensor | None:
+    """Draws in the way that the model has for it, shard by shard; None where it has none for what is asked."""
+    found = []
+    event = 0 if start is None else start.dim()
+    for part in streams.parts(n):
+        given = {"start": _rows(start, part, event), "clamp": _rows(clamp, part, event), "label": _rows(label, part, 1)}
+        with torch.no_grad():
+            x = model.draw(part.size, steps=steps, generator=part.generator, **given)
+        if x is None:
+            return None
+        found.append(x)
+    return streams.gather(torch.cat(found))
+
+
+def _rows(value: Any, part: Part, axes: int) -> Any:
+    """The rows of a shard of what is given for every draw; the rest as it is."""
+    return value[part.rows] if isinstance(value, Tensor) and value.dim() == axes else value
 
 
 def _check(model: Any, start: Tensor | None, clamp: Tensor | None) -> None:
@@ -153,9 +180,8 @@ def _by_chains(
         kernel = suitable_kernel(model, objective)
         tune = isinstance(kernel, HMC) and not _kernels(objective)  # nobody has tuned it yet
     if start is None:
-        start = model.domain.sample(n, generator=how["generator"], dtype=placement(model)[0])
-        if isinstance(kernel, AnnealedLangevin):  # as wide as the widest noise
-            start = start * float(model.noise_levels()[0])
+        wide = float(model.noise_levels()[0]) if isinstance(kernel, AnnealedLangevin) else 1.0  # as the widest noise
+        start = _anywhere(model, n, wide, how["generator"])
     total = kernel.total_steps(model) or steps
     with warnings.catch_warnings():
         for shown in (DivergenceWarning, AdaptationWarning):  # in the diagnostics
@@ -164,7 +190,17 @@ def _by_chains(
             kernel, start = warm_up(model, kernel, start, max(50, steps // 2), **how)
             how["clamp"] = None  # the trace keeps it
         trace = sample(model, kernel, start, total, burn_in=total // 2 if keep else total - 1, keep=keep, **how)
-    return Drawn(trace.last, trace, f"{type(kernel).__name__}, {total} steps")
+    return Drawn(trace.gather().last, trace, f"{type(kernel).__name__}, {total} steps")
+
+
+def _anywhere(model: Any, n: int, wide: float, generator: "torch.Generator | Shards") -> "Tensor | Share":
+    """Where chains begin when nobody says where."""
+
+    def some(count: int, stream: torch.Generator) -> Tensor:
+        x: Tensor = model.domain.sample(count, generator=stream, dtype=placement(model)[0])
+        return x if wide == 1.0 else x * wide
+
+    return generator.draw(n, some) if isinstance(generator, Shards) else some(n, generator)
 
 
 def _kernels(objective: Objective | None) -> tuple[Kernel, ...]:
