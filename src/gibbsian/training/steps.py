@@ -129,3 +129,18 @@ class Steps:
         if self.job.settings.engine.precision == "bf16":
             return torch.autocast(self.job.device.type, dtype=torch.bfloat16, cache_enabled=cache)
         return nullcontext()
+
+
+def cut(batch: Any, count: int) -> list[Any]:
+    """A batch in so many parts of nearly as many rows; in single rows where it has fewer.
+
+    >>> [rows_of(part) for part in cut((torch.zeros(5, 2), torch.zeros(5)), 2)]
+    [3, 2]
+    """
+    rows = rows_of(batch)
+    if isinstance(batch, Tensor):
+        return [part for part in batch.tensor_split(count) if len(part)]
+    if isinstance(batch, dict):
+        parts = {key: cut(part, count) for key, part in batch.items()}
+        return [{key: parts[key][i] for key in parts} for i in range(min(count, rows))]
+    return list(zip(*(cut(part, count) for part in batch), strict=True))
