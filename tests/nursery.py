@@ -26,7 +26,8 @@ def rank_of(function: Callable[..., Any], name: str, folder: Path, rank: int, si
     """The whole life of one rank."""
     signal.alarm(PATIENCE)
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank), "MASTER_PORT": str(port)}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "LOCAL_WORLD_SIZE": str(size), "GIBBSIAN_TIMEOUT": str(PATIENCE)}
+    patience = "2" if name == "late" else str(PATIENCE)
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "LOCAL_WORLD_SIZE": str(size), "GIBBSIAN_TIMEOUT": patience}
     path = folder / f"{name}-{size}-{rank}"
     try:
         torch.save(function(join()[0], folder), path.with_suffix(".pt"))

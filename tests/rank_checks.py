@@ -1,14 +1,21 @@
 """What the ranks of test_distributed.py do; see nursery.py."""
 
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import gibbsian as gb
-from gibbsian import domains, energies, kernels, models, partition
-from gibbsian.distributed import Shards, World
+from gibbsian import domains, energies, kernels, models, objectives, partition
+from gibbsian.distributed import Shards, World, join
+from gibbsian.distributed.gradients import GradientExchange
 from gibbsian.sampling.diagnostics import summarize
 from gibbsian.sampling.streaming import StreamingMoments
 
@@ -105,4 +112,140 @@ def judged(world: World, folder: Path) -> dict[str, Any]:
     return found
 
 
+# --- training ---------------------------------------------------------------------------------------
+
+
+def weights(energy: Any) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in energy.parameters()])
+
+
+def trained(world: World, folder: Path) -> dict[str, Any]:
+    """The same exact training as one process, with an average and validation, over gradients in parts, and rolled back."""
+    exact, how = objectives.ExactLikelihood(), {"batch_size": 20, "lr": 0.05}
+    run = gb.fit(models.RBM(6, 3).double(), exact, rows(), steps=60, validation=rows(), ema=0.9,
+                 logging=gb.training.Logging(every=20, validate_every=30), **how)  # fmt: skip
+    parts = gb.fit(models.RBM(6, 3).double(), exact, rows(), steps=60, engine=gb.training.Engine(accumulate=3), **how)
+    found = {"weights": weights(run.energy), "ema": weights(run.ema), "parts": weights(parts.energy)}
+    found["validation"] = [r["validation_loss"] for r in run.history if "validation_loss" in r]
+    found["losses"] = len([r for r in run.history if "loss" in r])
+    return found
+
+
+@dataclass(frozen=True)
+class Breaks(objectives.ExactLikelihood):
+    calls: list = field(default_factory=lambda: [0])
+
+    def __call__(self, energy: Any, batch: Any, state: Any, generator: Any) -> Any:
+        self.calls[0] += 1
+        if join()[0].rank == 1 and self.calls[0] == 17:
+            raise gb.errors.DivergenceError("only here")
+        return super().__call__(energy, batch, state, generator)
+
+
+def diverged(world: World, folder: Path) -> dict[str, Any]:
+    """One process diverges, all roll back."""
+    guard = gb.training.Guard(every=5, snapshot_every=10)
+    run = gb.fit(models.RBM(6, 3).double(), Breaks(), rows(), steps=30, batch_size=20, guard=guard)
+    return {"events": run.events, "step": run.step, "weights": weights(run.energy)}
+
+
+STATES = domains.Binary(6).states(dtype=torch.float64)  # 64 rows that tell who they are
+PCD = objectives.PersistentContrastiveDivergence(kernels.Gibbs(), steps=2, chains=24)
+HOW: dict[str, Any] = {"batch_size": 20, "lr": 0.02, "seed": 3}
+KILLED = 41
+
+
+def watched(world: World, run: Callable[..., Any], *given: Any, **options: Any) -> tuple[Any, list[list[int]]]:
+    """A training on the 64 states, and which of them each of its steps saw, over all processes."""
+    seen: list[Tensor] = []
+
+    def note(batch: Tensor, generator: torch.Generator) -> Tensor:
+        numbers = torch.full((64,), -1)
+        numbers[: len(batch)] = (batch.long() * 2 ** torch.arange(6)).sum(1)
+        seen.append(numbers)
+        return batch
+
+    done = run(*given, transform=note, **options)
+    steps = len(seen) - 1  # the first look is the objective's
+    mine = torch.stack(seen[-steps:]) if steps else torch.empty(0, 64).long()
+    every = world.gather_rows(mine[None]).transpose(0, 1).flatten(1)
+    return done, [sorted(n for n in numbers if n >= 0) for numbers in every.tolist()]
+
+
+def killed(world: World, folder: Path) -> None:
+    """A run of two processes, one of which is lost between two checkpoints."""
+
+    def die(run: Any) -> None:
+        if run.step == KILLED and world.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    every = gb.training.Checkpoints(every=10)
+    gb.fit(
+        models.RBM(6, 3).double(),
+        PCD,
+        STATES,
+        steps=80,
+        run_dir=folder / "killed",
+        checkpoints=every,
+        hooks=[die],
+        **HOW,
+    )
+
+
+def straight(world: World, folder: Path) -> dict[str, Any]:
+    """The same, undisturbed."""
+    run, seen = watched(world, gb.fit, models.RBM(6, 3).double(), PCD, STATES, steps=80, **HOW)
+    return {"weights": weights(run.energy), "chains": world.gather_rows(run.state.x), "seen": seen}
+
+
+def resumed(world: World, folder: Path) -> dict[str, Any]:
+    """The killed run goes on, on any number of processes: first as it was saved, then to its end."""
+    own = folder / f"killed-{world.size}"
+    if world.first:
+        shutil.copytree(folder / "killed", own)
+    world.wait(torch.device("cpu"))
+    found = gb.resume(own, STATES, steps=40)
+    chains, step = world.gather_rows(found.state.x), found.step
+    run, seen = watched(world, gb.resume, own, STATES)
+    last = world.gather_rows(run.state.x)
+    files = len(list((own / "checkpoints" / f"step-{run.step:012d}").glob("rank-*.safetensors")))
+    found = {"weights": weights(run.energy), "chains": chains, "step": step, "own": len(found.state.x), "seen": seen}
+    return found | {"files": files, "end": run.step, "last": last}
+
+
+def late(world: World, folder: Path) -> None:
+    """One process stops answering; the others wait for two seconds."""
+    if world.rank == 1:
+        time.sleep(4)
+    gb.fit(models.RBM(6, 3).double(), objectives.ExactLikelihood(), rows(), steps=3, batch_size=20)
+
+
+def overlapped(world: World, folder: Path) -> dict[str, Any]:
+    """Buckets leave during the backward pass; a process without gradients keeps step."""
+    net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+    with torch.no_grad():
+        for p in net.parameters():
+            p.copy_(torch.randn(p.shape, generator=gen(1), dtype=torch.float64))
+    x = torch.randn(12, 4, generator=gen(2), dtype=torch.float64)
+    parameters = list(net.parameters())
+    exchange = GradientExchange(world, parameters, bucket=70)
+    share = x if world.size == 1 else x[:5] if world.first else x[5:]
+    with exchange.overlapping(len(share)):
+        net(share).square().mean().backward(inputs=parameters)
+    on_their_way = len(exchange.sent)
+    signals = exchange.finish(len(share), (1.0, 0.0))
+    gradients = torch.cat([p.grad.flatten() for p in parameters])
+    for p in parameters:
+        p.grad = None
+    if world.first:  # the other has met trouble and has none
+        net(share).square().mean().backward(inputs=parameters)
+    trouble = exchange.finish(len(share), (0.0, float(not world.first)))
+    exchange.close()
+    numbers = {"signals": signals, "trouble": trouble, "bytes": exchange.bytes, "numel": len(gradients)}
+    return {"gradients": gradients, "sent": on_their_way, **numbers}
+
+
 JOBS = [(name, function, size) for name, function in (("sampled", sampled), ("judged", judged)) for size in (1, 2, 3)]
+JOBS += [("trained", trained, 2), ("diverged", diverged, 2), ("killed", killed, 2), ("straight", straight, 2)]
+JOBS += [("resumed", resumed, 1), ("resumed", resumed, 2), ("resumed", resumed, 3), ("late", late, 2)]
+JOBS += [("overlapped", overlapped, 1), ("overlapped", overlapped, 2)]

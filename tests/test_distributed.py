@@ -1,11 +1,11 @@
 """Several processes on the CPU: the same training as one, per-rank chains, and what happens when one dies."""
 
-import json
 import os
+import re
 import subprocess
 import sys
-import textwrap
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +14,9 @@ import torch
 from torch import Tensor
 
 import gibbsian as gb
-from gibbsian import domains, errors, kernels, models, objectives
+from gibbsian import errors, kernels, models, objectives
 from gibbsian.distributed import Shards, World
 from gibbsian.distributed.gradients import GradientExchange
-
-PREAMBLE = """
-import json, os, signal, sys
-import torch
-import gibbsian as gb
-from gibbsian import energies, kernels, models, objectives, partition
-from gibbsian.distributed import join
-
-torch.set_num_threads(1)
-folder, rank = sys.argv[1], int(os.environ["RANK"])
-g = torch.Generator().manual_seed(0)
-data = (torch.rand(203, 6, generator=g) < torch.tensor([0.1, 0.3, 0.5, 0.7, 0.9, 0.5])).double()
-"""
 
 
 def gen(seed: int = 0) -> torch.Generator:
@@ -40,151 +27,8 @@ def the_data() -> Tensor:
     return (torch.rand(203, 6, generator=gen()) < torch.tensor([0.1, 0.3, 0.5, 0.7, 0.9, 0.5])).double()
 
 
-def launch(script: str, folder: Path, processes: int = 2) -> subprocess.CompletedProcess[str]:
-    path = folder.parent / f"{folder.name}.py"
-    path.write_text(PREAMBLE + textwrap.dedent(script))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [*command, str(path), str(folder)], capture_output=True, text=True, env=environment, timeout=240, check=False
-    )
-
-
 def weights(energy: Any) -> Tensor:
     return torch.cat([p.detach().flatten() for p in energy.parameters()])
-
-
-def test_alone_nothing_is_shared():
-    world = World()
-    assert world.alone
-    assert world.first
-    assert world.mean({"a": 1.0}, torch.device("cpu")) == {"a": 1.0}
-    assert GradientExchange(world, []).finish(3, (1.0, 0.0)) == [1.0, 0.0]
-    assert torch.equal(world.gather_rows(torch.ones(2)), torch.ones(2))
-
-
-SAME = """
-run = gb.fit(models.RBM(6, 3).double(), objectives.ExactLikelihood(), data, steps=120, batch_size=20, lr=0.05,
-             run_dir=folder + "/exact", validation=data, logging=gb.training.Logging(validate_every=60), ema=0.9)
-
-# chains of each process in its own stream; stopped inside an epoch and resumed
-pcd = objectives.PersistentContrastiveDivergence(kernels.Gibbs(), steps=2, chains=100)
-how = dict(batch_size=20, lr=0.02, seed=3)
-stop = lambda run: run.step == 57
-gb.fit(models.RBM(6, 3).double(), pcd, data, steps=600, run_dir=folder + "/pcd", hooks=[stop], **how)
-again = gb.resume(folder + "/pcd", data)
-straight = gb.fit(models.RBM(6, 3).double(), pcd, data, steps=600, **how)
-assert all(torch.equal(p, q) for p, q in zip(again.energy.parameters(), straight.energy.parameters()))
-assert torch.equal(again.state.x, straight.state.x)
-
-world, _ = join()
-chains = world.gather_rows(again.state.x)
-own = again.state.x
-other = chains[100:] if rank == 0 else chains[:100]
-assert len(chains) == 200 and not torch.equal(own, other)
-flat = torch.cat([p.detach().flatten() for p in run.energy.parameters()])
-both = world.gather_rows(flat[None])
-assert torch.equal(both[0], both[1])
-if rank == 0:
-    print("RESULT", json.dumps({"history": run.history, "world": world.size}))
-"""
-
-
-DIES = """
-def die(run):
-    if rank == 1 and run.step == 25:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-gb.fit(models.RBM(6, 3).double(), objectives.ExactLikelihood(), data, steps=100000, batch_size=20,
-       run_dir=folder + "/run", checkpoints=gb.training.Checkpoints(every=10), hooks=[die])
-"""
-
-GOES_ON = """
-gb.resume(folder + "/run", data, steps=40)
-"""
-
-DIVERGES = """
-import dataclasses
-from gibbsian.training import Guard
-
-@dataclasses.dataclass(frozen=True)
-class Breaks(objectives.ExactLikelihood):
-    calls: list = dataclasses.field(default_factory=lambda: [0])
-
-    def __call__(self, energy, batch, state, generator):
-        self.calls[0] += 1
-        if rank == 1 and self.calls[0] == 17:
-            raise gb.errors.DivergenceError("only here")
-        return super().__call__(energy, batch, state, generator)
-
-guard = Guard(every=5, snapshot_every=10)
-run = gb.fit(models.RBM(6, 3).double(), Breaks(), data, steps=30, batch_size=20, guard=guard)
-assert run.step == 30 and len(run.events) == 1 and run.events[0]["step"] == 10, run.events
-flat = torch.cat([p.detach().flatten() for p in run.energy.parameters()])
-both = join()[0].gather_rows(flat[None])
-assert torch.equal(both[0], both[1])
-"""
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[subprocess.CompletedProcess[str]]]:
-    """Starting two interpreters takes seconds: one job that loses a process, and one for all the rest."""
-    folder = tmp_path_factory.mktemp("distributed") / "runs"
-    folder.mkdir()
-    return folder, [launch(DIES, folder), launch(GOES_ON + SAME + DIVERGES, folder)]
-
-
-def test_two_processes_train_what_one_does_and_resume_exactly(runs):
-    folder, (_, done) = runs
-    assert done.returncode == 0, done.stderr[-3000:]
-    result = json.loads(done.stdout.split("RESULT", 1)[1].splitlines()[0])
-    assert result["world"] == 2
-    one = gb.fit(models.RBM(6, 3).double(), objectives.ExactLikelihood(), the_data(), steps=120, batch_size=20,
-                 lr=0.05, validation=the_data(),
-                 logging=gb.training.Logging(validate_every=60), ema=0.9)  # fmt: skip
-    two = gb.load(folder / "exact")
-    # the mean gradient over all rows is the same sum in another order
-    assert torch.allclose(weights(one.energy), weights(two), rtol=1e-9, atol=1e-11)
-    assert torch.allclose(weights(one.ema), weights(gb.load(folder / "exact", ema=True)), atol=1e-9)
-    losses = [record["loss"] for record in result["history"] if "loss" in record]
-    assert len(losses) == 3
-    assert abs(losses[-1] - one.history[-2]["loss"]) < 0.2
-    held_out = [r["validation_loss"] for r in one.history if "validation_loss" in r]
-    assert [r["validation_loss"] for r in result["history"] if "validation_loss" in r] == pytest.approx(held_out)
-
-    # persistent chains: as good a likelihood as one process reaches, 0.02 nats apart at the most
-    pcd = objectives.PersistentContrastiveDivergence(kernels.Gibbs(), steps=2, chains=100)
-    one = gb.fit(models.RBM(6, 3).double(), pcd, the_data(), steps=600, batch_size=20, lr=0.02, seed=3)
-    states = domains.Binary(6).states(dtype=torch.float64)
-
-    def log_likelihood(rbm: models.RBM) -> float:
-        with torch.no_grad():
-            return float(-rbm(the_data()).mean() - torch.logsumexp(-rbm(states), 0))
-
-    both = [log_likelihood(rbm) for rbm in (one.energy, gb.load(folder / "pcd"))]
-    assert abs(both[0] - both[1]) < 0.02
-    assert both[1] > log_likelihood(models.RBM(6, 3).double()) + 0.5
-    with pytest.raises(errors.CheckpointError, match="saved by 2 processes"):
-        gb.resume(folder / "pcd", the_data(), steps=601)
-
-
-def test_a_process_that_dies_ends_the_job_with_a_message_and_a_usable_checkpoint(runs):
-    folder, (died, went_on) = runs
-    assert died.returncode != 0
-    assert "another process of this job was lost" in died.stderr
-    assert "gibbsian.resume" in died.stderr
-    one = gb.fit(models.RBM(6, 3).double(), objectives.ExactLikelihood(), the_data(), steps=40, batch_size=20)
-    assert went_on.returncode == 0, went_on.stderr[-3000:]
-    assert torch.allclose(weights(one.energy), weights(gb.load(folder / "run")), rtol=1e-9, atol=1e-11)
-
-
-def test_a_divergence_in_one_process_rolls_all_of_them_back(runs):
-    _, (_, done) = runs
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "rolled back: step 17: another process diverged; back to step 10" in done.stderr
-
-
-# --- shards: what is found does not depend on the number of processes -------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -199,10 +43,24 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
 
     def found(name: str, size: int, rank: int = 0) -> Any:
         trouble = folder / f"{name}-{size}-{rank}.txt"
+        if name in {"killed", "late"}:
+            return trouble.read_text() if trouble.exists() else ""
         assert not trouble.exists(), trouble.read_text()
         return torch.load(folder / f"{name}-{size}-{rank}.pt")
 
     return found
+
+
+def test_alone_nothing_is_shared():
+    world = World()
+    assert world.alone
+    assert world.first
+    assert world.mean({"a": 1.0}, torch.device("cpu")) == {"a": 1.0}
+    assert GradientExchange(world, []).finish(3, (1.0, 0.0)) == [1.0, 0.0]
+    assert torch.equal(world.gather_rows(torch.ones(2)), torch.ones(2))
+
+
+# --- shards: what is found does not depend on the number of processes -------------------------------
 
 
 def differing(one: Any, other: Any) -> set[str]:
@@ -272,3 +130,69 @@ def test_shards_are_dealt_in_order_and_refuse_more_processes_than_there_are():
     spread = gb.sample(target, kernels.MALA(0.5), torch.zeros(8, 1), 5, generator=Shards(0)).gather()
     with pytest.raises(errors.ArgumentError, match="holds no states"):
         gb.sample(target, kernels.MALA(0.5), spread, 5, generator=g)
+
+
+# --- training --------------------------------------------------------------------------------------
+
+
+def test_two_processes_train_what_one_does(ranks):
+    """The mean gradient over all rows is the same sum in another order, at once or in parts."""
+    two, other = ranks("trained", 2), ranks("trained", 2, 1)
+    assert differing(two, other) <= {"validation"}
+    exact, how = objectives.ExactLikelihood(), {"batch_size": 20, "lr": 0.05}
+    one = gb.fit(models.RBM(6, 3).double(), exact, the_data(), steps=60, validation=the_data(), ema=0.9,
+                 logging=gb.training.Logging(every=20, validate_every=30), **how)  # fmt: skip
+    assert torch.allclose(two["weights"], weights(one.energy), rtol=1e-9, atol=1e-11)
+    assert torch.allclose(two["ema"], weights(one.ema), rtol=1e-9, atol=1e-11)
+    assert torch.allclose(two["parts"], weights(one.energy), rtol=1e-9, atol=1e-11)
+    assert two["validation"] == pytest.approx([r["validation_loss"] for r in one.history if "validation_loss" in r])
+    assert two["losses"] == 3
+
+
+def test_a_divergence_in_one_process_rolls_all_of_them_back(ranks):
+    one, other = ranks("diverged", 2), ranks("diverged", 2, 1)
+    assert torch.equal(one["weights"], other["weights"])
+    assert (one["step"], len(one["events"]), one["events"][0]["step"]) == (30, 1, 10)
+    assert "another process diverged" in one["events"][0]["message"]
+    assert "only here" in other["events"][0]["message"]
+
+
+def test_a_lost_process_ends_the_job_with_one_sentence(ranks):
+    said = ranks("killed", 2).splitlines()[-1]
+    assert re.search(r"ProcessError: another process of this job was lost \([^()]*onnection [^()]*\); see its own message; the last "
+                     r"checkpoint is of step 40 in \S+killed; go on with gibbsian.resume\(", said)  # fmt: skip
+    assert not ranks("killed", 2, 1)  # it had no time to say anything
+    assert "another process of this job did not answer in time (" in ranks("late", 2)
+
+
+def test_a_lost_run_goes_on_to_the_bit_on_as_many_processes(ranks):
+    undisturbed, resumed = ranks("straight", 2), ranks("resumed", 2)
+    assert torch.equal(resumed["weights"], undisturbed["weights"])
+    assert torch.equal(resumed["last"], undisturbed["chains"])
+    assert undisturbed["seen"][40:] == resumed["seen"]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_a_run_goes_on_on_any_number_of_processes_and_nothing_is_lost_or_repeated(ranks, size):
+    undisturbed, before = ranks("straight", 2), ranks("resumed", 2)
+    found = [ranks("resumed", size, rank) for rank in range(size)]
+    assert torch.equal(found[0]["chains"], before["chains"])  # all chains, in their order
+    assert sum(one["own"] for one in found) == 48
+    assert max(one["own"] for one in found) - min(one["own"] for one in found) <= 1
+    assert found[0]["seen"] == undisturbed["seen"][40:]  # the same rows in every step, whoever sees them
+    assert (found[0]["step"], found[0]["end"]) == (40, 80)
+    assert found[0]["files"] == (size if size > 1 else 0)  # each its own
+    for other in found[1:]:
+        assert torch.equal(other["weights"], found[0]["weights"])
+    for epoch in range(0, 80, 4):
+        assert sorted(chain.from_iterable(undisturbed["seen"][epoch : epoch + 4])) == list(range(64))
+
+
+def test_gradients_leave_while_others_are_computed(ranks):
+    one, two, other = ranks("overlapped", 1), ranks("overlapped", 2), ranks("overlapped", 2, 1)
+    assert (two["sent"], other["sent"], one["sent"]) == (2, 2, 0)
+    assert torch.equal(two["gradients"], other["gradients"])
+    assert torch.allclose(two["gradients"], one["gradients"], rtol=1e-12)
+    assert two["signals"] == [2.0, 0.0]
+    assert two["trouble"] == other["trouble"] == [0.0, 1.0]
+    assert two["bytes"] == 2 * 8 * (two["numel"] + 3)  # two updates: every gradient once, rows and two signals

@@ -58,6 +58,15 @@ class World:
         flat = torch.tensor([values[key] for key in sorted(values)], dtype=torch.float64, device=device)
         return dict(zip(sorted(values), (self.sum(flat) / self.size).tolist(), strict=True))
 
+    def least(self, value: int, device: torch.device | str | None = None) -> int:
+        """The smallest number that any process has."""
+        if self.alone:
+            return value
+        box = torch.tensor([value], device=device)
+        with peers():
+            dist.all_reduce(box, dist.ReduceOp.MIN)
+        return int(box)
+
     def wait(self, device: torch.device) -> None:
         """Go on only when every process has come to this line."""
         self.mean({"here": 0.0}, device)
@@ -132,7 +141,7 @@ def peers() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = re.sub(r"\[/[^]]*\]|This is typically.*", "", " ".join(str(error).split()))[:200].strip(" .")
         late = "imed out" in reason or "imeout" in reason
         what = "did not answer in time" if late else "was lost"
         raise ProcessError(f"another process of this job {what} ({reason}); see its own message") from error

@@ -200,6 +200,16 @@ class Objective(ABC):
         """The persistent chains `(slots, *event)` in its state; None where it keeps none."""
         return None
 
+    def redealt(self, states: Sequence[Any], rank: int, ranks: int) -> Any:
+        """The state of process `rank` of `ranks`, from those of all processes that a run was saved by: what all of them share
+        is the first's. Objectives with chains deal them anew, so that every chain goes on in one place."""
+        if self.chains_of(states[0]) is not None:
+            raise CapabilityError(
+                f"{type(self).__name__} keeps chains and does not say how they are dealt to another number of processes: resume on "
+                f"{len(states)}, or write its method redealt(states, rank, ranks)"
+            )
+        return states[0]
+
     def gentler(self, steps_factor: float, penalty: float) -> Self:
         """What training goes on with after it diverged: sampler steps times a factor, and an energy penalty of at least
         that weight, where it has such; parts become gentler too."""
@@ -266,8 +276,24 @@ class WrappedObjective(SteppedObjective):
     def chains_of(self, state: Any) -> Tensor | None:
         return self.objective.chains_of(self.inner(state))
 
+    def redealt(self, states: Sequence[Any], rank: int, ranks: int) -> Any:
+        return self.objective.redealt(states, rank, ranks)
+
     def log_z(self, state: Any) -> Tensor | None:
         return self.objective.log_z(self.inner(state))
+
+
+def dealt(parts: Sequence[Tensor], rank: int, ranks: int, groups: int = 1) -> Tensor:
+    """The share of process `rank` of all rows of some tensors, one after the other; within each of `groups` of rows.
+
+    >>> [dealt([torch.tensor([0, 1, 2]), torch.tensor([3, 4])], rank, 3).tolist() for rank in range(3)]
+    [[0], [1, 2], [3, 4]]
+    """
+    whole = torch.cat([part.unflatten(0, (groups, -1)) for part in parts], 1)
+    each = whole.shape[1]
+    if each < ranks:
+        raise ArgumentError(f"{each * groups} chains cannot be dealt to {ranks} processes; resume on fewer")
+    return whole[:, each * rank // ranks : each * (rank + 1) // ranks].flatten(0, 1)
 
 
 def check_finite(value: Tensor, what: str) -> None:

@@ -1,5 +1,6 @@
 """Learning of conditional models: any objective, with the input of every row held."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
@@ -10,7 +11,7 @@ from gibbsian.capabilities import Family, SplittingModel
 from gibbsian.errors import CapabilityError, DataError
 from gibbsian.kernels.base import where_chain
 from gibbsian.kernels.tempering import ParallelTempering
-from gibbsian.objectives.base import Batch, Loss, Step, WrappedObjective, finish
+from gibbsian.objectives.base import Batch, Loss, Step, WrappedObjective, dealt, finish
 from gibbsian.objectives.chains import walk
 from gibbsian.objectives.persistent import PersistentContrastiveDivergence, written
 from gibbsian.objectives.starts import start_points
@@ -80,6 +81,11 @@ class Conditional(WrappedObjective):
             )
         condition, y = self.split(energy, batch)
         self.objective.check(energy.given(condition), y)
+
+    def redealt(self, states: Sequence[Any], rank: int, ranks: int) -> Any:
+        if not isinstance(states[0], BoundChains):
+            return super().redealt(states, rank, ranks)
+        return BoundChains(*(dealt(list(each), rank, ranks) for each in zip(*states, strict=True)))
 
     def init(self, energy: Any, batch: Batch, generator: torch.Generator) -> Any:
         self.check(energy, batch)

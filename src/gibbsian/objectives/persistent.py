@@ -1,6 +1,6 @@
 """Persistent contrastive divergence: chains that live as long as the training, in a replay buffer."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from gibbsian.derivatives.known import gradients_of, trainable, with_gradients
 from gibbsian.errors import ArgumentError, CapabilityError, DataError, check_number, hold_counts
 from gibbsian.kernels.base import Kernel, where_chain
 from gibbsian.kernels.tempering import ParallelTempering
-from gibbsian.objectives.base import Batch, Loss, Step, classes_of, finish, labels, observed, observed_with
+from gibbsian.objectives.base import Batch, Loss, Step, classes_of, dealt, finish, labels, observed, observed_with
 from gibbsian.objectives.chains import SampledObjective, chain_metrics, energy_gap, plain_gibbs, walk, walk_tempered
 from gibbsian.objectives.starts import Start, check_start_option, check_starts, start_points
 
@@ -138,6 +138,14 @@ class PersistentContrastiveDivergence(SampledObjective):
 
     def chains_of(self, state: Chains) -> Tensor:
         return state.x
+
+    def redealt(self, states: Sequence[Chains], rank: int, ranks: int) -> Chains:
+        groups = self.classes or 1
+        x = dealt([state.x for state in states], rank, ranks, groups)
+        hot = [state.hot for state in states if state.hot is not None]
+        fast = [state.fast for state in states if state.fast is not None]
+        mean = torch.stack(fast).mean(0) if fast else None
+        return Chains(x, mean, dealt(hot, rank, ranks, groups) if hot else None, states[0].turn)
 
     def check(self, energy: Any, batch: Batch) -> None:
         super().check(energy, batch)

@@ -197,6 +197,11 @@ class Centered(WrappedObjective):
     def inner(self, state: Offsets) -> Any:
         return state.inner
 
+    def redealt(self, states: Sequence[Offsets], rank: int, ranks: int) -> Offsets:
+        inner = self.objective.redealt([state.inner for state in states], rank, ranks)
+        means = (torch.stack(each).mean(0) for each in zip(*((s.visible, s.hidden) for s in states), strict=True))
+        return Offsets(inner, *means)
+
     def check(self, energy: Any, batch: Batch) -> None:
         self.objective.check(energy, batch)
         model = require(energy, LayeredModel, "Centered", "use models.RBM, for example")

@@ -2,6 +2,7 @@
 deep belief networks by wake and sleep, decoders with an energy prior by short runs.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Self
 
@@ -12,7 +13,7 @@ from gibbsian.capabilities import LatentModel, VariationalModel, WakeSleepModel,
 from gibbsian.derivatives.known import with_gradients
 from gibbsian.errors import ArgumentError, CapabilityError, DataError, check_choice, check_number, hold_counts
 from gibbsian.kernels.base import Kernel
-from gibbsian.objectives.base import Batch, Loss, Step, SteppedObjective, finish, labels, observed, observed_with
+from gibbsian.objectives.base import Batch, Loss, Step, SteppedObjective, dealt, finish, labels, observed, observed_with
 from gibbsian.objectives.chains import chain_metrics, check_kernel, more_steps, walk
 from gibbsian.objectives.regularizers import center
 from gibbsian.objectives.starts import start_points
@@ -89,6 +90,11 @@ class VariationalLikelihood(SteppedObjective):
                 "centering needs Bernoulli, Spin or Softmax units throughout, whose biases enter linearly; this "
                 f"{type(energy).__name__} has others"
             )
+
+    def redealt(self, states: Sequence[LayerChains], rank: int, ranks: int) -> LayerChains:
+        layers = (dealt(list(each), rank, ranks) for each in zip(*(s.layers for s in states), strict=True))
+        offsets = (torch.stack(each).mean(0) for each in zip(*(s.offsets for s in states), strict=True))
+        return LayerChains(tuple(layers), tuple(offsets))
 
     def init(self, energy: Any, batch: Batch, generator: torch.Generator) -> LayerChains:
         self.check(energy, batch)

@@ -58,6 +58,10 @@ class Weighted(SteppedObjective):
     def generate(self, energy: Any, n: int, state: Any, generator: torch.Generator, **options: Any) -> Tensor:
         return self.objectives[0].generate(energy, n, state[0], generator, **options)
 
+    def redealt(self, states: Sequence[Any], rank: int, ranks: int) -> tuple[Any, ...]:
+        each = zip(self.objectives, zip(*states, strict=True), strict=True)
+        return tuple(part.redealt(own, rank, ranks) for part, own in each)
+
     def chains_of(self, state: Any) -> Tensor | None:
         found = (part.chains_of(own) for part, own in zip(self.objectives, state, strict=True))
         return next((chains for chains in found if chains is not None), None)

@@ -1,8 +1,9 @@
 """Checkpoints: written whole or not at all, checked when read, and free of pickle.
 
     run/checkpoints/step-000000001000/{state.safetensors, state.json}
+    run/checkpoints/step-000000001000/{rank-00000.safetensors, rank-00000.json, ...}
 
-A checkpoint is written into a temporary folder, flushed to the disk and renamed, so that a process killed at
+The second line is what each of several processes has to itself, written and read by that process. A checkpoint is written into a temporary folder, flushed to the disk and renamed, so that a process killed at
 any moment leaves either the old one or the new one. The text file holds the checksums of the tensors and of itself; a
 damaged checkpoint is passed over with a warning and the one before it is used. Whatever goes wrong while a folder is read
 is damage, and becomes one sentence in one place: `damage`.
@@ -13,7 +14,7 @@ import json
 import os
 import shutil
 import warnings
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -215,10 +216,22 @@ def _discard(path: Path) -> None:
 
 def save_checkpoint(run: Path, step: int, tree: Any) -> Path:
     """Write the checkpoint of a step, atomically; one that exists already is replaced."""
-    target = _path(run, step)
-    temporary = target.with_name(f".{target.name}.new")
+    open_checkpoint(run, step)
+    return close_checkpoint(run, step, tree)
+
+
+def open_checkpoint(run: Path, step: int) -> Path:
+    """A hidden folder for the files of a checkpoint."""
+    temporary = _path(run, step).with_name(f".{_path(run, step).name}.new")
     _remove(temporary)
     temporary.mkdir(parents=True)
+    return temporary
+
+
+def close_checkpoint(run: Path, step: int, tree: Any) -> Path:
+    """Write what all processes share beside what is there, and let the checkpoint appear as a whole."""
+    target = _path(run, step)
+    temporary = target.with_name(f".{target.name}.new")
     write_tree(temporary, "state", tree)
     _flush_folder(temporary)
     if target.exists():
@@ -235,6 +248,26 @@ def prune(run: Path, keep: Collection[int]) -> None:
             _discard(_path(run, step))
     for leftover in (run / "checkpoints").glob(".step-*"):
         _remove(leftover)
+
+
+def rank_file(rank: int) -> str:
+    """The name of the files with what a process has to itself."""
+    return f"rank-{rank:05d}"
+
+
+class RankFiles(Sequence[Any]):
+    """What every process had to itself, read when it is asked for."""
+
+    def __init__(self, folder: Path, names: list[str]) -> None:
+        self.folder, self.names = folder, names
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, rank: Any) -> Any:
+        if isinstance(rank, slice):
+            return [self[i] for i in range(*rank.indices(len(self)))]
+        return read_tree(self.folder, self.names[rank])
 
 
 def _as_it_is(tree: dict[str, Any]) -> Any:
@@ -261,7 +294,11 @@ def read_latest(
         path = _path(run, candidate)
         try:
             with damage(path):
-                made = use(read_tree(path, "state", keys))
+                tree = read_tree(path, "state", keys)
+                names = tree.get("ranks")
+                if names and isinstance(names[0], str):
+                    tree["ranks"] = RankFiles(path, names)
+                made = use(tree)
         except CheckpointError as error:
             if step is not None:
                 raise

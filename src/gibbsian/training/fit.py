@@ -176,12 +176,17 @@ def _reopened(folder: Path, data: Any, steps: int | None, epochs: int | None, de
     config = keep.read_config(folder)
     energy, objective, settings = config["energy"], config["objective"], config["settings"]
 
+    world, _ = join(device)
+
     def into_energy(tree: dict[str, Any]) -> dict[str, Any]:
         keep.check_parts(tree, whole=True)
         checkpoint.load_module(energy, tree["energy"], tree["frozen"])
-        return tree
+        return tree | {"mine": keep.mine(tree, world)}
 
     tree = checkpoint.read_latest(folder, use=into_energy)
+    oldest = world.least(tree["step"], device)  # that any process has found whole
+    if tree["step"] != oldest:
+        tree = checkpoint.read_latest(folder, oldest, use=into_energy)
     settings = settings if steps is None else dataclasses.replace(settings, steps=steps)
     job = Job(energy, objective, data, settings, epochs=epochs, device=device, run_dir=folder, transform=transform)
     with checkpoint.damage(folder):

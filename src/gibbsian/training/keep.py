@@ -13,7 +13,7 @@ import platform
 import shutil
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -21,6 +21,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 import gibbsian
+from gibbsian.distributed.world import World
 from gibbsian.energy import Energy, ScoreField
 from gibbsian.errors import CheckpointError, DivergenceError, TrainingWarning
 from gibbsian.objectives.base import Objective
@@ -45,7 +46,7 @@ _PARTS: dict[str, Any] = {  # of a checkpoint, and what each is
     "monitor": dict | None,
     "best": tuple | None,
     "lines": int,
-    "ranks": list,
+    "ranks": Sequence,
 }
 
 
@@ -115,12 +116,6 @@ def restore(job: Job, tree: dict[str, Any]) -> None:
 
 def resume(job: Job, tree: dict[str, Any]) -> None:
     """Go on from a checkpoint, which holds what every process had to itself."""
-    ranks = tree["ranks"]
-    if len(ranks) != job.world.size:
-        raise CheckpointError(
-            f"the run was saved by {len(ranks)} processes and is resumed by {job.world.size}; "
-            f"launch {len(ranks)}, or train the energy of gibbsian.load(folder) anew"
-        )
     if job.world.mean({"step": float(tree["step"])}, job.device)["step"] != tree["step"]:
         raise CheckpointError(
             f"the processes see different checkpoints, this one that of step {tree['step']}; "
@@ -135,8 +130,33 @@ def resume(job: Job, tree: dict[str, Any]) -> None:
         job.run.objective = job.monitor.guard.soften(job.original_objective, job.monitor.tries)
     best = tree["best"]
     job.best = None if best is None else (int(best[0]), float(best[1]))
-    restore(job, {**tree, "own": ranks[job.world.rank]})
+    own = tree["mine"]
+    if len(own) > 1:
+        own = [_redealt(job, tree, own)]
+    restore(job, {**tree, "own": own[0]})
     job.saved_at = job.run.step
+
+
+def mine(tree: dict[str, Any], world: World) -> list[Any]:
+    """What of a checkpoint this process goes on from: its own part, or all of them where they must be dealt anew."""
+    ranks = tree["ranks"]
+    return [ranks[world.rank]] if len(ranks) == world.size else list(ranks)
+
+
+def _redealt(job: Job, tree: dict[str, Any], before: list[Any]) -> dict[str, Any]:
+    """What this process has to itself, out of what another number of processes had: their chains are dealt anew, and random
+    numbers come from new streams."""
+    world, step, salt = job.world, tree["step"], f"of/{job.world.size}/from/{tree['step']}"
+    epoch, index = tree["position"]
+    tree["position"] = epoch, job.feed.redealt(index, len(before))
+    tree["device"] = job.device.type
+    logger.info("saved by %d processes at step %d, resumed by %d", len(before), step, world.size)
+    seed = job.settings.seed
+    return {
+        "state": job.original_objective.redealt([own["state"] for own in before], world.rank, world.size),
+        "chains": stream(seed, f"chains/{world.rank}/{salt}", job.device).get_state(),
+        "transform": stream(seed, f"transform/{world.rank}/{salt}", job.device).get_state(),
+    }
 
 
 def snapshot(job: Job) -> None:
@@ -182,12 +202,24 @@ def roll_back(job: Job, reason: str | None) -> None:
             checkpoint.prune(run.folder, [s for s in checkpoint.steps_saved(run.folder) if s <= run.step])
 
 
-def _gathered(job: Job) -> dict[str, Any]:
-    """What is saved: with what every process has to itself."""
-    tree = collect(job)
-    tree["ranks"] = job.world.gather(checkpoint.freeze(tree.pop("own")))
-    job.saved_at = job.run.step
-    return tree
+def _write(job: Job, folder: Path) -> None:
+    """Write a checkpoint: what all share by rank 0, what every process has to itself by that process."""
+    tree, world, step = collect(job), job.world, job.run.step
+    own = tree.pop("own")
+    tree["ranks"] = [own] if world.alone else [checkpoint.rank_file(rank) for rank in range(world.size)]
+    job.saved_at = step
+    if world.alone:
+        checkpoint.save_checkpoint(folder, step, tree)
+        return
+    place = Path(world.same(str(checkpoint.open_checkpoint(folder, step)) if world.first else ""))
+    if not place.is_dir():
+        raise CheckpointError(
+            f"process {world.rank} does not see {place}, which process 0 has made; put the run folder on a disk that all share"
+        )
+    checkpoint.write_tree(place, checkpoint.rank_file(world.rank), own)
+    world.wait(job.device)
+    if world.first:
+        checkpoint.close_checkpoint(folder, step, tree)
 
 
 def save(job: Job) -> None:
@@ -198,9 +230,8 @@ def save(job: Job) -> None:
     run = job.run
     if run.folder is None or job.saved_at == run.step or not job.finite():
         return
-    tree = _gathered(job)
+    _write(job, run.folder)
     if job.world.first:
-        checkpoint.save_checkpoint(run.folder, run.step, tree)
         past = [step for step in checkpoint.steps_saved(run.folder) if step <= run.step]
         best = [job.best[0]] if job.best else []
         checkpoint.prune(run.folder, {*past[-job.settings.checkpoints.keep_last :], *best})
@@ -226,13 +257,22 @@ def create_folder(job: Job, hooks: Iterable[Any] = ()) -> None:
     """
     if job.run.folder is None:
         return
-    tree = _gathered(job)
-    if job.world.first:
-        _create(job, job.run.folder, tree, [hook for hook in hooks if isinstance(hook, Furnishing)])
+    folder = job.run.folder
+    temporary = Path(job.world.same(str(_room_for(folder)) if job.world.first else ""))
+    try:
+        if job.world.first:
+            _furnish(job, temporary, [hook for hook in hooks if isinstance(hook, Furnishing)])
+        _write(job, temporary)
+        if job.world.first:
+            temporary.rename(folder)
+    finally:
+        if job.world.first:
+            shutil.rmtree(temporary, ignore_errors=True)
     job.world.wait(job.device)
 
 
-def _create(job: Job, folder: Path, tree: dict[str, Any], hooks: list[Furnishing]) -> None:
+def _room_for(folder: Path) -> Path:
+    """A hidden folder beside the one that is to appear."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise CheckpointError(
             f"{folder} already holds files; go on with gibbsian.resume({str(folder)!r}, data), "
@@ -242,17 +282,17 @@ def _create(job: Job, folder: Path, tree: dict[str, Any], hooks: list[Furnishing
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
+    return temporary
+
+
+def _furnish(job: Job, folder: Path, hooks: list[Furnishing]) -> None:
+    """Configuration, environment, and what hooks begin with."""
     config = {"energy": job.run.energy, "objective": job.original_objective, "settings": job.settings}
     config |= {"rows": job.feed.rows, "fingerprint": job.feed.fingerprint()}
-    try:
-        checkpoint.write_tree(temporary, "config", config, weightless={"energy"})
-        (temporary / "environment.json").write_text(json.dumps(_environment(job.device), indent=1))
-        checkpoint.save_checkpoint(temporary, tree["step"], tree)
-        for hook in hooks:
-            hook.begin(temporary)
-        temporary.rename(folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    checkpoint.write_tree(folder, "config", config, weightless={"energy"})
+    (folder / "environment.json").write_text(json.dumps(_environment(job.device), indent=1))
+    for hook in hooks:
+        hook.begin(folder)
 
 
 def _environment(device: torch.device) -> dict[str, Any]:

@@ -186,6 +186,10 @@ class Feed(ABC):
     def close(self) -> None:  # noqa: B027 - most have nothing to end
         """End what reads ahead."""
 
+    def redealt(self, index: int, processes: int) -> int:
+        """Where this feed must go on to miss and to repeat nothing, where so many processes were at batch `index`."""
+        return index
+
     def next(self) -> Any:
         """The next batch, on the device, transformed and checked."""
         batch = self.prepare(self.fetch())

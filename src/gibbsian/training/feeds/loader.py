@@ -91,6 +91,19 @@ class Loader(Feed):
                 )
             self.index += 1
 
+    def redealt(self, index: int, processes: int) -> int:
+        if self.sharded:
+            raise DataError(
+                f"a DistributedSampler deals rows to a fixed number of processes: resume on {processes}, or give the dataset itself"
+            )
+        index, rest = divmod(index * processes, self.stride)
+        if rest:
+            raise DataError(
+                f"{processes} processes had read {index * self.stride + rest} batches of this epoch from the loader, which "
+                f"{self.stride} cannot go on from alike; resume on {processes}, or give the dataset itself instead of a loader"
+            )
+        return index
+
     def fetch(self) -> Any:
         batch = self.read()
         if batch is None:
