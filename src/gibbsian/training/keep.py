@@ -205,7 +205,7 @@ def roll_back(job: Job, reason: str | None) -> None:
 def _write(job: Job, folder: Path) -> None:
     """Write a checkpoint: what all share by rank 0, what every process has to itself by that process."""
     tree, world, step = collect(job), job.world, job.run.step
-    own = tree.pop("own")
+    own = checkpoint.freeze(tree.pop("own"))
     tree["ranks"] = [own] if world.alone else [checkpoint.rank_file(rank) for rank in range(world.size)]
     job.saved_at = step
     if world.alone:
