@@ -11,6 +11,7 @@ from torch import Tensor
 from gibbsian.app.recipe import Recipe
 from gibbsian.app.runs import noted, write_whole
 from gibbsian.data import DataSet, Prepared, Rows, load
+from gibbsian.distributed import Shards, World
 from gibbsian.energy import Energy
 from gibbsian.errors import CapabilityError, GibbsianError
 from gibbsian.metrics.evaluate import costly, detection, energies_of, evaluate
@@ -44,10 +45,11 @@ def evaluate_run(
     *,
     outside: Outside | None = None,
     progress: bool | None = None,
+    world: World | None = None,
 ) -> dict[str, Any]:
     """Judge the model of a run and write `evaluation.json`: plain numbers, see `gibbsian.evaluate`.
 
-    `outside` are other sets, by default those of the recipe. Further keys are `part` (that it was judged on), `learned_log_z`, `anomalies` (labeled ones in that part), what is
+    With several processes, `world`, chains and rows are spread over them. `outside` are other sets, by default those of the recipe. Further keys are `part` (that it was judged on), `learned_log_z`, `anomalies` (labeled ones in that part), what is
     `missing` of sets outside that could not be had, `chains` (how well those that drew the samples have mixed), and `step`.
     """
     dtype, device = placement(model)
@@ -65,7 +67,7 @@ def evaluate_run(
         likelihood=spec.likelihood,
         chains=spec.chains,
         betas=spec.betas,
-        seed=recipe.fit["seed"],
+        seed=recipe.fit["seed"] if world is None else Shards(recipe.fit["seed"], "evaluate", device=device),
         progress=progress,
     ).to_dict()
     if able:
@@ -77,7 +79,8 @@ def evaluate_run(
     learned = noted(folder).get("log_z")
     found = {"part": part} | found | ({} if learned is None else {"learned_log_z": learned})
     found["step"] = checkpoint.read_latest(folder, keys=("step",))["step"]
-    write_whole(folder / "evaluation.json", json.dumps(found, indent=1))
+    if world is None or world.first:
+        write_whole(folder / "evaluation.json", json.dumps(found, indent=1))
     return found
 
 

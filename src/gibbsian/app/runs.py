@@ -28,6 +28,7 @@ from torch import Tensor
 from gibbsian.app.recipe import DataSpec, Recipe, parse_recipe, read_recipe
 from gibbsian.capabilities import Classifier, InitializableModel, require
 from gibbsian.data import Pipeline, Prepared, make_steps, path_of
+from gibbsian.distributed import Shards, World, join
 from gibbsian.energy import ScoreField
 from gibbsian.errors import (
     ArgumentError,
@@ -95,9 +96,12 @@ class _Snapshots:
         self.recipe, self.prepared, self.folder = recipe, prepared, folder / "snapshots"
         self.marks = sorted({round(total ** (i / (_SNAPSHOTS - 1))) for i in range(_SNAPSHOTS)})
         self.last: Tensor | None = None
+        self.first = join()[0].first  # of several processes one draws
         self.began, self.spent = time.perf_counter(), 0.0
 
     def __call__(self, run: Run) -> None:
+        if not self.first:
+            return
         now = time.perf_counter()
         late = self.spent > 5 + 0.1 * (now - self.began)  # pictures must not cost much; the last one tells most
         if late and run.step < self.marks[-1]:
@@ -126,10 +130,21 @@ class _Snapshots:
         write_whole(self.folder / f"step-{run.step:012d}.safetensors", content)
 
 
-def draw_by(recipe: Recipe, energy: Any, n: int, name: str, *, seed: int | None = None, **options: Any) -> Drawn:
-    """n draws as a recipe says, but for the options that are given; `name` is that of the stream of random numbers."""
+def draw_by(
+    recipe: Recipe,
+    energy: Any,
+    n: int,
+    name: str,
+    *,
+    seed: int | None = None,
+    world: World | None = None,
+    **options: Any,
+) -> Drawn:
+    """n draws as a recipe says, but for the options that are given; `name` is that of the stream of random numbers. Several
+    processes, `world`, share the work, and all get all draws."""
     dtype, device = placement(energy)
-    generator = stream(recipe.fit["seed"] if seed is None else seed, name, device)
+    seed = recipe.fit["seed"] if seed is None else seed
+    generator = stream(seed, name, device) if world is None else Shards(seed, name, device=device)
     if options.get("start") is not None:
         options["start"] = options["start"].to(device, dtype)  # rows of a file come in the precision of the file
     how = {"kernel": recipe.sample.kernel, "objective": recipe.objective, "steps": recipe.sample.steps}
@@ -207,6 +222,8 @@ def _kept(recipe: Recipe, prepared: Prepared) -> dict[str, Any]:
 
 def _note_end(folder: Path, run: Run, begun: float) -> None:
     """Add the time since `begun`, and write down what the objective learned of log Z."""
+    if not join()[0].first:
+        return
     log_z = run.objective.log_z(run.state)
     seconds = noted(folder).get("seconds", 0.0) + time.perf_counter() - begun
     _note(folder, seconds=seconds, log_z=None if log_z is None else float(log_z))

@@ -110,6 +110,7 @@ def _parser() -> _Parser:
         "RECIPE is a name from `gibbsian list recipes` or a YAML file. Further flags change any of its keys:\n"
         "  gibbsian train digits-rbm --fit.epochs 50 --model.hidden 200 --run runs/wide\n"
         "  gibbsian train mnist-rbm --fit.device cuda\n"
+        "  gibbsian train mnist-rbm --processes 8      one for each of 8 GPUs; on several machines see docs/distributed.md\n"
         "  gibbsian train rows.csv --drop id --types zip=category     a table is a recipe by itself\n"
         "  gibbsian train mine.yaml --print_config     shows the whole recipe, defaults included\n"
         "  gibbsian train mine.yaml --trust mine.py    the recipe names classes of that file, such as mine.Machine\n"
@@ -213,6 +214,10 @@ def _parser() -> _Parser:
     what = "check this installation: versions, devices, the compiler, samplers against exact answers"
     doctor = add("doctor", what, common)
     doctor.add_argument("--fast", action="store_true", help="skip the compiler")
+    for command in (train, resume, sample, evaluate):
+        command.add_argument(
+            "--processes", type=_count, metavar="N", help="in N processes of this machine, by torchrun"
+        )
     return parser
 
 
@@ -302,7 +307,7 @@ def _read(parser: argparse.ArgumentParser, arguments: list[str]) -> tuple[argpar
         near = get_close_matches(arguments[0], _COMMANDS, 1)
         hint = f"did you mean `gibbsian {near[0]}`? " if near else ""
         raise ArgumentError(f"there is no command {arguments[0]!r}; {hint}there are {', '.join(_COMMANDS)}")
-    given = {"arguments": arguments, "folder": None, "run": None, "trust": [], "live": False}
+    given = {"arguments": arguments, "folder": None, "run": None, "trust": [], "live": False, "processes": None}
     options, rest = parser.parse_known_args(arguments, argparse.Namespace(**given))
     if rest and options.command != "train":
         command = f"gibbsian {options.command}" if options.command else "gibbsian"
@@ -316,6 +321,8 @@ def _run(options: argparse.Namespace, rest: list[str]) -> int:
         import_module("gibbsian.training.trust").trust(options.trust)
     module = import_module(f"gibbsian.app.cli.{_MODULES.get(options.command, options.command)}")
     command = getattr(module, f"run_{options.command}")
+    if options.processes is not None and "RANK" not in os.environ:
+        return int(import_module("gibbsian.app.cli.launch").launch(options))
     with warnings.catch_warnings():  # how they are shown is changed for the time of the command
         return int(command(options, rest))
 

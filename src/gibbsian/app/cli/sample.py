@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gibbsian.app.cli.launch import refuse_processes, world_of
 from gibbsian.app.cli.show import Output
 from gibbsian.app.cli.table import sample_table
 from gibbsian.app.runs import draw_by, open_pipeline, open_run, start_of, trained, write_whole
@@ -24,9 +25,11 @@ from gibbsian.random import stream
 
 def run_sample(options: argparse.Namespace, rest: list[str]) -> int:
     """Draw, bring back to the data's units, write."""
+    world = world_of(options)
     out = Output(options)
     folder = Path(options.run)
     if is_run(folder):
+        refuse_processes(options, "drawing rows of a table")
         return sample_table(out, options)
     if options.given:
         raise ArgumentError("--given holds cells of a table; for other runs complete partial rows with --clamp FILE")
@@ -43,8 +46,16 @@ def run_sample(options: argparse.Namespace, rest: list[str]) -> int:
         n = len(start)
     else:
         start = None if recipe.sample.start == "reference" else start_of(*open_run(folder), energy, label)
-    how = {"start": start, "clamp": clamp, "label": label, "steps": options.steps or recipe.sample.steps}
+    how: dict[str, Any] = {
+        "start": start,
+        "clamp": clamp,
+        "label": label,
+        "steps": options.steps or recipe.sample.steps,
+        "world": world,
+    }
     made = draw_by(recipe, energy, n, "sample", seed=options.seed, progress=out.progress, **how)
+    if world is not None and not world.first:
+        return 0
     x = pipeline.undo(made.x.detach().float().cpu())
     if recipe.sample.shape and x.dim() == 2:
         x = x.reshape(len(x), *recipe.sample.shape)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gibbsian.app import runs
+from gibbsian.app.cli.launch import refuse_processes, world_of
 from gibbsian.app.cli.show import Output
 from gibbsian.app.cli.table import refuse_table, report_table, table_keys, train_table
 from gibbsian.app.cli.watch import watched
@@ -19,6 +20,7 @@ from gibbsian.app.report.build import final_samples, write_report
 from gibbsian.app.report.comparison import best_of, names_of, write_comparison
 from gibbsian.app.report.verdict import next_steps, verdict
 from gibbsian.app.tables import is_run
+from gibbsian.distributed.world import World
 from gibbsian.errors import ArgumentError, CapabilityError, GibbsianError
 from gibbsian.metrics.evaluation import summary
 from gibbsian.training.log import read_log
@@ -37,6 +39,7 @@ def keep_freed_memory() -> None:
 
 def run_train(options: argparse.Namespace, rest: list[str]) -> int:
     """Train, judge, report."""
+    world = world_of(options)
     out = Output(options)
     if options.keys:
         make_parser().print_help()
@@ -44,6 +47,7 @@ def run_train(options: argparse.Namespace, rest: list[str]) -> int:
     keep_freed_memory()
     keys = table_keys(options.recipe, rest)
     if keys is not None:
+        refuse_processes(options, "the law of a table")
         if options.live:
             raise ArgumentError(
                 "--live follows trainings of recipes; the law of a table is chosen by other means: leave it out"
@@ -52,8 +56,10 @@ def run_train(options: argparse.Namespace, rest: list[str]) -> int:
     name, text = recipe_source(options.recipe)
     members = split_comparison(text, name)
     if members is not None:
+        refuse_processes(options, "a comparison")
         return _compare(out, options, name, text, members, rest)
     recipe = parse_recipe(text, rest, name=name)
+    options.live = options.live and (world is None or world.first)
     folder = options.folder = Path(options.run) if options.run else runs.free_folder(name)
     out.say(f"[bold]{name}[/bold]  {recipe.about}" if recipe.about else f"[bold]{name}[/bold]")
     out.say(f"run folder: {folder}")
@@ -65,11 +71,12 @@ def run_train(options: argparse.Namespace, rest: list[str]) -> int:
         out.say(f"trained {what}: {done.step} updates in {seconds:.1f} s")
         for event in done.events:
             out.say(f"guard, step {event['step']}: {event['message']}")
-        return _finish(out, folder, opened, report=not options.no_report)
+        return _finish(out, folder, opened, report=not options.no_report, world=world)
 
 
 def run_resume(options: argparse.Namespace, rest: list[str]) -> int:
     """Train on, judge, report."""
+    world = world_of(options)
     out = Output(options)
     keep_freed_memory()
     if options.steps is not None and options.epochs is not None:
@@ -77,16 +84,18 @@ def run_resume(options: argparse.Namespace, rest: list[str]) -> int:
     folder = Path(options.run)
     refuse_table(folder, "resume")
     if (folder / "comparison.json").exists():
+        refuse_processes(options, "a comparison")
         known = runs.read_json(folder / "comparison.json")
         members = split_comparison(known["text"], known["name"]) or {}
         return _compare(out, options, known["name"], known["text"], members, known["flags"])
     done, opened = runs.resume_run(folder, steps=options.steps, epochs=options.epochs, progress=out.progress)
     out.say(f"{folder} is at {done.step} updates")
-    return _finish(out, folder, opened, report=not options.no_report)
+    return _finish(out, folder, opened, report=not options.no_report, world=world)
 
 
 def run_evaluate(options: argparse.Namespace, rest: list[str]) -> int:
     """Judge, print, and keep what was found in the run folder."""
+    world = world_of(options)
     out = Output(options)
     folder = Path(options.run)
     refuse_table(folder, "evaluate")
@@ -96,8 +105,9 @@ def run_evaluate(options: argparse.Namespace, rest: list[str]) -> int:
     recipe.evaluate = dataclasses.replace(recipe.evaluate, **given)
     energy = runs.trained(folder, recipe)
     outside = outside_sets(recipe, prepared, energy, strict=bool(options.outside))
-    drawn = final_samples(recipe, prepared, energy, progress=out.progress)
-    found = evaluate_run(folder, recipe, prepared, energy, drawn, outside=outside, progress=out.progress)
+    how: dict[str, Any] = {"progress": out.progress, "world": world}
+    drawn = final_samples(recipe, prepared, energy, **how)
+    found = evaluate_run(folder, recipe, prepared, energy, drawn, outside=outside, **how)
     _show(out, found, f"{type(energy).__name__} of {folder}, {found['step']} updates")
     out.document({"run": str(folder), **found})
     if options.likelihood and "likelihood" not in found and options.likelihood != "none":
@@ -170,8 +180,10 @@ def _compare(
     return _show_comparison(out, folder / "report.html", members_of, options.arguments, title=folder.name, about=about)
 
 
-def _finish(out: Output, folder: Path, opened: runs.Opened, *, report: bool) -> int:
-    """Judge a run that has just been trained and write its report."""
+def _finish(out: Output, folder: Path, opened: runs.Opened, *, report: bool, world: World | None = None) -> int:
+    """Judge a run that has just been trained and write its report; of several processes the first does."""
+    if world is not None and not world.first:
+        return 0
     if not report:
         out.say(f"judge it with: gibbsian report {folder}")
         out.document({"run": str(folder)})

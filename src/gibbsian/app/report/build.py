@@ -14,6 +14,7 @@ from gibbsian.app.report.verdict import next_steps, verdict
 from gibbsian.app.report.words import render
 from gibbsian.app.runs import Opened, draw_by, noted, open_run, read_json, start_of, trained, write_whole
 from gibbsian.data import Prepared
+from gibbsian.distributed.world import World
 from gibbsian.domains import Discrete
 from gibbsian.errors import GibbsianError
 from gibbsian.training.log import read_log
@@ -42,13 +43,15 @@ def write_report(
     return target, found
 
 
-def final_samples(recipe: Recipe, prepared: Prepared, energy: Any, *, progress: bool | None = None) -> Drawn | None:
+def final_samples(
+    recipe: Recipe, prepared: Prepared, energy: Any, *, progress: bool | None = None, world: World | None = None
+) -> Drawn | None:
     """Samples of the trained model for the report, or None where it cannot be sampled."""
     pictured = isinstance(energy.domain, Discrete) and pictures.image_shape(recipe, prepared) is not None
     n = 1000 if energy.domain.numel <= 64 and not pictured else recipe.sample.show
     try:
         start = start_of(recipe, prepared, energy)
-        return draw_by(recipe, energy, n, "report", start=start, keep=True, progress=progress)
+        return draw_by(recipe, energy, n, "report", start=start, keep=True, progress=progress, world=world)
     except GibbsianError:
         return None
 
