@@ -67,7 +67,7 @@ def evaluate_run(
         likelihood=spec.likelihood,
         chains=spec.chains,
         betas=spec.betas,
-        seed=recipe.fit["seed"] if world is None else Shards(recipe.fit["seed"], "evaluate", device=device),
+        seed=_seed(recipe, world, device),
         progress=progress,
     ).to_dict()
     if able:
@@ -79,9 +79,14 @@ def evaluate_run(
     learned = noted(folder).get("log_z")
     found = {"part": part} | found | ({} if learned is None else {"learned_log_z": learned})
     found["step"] = checkpoint.read_latest(folder, keys=("step",))["step"]
-    if world is None or world.first:
+    if (world or World()).first:
         write_whole(folder / "evaluation.json", json.dumps(found, indent=1))
     return found
+
+
+def _seed(recipe: Recipe, world: World | None, device: torch.device) -> int | Shards:
+    seed = recipe.fit["seed"]
+    return seed if world is None else Shards(seed, "evaluate", device=device)
 
 
 def _anomalies(prepared: Prepared, model: Energy, x: Tensor, y: Tensor | None) -> dict[str, Any]:

@@ -274,6 +274,14 @@ def _as_it_is(tree: dict[str, Any]) -> Any:
     return tree
 
 
+def _read(path: Path, keys: Collection[str] | None) -> dict[str, Any]:
+    tree = read_tree(path, "state", keys)
+    names = tree.get("ranks")
+    if names and isinstance(names[0], str):
+        tree["ranks"] = RankFiles(path, names)
+    return tree
+
+
 def read_latest(
     run: Path,
     step: int | None = None,
@@ -294,11 +302,7 @@ def read_latest(
         path = _path(run, candidate)
         try:
             with damage(path):
-                tree = read_tree(path, "state", keys)
-                names = tree.get("ranks")
-                if names and isinstance(names[0], str):
-                    tree["ranks"] = RankFiles(path, names)
-                made = use(tree)
+                made = use(_read(path, keys))
         except CheckpointError as error:
             if step is not None:
                 raise

@@ -24,8 +24,12 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
     """
     lists = [module for module in model.modules() if isinstance(module, _LISTS)]
     large = {child for module in lists for child in module.children() if _has_layers(child)}
-    around = {module for module in large if not large.isdisjoint(list(module.modules())[1:])}
-    return sorted(large - around, key=list(model.modules()).index) or [m for m in lists if isinstance(m, nn.Sequential)]
+    around = {child for child in large if large & set(list(child.modules())[1:])}
+    return _in_order(model, large - around) or _in_order(model, set(lists))
+
+
+def _in_order(model: nn.Module, chosen: set[nn.Module]) -> list[nn.Module]:
+    return [module for module in model.modules() if module in chosen and not isinstance(module, nn.ModuleList)]
 
 
 def _has_layers(module: nn.Module) -> bool:

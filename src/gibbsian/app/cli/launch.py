@@ -60,18 +60,21 @@ def _without_flag(arguments: list[str]) -> list[str]:
 
 
 def _failed(failures: dict[int, ProcessFailure], logs: Path) -> int:
-    """Pass on what the processes that failed by themselves have said, and the exit code of the first."""
-    first = min(failures.values(), key=lambda failure: failure.timestamp)
-    for rank, failure in sorted(failures.items()):
-        if failure.exitcode < 0:
-            name = signal.Signals(-failure.exitcode).name
-            if failure is first:
-                print(f"gibbsian: process {rank} was ended from outside ({name})", file=sys.stderr)
-        elif rank and failure is first:
-            said = [path.read_text(errors="replace") for path in logs.rglob(f"{rank}/stderr.log")]
-            lines = [line for text in said for line in text.splitlines() if line.startswith("gibbsian: ")]
-            print(lines[-1] if lines else f"gibbsian: process {rank} failed without a word", file=sys.stderr)
-    return first.exitcode if first.exitcode > 0 else 128 - first.exitcode
+    """Pass on what the process that failed first has said, unless it has been heard already; its exit code."""
+    rank, first = min(failures.items(), key=lambda item: item[1].timestamp)
+    if first.exitcode < 0:
+        name = signal.Signals(-first.exitcode).name
+        print(f"gibbsian: process {rank} was ended from outside ({name})", file=sys.stderr)
+        return 128 - first.exitcode
+    if rank:
+        print(_last_words(rank, logs), file=sys.stderr)
+    return first.exitcode
+
+
+def _last_words(rank: int, logs: Path) -> str:
+    texts = [path.read_text(errors="replace") for path in logs.rglob(f"{rank}/stderr.log")]
+    lines = [line for line in "\n".join(texts).splitlines() if line.startswith("gibbsian: ")]
+    return lines[-1] if lines else f"gibbsian: process {rank} failed without a word"
 
 
 def world_of(options: argparse.Namespace) -> World | None:

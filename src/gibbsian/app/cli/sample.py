@@ -18,6 +18,7 @@ from gibbsian.app.runs import draw_by, open_pipeline, open_run, start_of, traine
 from gibbsian.app.tables import is_run
 from gibbsian.data import Pipeline
 from gibbsian.data.readers import read_partial
+from gibbsian.distributed.world import World
 from gibbsian.errors import ArgumentError, DataError
 from gibbsian.placement import placement
 from gibbsian.random import stream
@@ -54,7 +55,7 @@ def run_sample(options: argparse.Namespace, rest: list[str]) -> int:
         "world": world,
     }
     made = draw_by(recipe, energy, n, "sample", seed=options.seed, progress=out.progress, **how)
-    if world is not None and not world.first:
+    if not (world or World()).first:
         return 0
     x = pipeline.undo(made.x.detach().float().cpu())
     if recipe.sample.shape and x.dim() == 2:
