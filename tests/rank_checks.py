@@ -213,6 +213,12 @@ def resumed(world: World, folder: Path) -> dict[str, Any]:
     return found | {"files": files, "end": run.step, "last": last}
 
 
+def widened(world: World, folder: Path) -> dict[str, Any]:
+    """What one process saved last goes on on several."""
+    run = gb.resume(folder / "killed-1", STATES, steps=80)
+    return {"chains": world.gather_rows(run.state.x), "own": len(run.state.x)}
+
+
 def late(world: World, folder: Path) -> None:
     """One process stops answering; the others wait for two seconds."""
     if world.rank == 1:
@@ -247,5 +253,11 @@ def overlapped(world: World, folder: Path) -> dict[str, Any]:
 
 JOBS = [(name, function, size) for name, function in (("sampled", sampled), ("judged", judged)) for size in (1, 2, 3)]
 JOBS += [("trained", trained, 2), ("diverged", diverged, 2), ("killed", killed, 2), ("straight", straight, 2)]
-JOBS += [("resumed", resumed, 1), ("resumed", resumed, 2), ("resumed", resumed, 3), ("late", late, 2)]
+JOBS += [
+    ("resumed", resumed, 1),
+    ("resumed", resumed, 2),
+    ("resumed", resumed, 3),
+    ("widened", widened, 3),
+    ("late", late, 2),
+]
 JOBS += [("overlapped", overlapped, 1), ("overlapped", overlapped, 2)]

@@ -188,6 +188,12 @@ def test_a_run_goes_on_on_any_number_of_processes_and_nothing_is_lost_or_repeate
         assert sorted(chain.from_iterable(undisturbed["seen"][epoch : epoch + 4])) == list(range(64))
 
 
+def test_a_run_of_one_process_goes_on_on_three(ranks):
+    before, found = ranks("resumed", 1), [ranks("widened", 3, rank) for rank in range(3)]
+    assert torch.equal(found[0]["chains"], before["last"])
+    assert [one["own"] for one in found] == [16, 16, 16]
+
+
 def test_gradients_leave_while_others_are_computed(ranks):
     one, two, other = ranks("overlapped", 1), ranks("overlapped", 2), ranks("overlapped", 2, 1)
     assert (two["sent"], other["sent"], one["sent"]) == (2, 2, 0)

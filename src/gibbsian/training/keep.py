@@ -130,10 +130,9 @@ def resume(job: Job, tree: dict[str, Any]) -> None:
         job.run.objective = job.monitor.guard.soften(job.original_objective, job.monitor.tries)
     best = tree["best"]
     job.best = None if best is None else (int(best[0]), float(best[1]))
-    own = tree["mine"]
-    if len(own) > 1:
-        own = [_redealt(job, tree, own)]
-    restore(job, {**tree, "own": own[0]})
+    mine = tree["mine"]
+    own = mine[0] if len(tree["ranks"]) == job.world.size else _redealt(job, tree, mine)
+    restore(job, {**tree, "own": own})
     job.saved_at = job.run.step
 
 
