@@ -216,10 +216,87 @@ PERTURB = {
     "together - expected": (0.0, 0.0045, "40 000 pairs: 4.5 standard errors"),
 }  # fmt: skip
 
+# --- 15 -----------------------------------------------------------------------------------------------
+
+JOINT = {
+    "gap": (0.0, 1e-4, "single precision"),
+    "scores['truth']['accuracy']": (0.87, 0.025, "4000 rows: 4.7 standard errors of the truth's own accuracy"),
+    "scores['truth']['nll'] < scores['joint']['nll'] < scores['cross-entropy']['nll']": (1, 0, "nothing is better than the truth"),
+    "scores['cross-entropy']['ece'] > 3 * scores['joint']['ece']": (1, 0, "memorized labels make too sure: 0.14 against 0.03"),
+    "scores['joint']['ece']": (0.0, 0.06, "the truth has 0.01, a memorizing classifier 0.14"),
+    "found['cross-entropy'][1]": (0.0, 0.1, "upside down"),
+    "found['joint'][1]": (1.0, 0.05, "the ring is far outside"),
+    "far[60]": (1.0, 1e-3, "logits grow with the distance"),
+    "(own - centers).norm(dim=1).max()": (0.0, 0.9, "ninety rows: a class's mean errs by 0.16 a coordinate, and the fit adds to it"),
+    "moved": (0.0, 1e-3, "single precision beside logits of 20‖x‖²"),
+    "added": (20.0, 1e-3, "single precision"),
+    "by_hand": (1.0, 1e-3, "ring and data do not overlap in 20‖x‖²"),
+    "perfect - half_normal": (0.0, 0.002, "mean of 100 repetitions against the half-normal mean"),
+    "cooled['accuracy'] - scores['cross-entropy']['accuracy']": (0.0, 1e-6, "a temperature keeps the winner"),
+    "cooled['ece'] < scores['cross-entropy']['ece'] / 2": (1, 0, "one number mends most of it"),
+    "by_energy": (0.0, 1e-6, "χ² of 100 and a quarter of it do not overlap"),
+    "by_typicality": (1.0, 1e-6, "as above"),
+}  # fmt: skip
+
+# --- 16 -----------------------------------------------------------------------------------------------
+
+_mix = np.array([[1.0, 0.5], [-0.4, 1.2]])
+
+PRODUCTS = {
+    "clash": (-math.log(2 * math.pi * 4.25) - 1 / 4.25, 1e-5, "single precision; N((0, 0); (1, 1), 4.25 I)"),
+    "closed": (-math.log(2 * math.pi * 4.25) - 1 / 4.25, 1e-5, "single precision"),
+    "1 / precision": (1 / 4.25, 1e-6, "single precision"),
+    "log_z_closed": (2 * math.log(2 * math.sqrt(2)) - math.log(np.linalg.det(_mix)), 1e-6, "∫(1 + z²/2)^(-3/2) dz = 2√2"),
+    "log_z_quad - log_z_closed": (0.0, 1e-4, "heavy tails: the quadrature says 1e-5"),
+    "square.strength()": (3.0, 1e-6, ROUNDING),
+    "three.strength()": (1.05, 1e-5, "min of 2.1/2 and 1.4; α in single precision"),
+    "inside[0]": (1 / math.sqrt(3), 0.035, "4000 chains: 4.5 standard errors"),
+    "inside[1]": (1 / math.sqrt(3), 0.035, "4000 chains: 4.5 standard errors"),
+    "best['Laplace sources, peaked g']": (0.0, 0.06, "4000 rows, and steps of one degree"),
+    "best['uniform sources, two humps']": (0.0, 0.06, "as above"),
+    "best['uniform sources, peaked g']": (math.pi / 4, 0.06, "as above"),
+    "swing['normal sources, peaked g']": (0.0, 0.015, "flat but for 4000 rows; the others vary by 0.08 and more"),
+    "amari['likelihood']": (0.0, 0.03, "4000 rows"),
+    "amari['score matching']": (0.0, 0.1, "4000 rows, less efficient"),
+    "amari['whitening alone'] > 0.15": (1, 0, "whitening leaves the angle open"),
+    "shrunk": (0.4, 1e-4, "single precision"),
+    "by_integral - by_formula": (0.0, 1e-7, "tolerance of the integration"),
+    "weak.strength()": (0.9, 1e-5, "α in single precision"),
+    "'not normalizable' in refused": (1, 0, "1.8 < 2"),
+    "(condition + torch.eye(2)).abs().max()": (0.0, 0.005, "where the optimizer stopped"),
+}  # fmt: skip
+
+# --- 17: the band and the ring in polar coordinates ---------------------------------------------------
+
+COMPOSED = {
+    "shares['band']": (special.erf(2 / math.sqrt(2)), 0.005, "two deviations, and cells on the border"),
+    "shares['ring or band'] - (shares['ring'] + shares['band']) / 2": (0.0, 1e-3, "a mixture of equal weights"),
+    "shares['ring and band'] > shares['ring'] > shares['ring, not band']": (1, 0, "what the operations mean"),
+    "second_moments[0]": (5.0, 1e-3, "half of 1 + 9, single precision"),
+    "second_moments[1]": (7.0, 1e-2, "weights 1 : 3, cut off at five deviations"),
+    "level_variance": (1.0, 0.05, "20 000 squares: 5 standard errors; the blurred product has 1.5"),
+    "(by_chains - by_enumeration).abs().max()": (0.0, 0.025, "8000 chains: 4.5 standard errors"),
+    "(without_cue - 0.5).abs().max()": (0.0, 1e-5, "symmetric under on and off, single precision"),
+    "best - learned > 0": (1, 0, "nothing is better than the truth"),
+    "learned - best": (0.0, 0.15, "a good fit; Gaussian regression has 1.1 less"),
+    "gaussian": (-0.5 * math.log(2 * math.pi * (0.04 + 0.84 * 4 / 3)) - 0.5, 0.05, "Var = 0.04 + (1 - 0.4²) E x²; 2000 rows err by 1.5 %"),
+    "lowest[1]": (-(2 / 0.09 + 1.68) / (1 / 0.09 - 2.8), 0.03, "spacing of the grid"),
+    "refused == 'DivergenceError'": (1, 0, "λ above 2.78"),
+    "filled_mean": (1.2, 0.03, "10 000 chains: 5 standard errors"),
+    "filled_variance": (0.36, 0.025, "10 000 chains: 4.9 standard errors"),
+    "guided[4.0][0]": (1.6, 1e-5, "single precision"),
+    "guided[4.0][1]": (0.2, 1e-5, "single precision"),
+    "near_mean": (0.0, 0.06, "the branches lie three deviations away at x = 1"),
+    "near_lowest": (0.7 * special.erf(2 / math.sqrt(2)), 0.12, "300 rows: 4.5 standard errors"),
+}  # fmt: skip
+
 NUMBERS: dict[str, dict[str, tuple[float, float, str]]] = {
     "10-neural-energies": NEURAL,
     "11-score-matching": SCORE,
     "12-noise-conditional-scores": LEVELS,
     "13-noise-contrastive": CONTRAST,
     "14-perturb-and-map": PERTURB,
+    "15-joint-energies": JOINT,
+    "16-products-of-experts": PRODUCTS,
+    "17-composition": COMPOSED,
 }
