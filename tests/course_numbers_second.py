@@ -290,6 +290,49 @@ COMPOSED = {
     "near_lowest": (0.7 * special.erf(2 / math.sqrt(2)), 0.12, "300 rows: 4.5 standard errors"),
 }  # fmt: skip
 
+# --- the page of slips: the right number and the wrong one ---------------------------------------------
+
+_bits = (np.arange(8)[:, None] >> np.arange(3)) & 1
+_minus_energy = (
+    _bits @ [0.5, -1.0, 0.2]
+    + 1.0 * _bits[:, 0] * _bits[:, 1]
+    - 0.5 * _bits[:, 0] * _bits[:, 2]
+    + 2.0 * _bits[:, 1] * _bits[:, 2]
+)
+
+SLIPS = {
+    "right_noise": (1 / 0.95, 1e-12, ROUNDING),
+    "slip_noise": (0.5 / 0.95, 1e-12, ROUNDING),
+    "temperature": (1.25e-6, 1e-15, ROUNDING),
+    "mala_true": (special.digamma(1), 1e-3, "exp(x) is exponential, so E x = -0.5772; the grid ends at -9"),
+    "mala_right - mala_true": (0.0, 1e-6, "detailed balance, on the grid itself"),
+    "mala_slip - mala_true > 0.1": (1, 0, "an asymmetric proposal without its ratio"),
+    "only_accepted": (3 / 8, 1e-12, "0.7·0.1429, 0.2·0.5, 0.1·0.6667: 3 : 3 : 2, normalized"),
+    "sm_right * m2": (1.0, 1e-4, "spacing of the grid"),
+    "sm_sign * m2": (-1.0, 1e-4, "spacing of the grid"),
+    "sm_half * m2": (0.5, 1e-4, "spacing of the grid"),
+    "dsm_right": (1 / 1.94, 1e-12, ROUNDING),
+    "dsm_square / dsm_right": (2.0, 1e-12, "1/σ"),
+    "sphere_slip": (1.3, 0.02, "100 000 directions: far above 4 standard errors of 0.003"),
+    "relu_trace": (0.0, 0.0, "piecewise linear"),
+    "rbm_right > 0 > rbm_slip": (1, 0, "up and down the exact gradient"),
+    "cd_detached": (1.25, 1e-9, "2/ε²·(1 - √(1 - ε²)) at ε = 0.8"),
+    "cd_attached < 0.7": (1, 0, "the slope through the sampler pulls θ down"),
+    "free - at_mean + entropy": (0.0, 1e-5, "single precision"),
+    "p_bits - p_spins": (0.0, 1e-6, "single precision"),
+    "abs(p_bits - p_copied) > 0.1": (1, 0, "another law"),
+    "log_z_once": (special.logsumexp(_minus_energy), 1e-5, "eight states, single precision"),
+    "by_sum - softplus(2 * a) + a": (0.0, 1e-12, ROUNDING),
+    "low < 0 < high": (1, 0, "Jensen: 40 short runs, -0.34 and +0.54 with errors below 0.1"),
+    "mean_log < low": (1, 0, "Jensen again"),
+    "z_mf < z_exact < z_trw": (1, 0, "a lower and an upper bound"),
+    "c_error['both']": (0.0, 1e-6, "the grid"),
+    "c_error['not in G']": (math.log(10), 1e-6, "the grid"),
+    "c_error['not in front']": (-math.log(10), 1e-6, "the grid"),
+    "gumbel_slip": (0.5772157, 0.013, "200 000 maxima of variance π²/6: 4.5 standard errors"),
+    "product_gap": (-0.5 * math.log(4 * math.pi) - 2.25, 1e-5, "single precision"),
+}  # fmt: skip
+
 NUMBERS: dict[str, dict[str, tuple[float, float, str]]] = {
     "10-neural-energies": NEURAL,
     "11-score-matching": SCORE,

@@ -105,6 +105,15 @@ def test_chapter_runs_and_its_numbers_are_right(chapter):
         assert abs(got - expected) <= tolerance, f"{name} is {got}, expected {expected} ± {tolerance}"
 
 
+def test_slips_are_as_large_as_they_say():
+    page = ROOT / "docs/course/slips.md"
+    names = run(page)
+    assert len(re.findall(r"^### \d+\. ", page.read_text(), re.M)) >= 15
+    for name, (expected, tolerance, _reason) in course_numbers_second.SLIPS.items():
+        got = float(eval(name, names))
+        assert abs(got - expected) <= tolerance, f"{name} is {got}, expected {expected} ± {tolerance}"
+
+
 def test_every_number_belongs_to_a_chapter():
     assert set(NUMBERS) == {chapter.stem for chapter in CHAPTERS}
     for numbers in NUMBERS.values():
