@@ -304,7 +304,7 @@ SLIPS = {
     "right_noise": (1 / 0.95, 1e-12, ROUNDING),
     "slip_noise": (0.5 / 0.95, 1e-12, ROUNDING),
     "temperature": (1.25e-6, 1e-15, ROUNDING),
-    "mala_true": (special.digamma(1), 1e-3, "exp(x) is exponential, so E x = -0.5772; the grid ends at -9"),
+    "mala_true": (special.digamma(1), 2e-3, "exp(x) is exponential, so E x = -0.5772; below -9 the grid lacks 10 e⁻⁹ = 0.0012"),
     "mala_right - mala_true": (0.0, 1e-6, "detailed balance, on the grid itself"),
     "mala_slip - mala_true > 0.1": (1, 0, "an asymmetric proposal without its ratio"),
     "only_accepted": (3 / 8, 1e-12, "0.7·0.1429, 0.2·0.5, 0.1·0.6667: 3 : 3 : 2, normalized"),
