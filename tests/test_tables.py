@@ -22,12 +22,12 @@ from gibbsian.sklearn import TableEnergy
 from gibbsian.tables import Options, Schema, TableWarning, as_frame, as_table, fit_table
 from gibbsian.tables.boltzmann import TableRBM
 from gibbsian.tables.em import Whole, expect, fit_mixture, maximize
+from gibbsian.tables.fitting import learn_from_all
 from gibbsian.tables.frames import Frame
 from gibbsian.tables.gaussians import log_mass
 from gibbsian.tables.keeping import model_of, tree_of
 from gibbsian.tables.laws import MixtureLaw, TiltedLaw
 from gibbsian.tables.mixture import Mixture
-from gibbsian.tables.model import learn_from_all
 from gibbsian.tables.rows import Rows
 from gibbsian.tables.stacked import StackedLaw, weigh
 from gibbsian.tables.tilted import Net, Tilted, empty, normalized

@@ -23,9 +23,10 @@ from gibbsian.app.runs import write_whole
 from gibbsian.errors import ArgumentError, CheckpointError, DataError, suggest
 from gibbsian.random import stream
 from gibbsian.tables.families import Options
+from gibbsian.tables.fitting import fit_table, learn_from_all
 from gibbsian.tables.frames import Frame, as_frame
 from gibbsian.tables.keeping import model_of, tree_of
-from gibbsian.tables.model import TableModel, fit_table, learn_from_all
+from gibbsian.tables.model import TableModel
 from gibbsian.tables.reading import Source, in_pieces, read_table
 from gibbsian.tables.rows import Rows
 from gibbsian.tables.schema import Schema

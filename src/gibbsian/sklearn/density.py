@@ -13,8 +13,9 @@ from gibbsian.errors import ArgumentError, check_number
 from gibbsian.random import stream
 from gibbsian.sklearn.common import FLOATS, constraints, like, repeated, seed_of
 from gibbsian.tables.families import Options
+from gibbsian.tables.fitting import fit_table
 from gibbsian.tables.frames import as_frame, as_table
-from gibbsian.tables.model import TableModel, fit_table
+from gibbsian.tables.model import TableModel
 from gibbsian.tables.schema import Schema
 
 

@@ -13,9 +13,11 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from gibbsian.errors import check_number
 from gibbsian.random import stream
 from gibbsian.sklearn.common import constraints, seed_of
+from gibbsian.tables.cells import Cells, MixedError
 from gibbsian.tables.families import FAMILIES, Options
-from gibbsian.tables.frames import Cells, Frame, MixedError, as_frame, as_table
-from gibbsian.tables.model import TableModel, fit_table
+from gibbsian.tables.fitting import fit_table
+from gibbsian.tables.frames import Frame, as_frame, as_table
+from gibbsian.tables.model import TableModel
 from gibbsian.tables.schema import Schema
 
 

@@ -1,25 +1,22 @@
 """A fitted table: the schema, the law of its rows, and everything that can be asked of it."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from gibbsian.errors import ArgumentError, DataError, check_choice, suggest
-from gibbsian.random import stream
-from gibbsian.tables.codec import Codec, FewValues, Names, Numbers, TableWarning
-from gibbsian.tables.em import Whole, climb
-from gibbsian.tables.families import FAMILIES, Chosen, Options, choose, refit
-from gibbsian.tables.frames import Cells, Frame, as_frame, cells_of, check_columns
-from gibbsian.tables.laws import CellLaw, Law, MixtureLaw
+from gibbsian.errors import ArgumentError, DataError, suggest
+from gibbsian.tables.cells import Cells, cells_of
+from gibbsian.tables.codec import Codec
+from gibbsian.tables.coders import FewValues, Names, Numbers
+from gibbsian.tables.frames import Frame, as_frame, check_columns
+from gibbsian.tables.laws import CellLaw, Law
 from gibbsian.tables.rows import Rows
 from gibbsian.tables.schema import Schema
 from gibbsian.tables.tilted import Estimate, empty
 
-_FEW = 20  # rows below which none are held out
-_SHARE, _MOST = 0.15, 2000  # of the rows that choose, and of those that calibrate
 _BLOCK = 4096
 
 
@@ -270,82 +267,3 @@ def _named(table: Any) -> bool:
 
 def _numpy(generator: torch.Generator) -> np.random.Generator:
     return np.random.default_rng(int(torch.randint(1 << 62, (), generator=generator)))
-
-
-def fit_table(
-    table: Any, *, types: Mapping[str, str] | None = None, schema: Schema | None = None, family: str | Sequence[str] = "auto",
-    options: Options | None = None, watch: Callable[[str], None] | None = None,
-) -> TableModel:  # fmt: skip
-    """Learn a schema and a law of rows from a table.
-
-    Args:
-        table: a frame of pandas or polars, an Arrow table, or an array.
-        types: what some columns are, by name; see `Schema`.
-        schema: what all columns are, instead.
-        family: one of `FAMILIES`, several to choose from, or "auto" for all.
-        options: of the families.
-        watch: told in words what has been done.
-
-    >>> x = np.random.default_rng(0).normal(size=(60, 2))
-    >>> model = fit_table(x, family="mixture")
-    >>> model.log_prob(x).value.shape, model.schema["x0"].kind
-    (torch.Size([60]), 'numeric')
-    """
-    options = options or Options()
-    names = list(FAMILIES) if family == "auto" else [family] if isinstance(family, str) else list(family)
-    for name in names:
-        check_choice("fit_table", "family", name, FAMILIES)
-    frame = as_frame(table)
-    if len(frame) < 2:
-        many = "no rows" if not len(frame) else "one row (n_samples=1)"
-        raise DataError(f"the table has {many}; a law needs at least 2")
-    schema = Schema.learn(frame, types) if schema is None else schema
-    if schema.names != frame.names:
-        raise ArgumentError(
-            f"the schema is of the columns {', '.join(schema.names)}, the table has {', '.join(frame.names)}"
-        )
-    _tell(schema, frame, types)
-    codec = Codec.fit(schema, frame)
-    rows = codec.encode(frame)
-    train, held, calibrate = _split(rows.n, stream(options.seed, "split"))
-    if watch is not None:
-        watch(f"{rows.n} rows, {len(schema)} columns")
-    chosen: Chosen = choose(names, codec, rows.take(train), rows.take(held), options, watch)
-    law = refit(chosen, codec, rows, options)
-    calibration = np.sort(chosen.law.log_prob(rows.take(calibrate)).value.numpy())
-    return TableModel(codec, law, chosen.law, calibration, chosen.family, chosen.scores, options.seed, frame.make)
-
-
-def learn_from_all(model: TableModel, pieces: Iterable[Any], some: Any) -> tuple[TableModel, int]:
-    """A mixture that was fitted to some rows of a table, moved by one round of expectation-maximization over all of them, which come
-    piece by piece; and how many there were. Laws of other families stay as they are, and 0 is returned.
-
-    Args:
-        model: fitted to `some`.
-        pieces: tables; one is in memory at a time.
-        some: a sample of the rows, for the priors.
-    """
-    if not isinstance(model.law, MixtureLaw) or model.family != "mixture":
-        return model, 0
-    whole = Whole.of(model.rows(some), tuple(model.codec.states))
-    mixture, n = climb(model.law.mixture, (model.rows(piece) for piece in pieces), whole)
-    return replace(model, law=MixtureLaw(mixture, model.codec)), n
-
-
-def _split(n: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Rows that teach, those that choose, those that calibrate; all the same where there are few."""
-    order = torch.randperm(n, generator=generator)
-    if n < _FEW:
-        return order, order, order
-    some = min(_MOST, max(3, round(_SHARE * n)))
-    return order[2 * some :], order[:some], order[some : 2 * some]
-
-
-def _tell(schema: Schema, frame: Frame, types: Mapping[str, str] | None) -> None:
-    """Warn of columns that are not modelled although nobody said so."""
-    import warnings
-
-    for column, cells in zip(schema, frame.columns, strict=True):
-        if column.kind == "ignored" and (types or {}).get(column.name) != "ignored":
-            why = "is empty" if cells.form == "empty" else f"holds {len(set(cells.values[~cells.missing].tolist()))} different words, like a name or a key"  # fmt: skip
-            warnings.warn(f"column {column.name!r} {why}: it is carried along and not modelled (say types={{{column.name!r}: 'ignored'}}, or 'category')", TableWarning, stacklevel=3)  # fmt: skip

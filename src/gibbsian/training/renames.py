@@ -58,6 +58,10 @@ _MOVED = {  # modules that were moved, the longest match first
     "gibbsian.partition.bases:": "gibbsian.energies.bases:",
 }
 _RENAMED = {  # single classes
+    "gibbsian.tables.codec:FewValues": "gibbsian.tables.coders:FewValues",
+    "gibbsian.tables.codec:Names": "gibbsian.tables.coders:Names",
+    "gibbsian.tables.codec:Numbers": "gibbsian.tables.coders:Numbers",
+    "gibbsian.tables.schema:Column": "gibbsian.tables.columns:Column",
     "gibbsian.energies.conditional:PairMLP": "gibbsian.nets.mlp:PairMLP",
     "gibbsian.energies.neural:LayerNorm": "gibbsian.nets.layers:LayerNorm",
     "gibbsian.energies.neural:MLP": "gibbsian.nets.mlp:MLP",

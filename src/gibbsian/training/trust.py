@@ -20,10 +20,10 @@ from gibbsian.errors import ArgumentError
 
 _ROOMS = ("domains", "energies", "energy", "kernels", "models", "nets", "objectives", "schedules", "units")
 _RECORDS = {  # what a run keeps of its training, or of a table
-    "gibbsian.tables.codec": {"FewValues", "Names", "Numbers"},
+    "gibbsian.tables.coders": {"FewValues", "Names", "Numbers"},
+    "gibbsian.tables.columns": {"Column"},
     "gibbsian.tables.mixture": {"Mixture"},
     "gibbsian.tables.rows": {"Rows"},
-    "gibbsian.tables.schema": {"Column"},
     "gibbsian.tables.tilted": {"Net", "Tilted"},
     "gibbsian.tables.transform": {"NearNormal"},
     "gibbsian.training.checkpoint": {"Weights"},

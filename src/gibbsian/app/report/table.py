@@ -17,8 +17,9 @@ from gibbsian.app.runs import read_json, write_whole
 from gibbsian.drawing.style import INK, color, tidy
 from gibbsian.metrics.ood import auroc
 from gibbsian.random import stream
+from gibbsian.tables.cells import Cells
 from gibbsian.tables.em import Whole, features
-from gibbsian.tables.frames import Cells, as_frame, as_table
+from gibbsian.tables.frames import as_frame, as_table
 from gibbsian.tables.rows import Rows
 
 if TYPE_CHECKING:
