@@ -259,7 +259,7 @@ def test_ten_steps_stop_resume_and_ten_steps_are_twenty(name, tmp_path):
 
     gb.fit(make(), objective, data, steps=20, run_dir=tmp_path / "r", hooks=[stop], **how)
     before = torch.get_rng_state()
-    resumed = gb.resume(tmp_path / "r", data, transform=how.get("transform"))
+    resumed = gb.resume(tmp_path / "r", data, transform=how.get("transform"), hooks=())
     assert torch.equal(before, torch.get_rng_state())
     assert resumed.step == 20
     assert torch.equal(weights(straight.energy), weights(resumed.energy))

@@ -542,9 +542,9 @@ def test_tensorboard_shows_the_history_also_after_a_resume(tmp_path, monkeypatch
         def close(self):
             pass
 
-    from gibbsian.training import log
+    from gibbsian.training import loggers
 
-    monkeypatch.setattr(log, "_summary_writer", lambda: Writer)
+    monkeypatch.setattr(loggers, "summary_writer", lambda: Writer)
     how = {"batch_size": 20, "logging": Logging(every=10, tensorboard=True), "run_dir": tmp_path / "run"}
     gb.fit(gaussian(), Likelihood(), cloud(), steps=40, **how)
     run = gb.resume(tmp_path / "run", cloud(), steps=70, trust=__name__)
@@ -796,7 +796,7 @@ def test_an_interrupted_run_keeps_a_checkpoint_and_goes_on_exactly(number, tmp_p
     message = capsys.readouterr().err
     assert "stopped at step 7;" in message  # the hook is interrupted, the step before it was whole
     assert "gibbsian.resume" in message
-    resumed = gb.resume(tmp_path / "r", cloud(), trust=__name__)
+    resumed = gb.resume(tmp_path / "r", cloud(), hooks=(), trust=__name__)
     straight = gb.fit(gaussian(), Likelihood(), cloud(), steps=20, batch_size=8)
     assert resumed.step == 20
     assert torch.equal(weights(resumed.energy), weights(straight.energy))

@@ -36,6 +36,7 @@ from gibbsian.objectives.noise import FittedNoise
 from gibbsian.objectives.perturbations import Perturbation
 from gibbsian.training.fit import fit
 from gibbsian.training.guard import Guard
+from gibbsian.training.loggers import Logger
 from gibbsian.training.trust import exported
 
 
@@ -251,7 +252,7 @@ def _dump(data: Any) -> str:
     return yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
 
 
-_KINDS: list[type | str] = [Objective, Kernel, Domain, Guard, FittedNoise, Perturbation, SamplerKind]
+_KINDS: list[type | str] = [Objective, Kernel, Domain, Guard, FittedNoise, Logger, Perturbation, SamplerKind]
 set_parsing_settings(subclasses_enabled=_KINDS, instantiate_subclass_spec_in_any=False)
 register_type(torch.Tensor, serializer=lambda t: t.tolist(), deserializer=_tensor)
 set_loader("gibbsian", _load, exceptions=(yaml.YAMLError,), json_superset=True)

@@ -45,6 +45,7 @@ from gibbsian.placement import device_named, placement
 from gibbsian.random import stream
 from gibbsian.training import checkpoint
 from gibbsian.training.fit import fit, load, resume
+from gibbsian.training.loop import Hook
 from gibbsian.training.renames import current_recipe
 from gibbsian.training.run import Engine, Run
 from gibbsian.uses.draw import Drawn, draw_with_trace
@@ -178,9 +179,14 @@ def snapshots_of(folder: Path) -> dict[int, Tensor]:
 # --- training -------------------------------------------------------------------------------------
 
 
+def usual_folder(name: str) -> Path:
+    """`runs/name`, taken or not."""
+    return Path(os.environ.get("GIBBSIAN_RUNS", "runs")) / name
+
+
 def free_folder(name: str) -> Path:
     """`runs/name`, or `runs/name-2`, ... where that is taken."""
-    base = Path(os.environ.get("GIBBSIAN_RUNS", "runs")) / name
+    base = usual_folder(name)
     folder, i = base, 2
     while folder.exists():
         folder, i = base.with_name(f"{base.name}-{i}"), i + 1
@@ -265,6 +271,11 @@ def _held_out(recipe: Recipe, prepared: Prepared) -> Any:
     return numbers
 
 
+def total_steps(recipe: Recipe, prepared: Prepared) -> int:
+    """How many updates a recipe asks for."""
+    return _total(recipe, prepared, recipe.fit["steps"], recipe.fit["epochs"])
+
+
 def _total(recipe: Recipe, prepared: Prepared, steps: int | None, epochs: int | None) -> int:
     if epochs is None:
         return check_count("fit", "steps", steps)
@@ -290,9 +301,15 @@ def on_this_machine(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def train(
-    recipe: Recipe, folder: Path, *, arguments: Sequence[str] = (), progress: bool | None = None
+    recipe: Recipe,
+    folder: Path,
+    *,
+    arguments: Sequence[str] = (),
+    progress: bool | None = None,
+    hooks: Sequence[Hook] = (),
 ) -> tuple[Run, Opened]:
-    """Train a recipe into a new folder; `arguments` are those of the command line, for the report."""
+    """Train a recipe into a new folder; `arguments` are those of the command line, for the report. Further `hooks` are
+    called as those of `gibbsian.fit`."""
     options = recipe.fit = on_this_machine(recipe.fit)
     if (options["steps"] is None) == (options["epochs"] is None):
         raise ArgumentError("say how long to train: fit.steps or fit.epochs, one of the two")
@@ -329,7 +346,7 @@ def train(
             run_dir=folder,
             transform=transform,
             validation=_held_out(recipe, prepared),
-            hooks=[(recorded.marks, recorded)],
+            hooks=[(recorded.marks, recorded), *hooks],
             progress=progress,
             **options,
         )
@@ -424,6 +441,7 @@ def resume_run(
         transform=prepared.transform if prepared.late else None,
         validation=_held_out(recipe, prepared),
         hooks=[(snapshots.marks, snapshots)],
+        loggers=recipe.fit["loggers"],
         progress=progress,
     )
     _note_end(folder, run, begun)

@@ -2,9 +2,9 @@
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -17,9 +17,12 @@ from gibbsian.training.captured import steps_of
 from gibbsian.training.feeds.base import Loading
 from gibbsian.training.guard import Guard
 from gibbsian.training.job import Job
-from gibbsian.training.log import check_tensorboard, read_log
+from gibbsian.training.log import read_log
+from gibbsian.training.loggers import Logger, TensorBoard, check_loggers
 from gibbsian.training.loop import Hook, timed, train
+from gibbsian.training.rates import is_plateau
 from gibbsian.training.run import Checkpoints, Engine, Logging, Run, Settings
+from gibbsian.training.stopping import EarlyStopping
 from gibbsian.training.trust import trust as trust_modules
 
 
@@ -42,6 +45,8 @@ def fit(
     transform: Callable[[Any, torch.Generator], Any] | None = None,
     validation: Any = None,
     hooks: Iterable[Hook] = (),
+    loggers: Sequence[Logger] = (),
+    early_stopping: EarlyStopping | None = None,
     guard: bool | Guard = True,
     checkpoints: Checkpoints = Checkpoints(),
     logging: Logging = Logging(),
@@ -64,8 +69,10 @@ def fit(
         optimizer: None (Adam), a name such as "sgd", a dictionary of a name and options such as
             `{"name": "sgd", "momentum": 0.9}`, where a 1-D tensor or a callable of the step is a schedule, a class of
             `torch.optim`, or a callable params -> Optimizer, which sets its own learning rate.
-        schedule: "cosine", "linear", "warm-up", "warm-up cosine", "warm-up linear", or the rates themselves:
-            a 1-D tensor, one a step, or a callable of the step.
+        schedule: "cosine", "linear", "warm-up", "warm-up cosine", "warm-up linear", the rates themselves (a 1-D tensor, one
+            a step, or a callable of the step), or any scheduler of `torch.optim.lr_scheduler`, which goes on a step an
+            update: `{"name": "StepLR", "step_size": 1000}`, or a `functools.partial` of its class.
+            `ReduceLROnPlateau` looks at the first number of the validation.
         seed: everything random follows from it, by named streams.
         run_dir: a new folder for configuration, metrics and checkpoints; see `resume` and `load`.
         ema: decay of the averaged copy `run.ema`, such as 0.999.
@@ -77,6 +84,9 @@ def fit(
         hooks: called with the `Run` after every step, as a pair (n, hook) after every n-th, as a pair of a list of steps
             and a hook after those; one that returns True ends the training. One with a method `begin(folder)` may put
             files into the new run folder before the first step. Captured steps go on at once up to the next call.
+        loggers: where records go besides the history: `training.loggers.CSV()`, `JSONLines()`, `TensorBoard()`, `WandB()`,
+            or your own `Logger`.
+        early_stopping: `training.EarlyStopping(patience=10)`: end where the validation becomes no better.
         guard: watch for divergence and roll back, as a `Guard` says; False stops with an error instead.
         checkpoints: `training.Checkpoints(every=1000, keep_last=2, keep_best=False)`, those of the run folder.
         logging: `training.Logging(every=50, validate_every=500, tensorboard=False)`.
@@ -114,17 +124,23 @@ def fit(
         logging=logging,
         engine=engine,
         loading=loading,
+        early_stopping=early_stopping,
     )
     if checkpoints.keep_best and validation is None:
         raise ArgumentError("Checkpoints(keep_best=True) needs validation, to tell which checkpoint is best")
-    if logging.tensorboard:
-        check_tensorboard(run_dir)
+    if validation is None and (early_stopping is not None or is_plateau(schedule)):
+        what = "EarlyStopping" if early_stopping is not None else "ReduceLROnPlateau"
+        raise ArgumentError(f"{what} needs validation, to tell whether the run still becomes better")
     folder = None if run_dir is None else Path(run_dir)
-    job = Job(energy, objective, data, settings, epochs=epochs, device=device, run_dir=folder, transform=transform)
+    check_loggers([*loggers, TensorBoard()] if logging.tensorboard else loggers, folder)
+    now = {"transform": transform is not None, "validation": validation is not None, "hooks": calls, "loggers": loggers}
+    given = [name for name, there in now.items() if there]
+    options: dict[str, Any] = {"epochs": epochs, "device": device, "run_dir": folder, "transform": transform}
+    job = Job(energy, objective, data, settings, **options, given=given)
     stepper = steps_of(job)
     keep.create_folder(job, [call.hook for call in calls])
     with keep.locked(folder if job.world.first else None):
-        return train(job, stepper, validation, calls, progress)
+        return train(job, stepper, validation, calls, progress, loggers)
 
 
 def _check_parts(energy: Any, objective: Any) -> None:
@@ -146,9 +162,10 @@ def resume(
     *,
     epochs: int | None = None,
     device: torch.device | str | None = None,
-    transform: Callable[[Any, torch.Generator], Any] | None = None,
+    transform: Callable[[Any, torch.Generator], Any] | Literal[False] | None = None,
     validation: Any = None,
-    hooks: Iterable[Hook] = (),
+    hooks: Iterable[Hook] | None = None,
+    loggers: Sequence[Logger] | None = None,
     progress: bool | None = None,
     trust: str | Iterable[str] = (),
 ) -> Run:
@@ -158,22 +175,29 @@ def resume(
         run_dir: the folder that `fit` wrote.
         data: the data that it was trained on; other values than those are noticed where data lie in memory or on disk.
         steps, epochs: the total, what was done before counted in; by default what `fit` was asked for.
-        device, transform, validation, hooks, progress: as in `fit`; they are not kept in the folder.
+        device, progress: as in `fit`.
+        transform, validation, hooks, loggers: as in `fit`. A folder does not keep them: where there were some, they are asked
+            for, and `transform=False`, `validation=False`, `hooks=()` and `loggers=()` go on without.
         trust: as in `load`.
     """
     trust_modules(trust)
     if steps is not None and epochs is not None:
         raise ArgumentError("say how long to train: steps=1000 or epochs=10, one of the two")
-    folder, calls = Path(run_dir), timed(hooks)
+    folder, calls = Path(run_dir), timed(hooks or ())
     keep.check_folder(folder)
+    check_loggers(loggers or (), folder)
     with keep.locked(folder if join(device)[0].first else None):
-        job = _reopened(folder, data, steps, epochs, device, transform)
-        return train(job, steps_of(job), validation, calls, progress)
+        config = keep.read_config(folder)
+        keep.check_given(config, folder, transform=transform, validation=validation, hooks=hooks, loggers=loggers)
+        job = _reopened(folder, config, data, steps, epochs, device, transform or None)
+        held_out = None if validation is False else validation
+        return train(job, steps_of(job), held_out, calls, progress, loggers or ())
 
 
-def _reopened(folder: Path, data: Any, steps: int | None, epochs: int | None, device: Any, transform: Any) -> Job:
+def _reopened(
+    folder: Path, config: dict[str, Any], data: Any, steps: int | None, epochs: int | None, device: Any, transform: Any
+) -> Job:
     """The job of a run folder where its newest whole checkpoint left it."""
-    config = keep.read_config(folder)
     energy, objective, settings = config["energy"], config["objective"], config["settings"]
 
     world, _ = join(device)
@@ -195,6 +219,9 @@ def _reopened(folder: Path, data: Any, steps: int | None, epochs: int | None, de
     if difference is not None:
         warnings.warn(difference, TrainingWarning, stacklevel=3)
     job.run.history.extend(read_log(folder, tree["lines"], tree.get("log")))
+    judged = ({k: v for k, v in record.items() if k.startswith("validation_")} for record in reversed(job.run.history))
+    last = next(filter(None, judged), {})
+    job.run.validation = {name: torch.tensor(value, dtype=torch.float64) for name, value in last.items()}
     return job
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from gibbsian.training.guard import Monitor
 from gibbsian.training.log import Log
 from gibbsian.training.optimize import Ema, Updates
 from gibbsian.training.run import Run, Settings
+from gibbsian.training.stopping import Watch
 
 
 class Job:
@@ -38,7 +40,9 @@ class Job:
         device: torch.device | str | None,
         run_dir: Path | None,
         transform: Any,
+        given: Sequence[str] = (),
     ) -> None:
+        self.given = list(given)
         self.world, where = join(device)
         self.device = where or _device_of(energy, data)
         self.original_objective, self.settings, self.transform = objective, settings, transform
@@ -67,6 +71,7 @@ class Job:
         self.log = Log(None, run.history)
         self.loss_sum, self.summed = torch.zeros((), dtype=torch.float64, device=self.device), 0
         self.turns = frozenset(objective.turns())
+        self.watch = Watch(settings.early_stopping) if settings.early_stopping else None
         self.best: tuple[int, float] | None = None
         self.saved_at: int | None = None
 
@@ -107,6 +112,11 @@ class Job:
     def rate(self, step: int) -> float:
         """The learning rate of the step after `step`, lower after rollbacks."""
         return self.updates.rate(step) * self.softness
+
+    @property
+    def patience_is_over(self) -> bool:
+        """Has early stopping seen enough?"""
+        return self.watch is not None and self.watch.over
 
     def steps_to_turn(self) -> float:
         """How many steps the loss stays the same one."""

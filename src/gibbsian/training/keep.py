@@ -23,7 +23,7 @@ import torch
 import gibbsian
 from gibbsian.distributed.world import World
 from gibbsian.energy import Energy, ScoreField
-from gibbsian.errors import CheckpointError, DivergenceError, TrainingWarning
+from gibbsian.errors import ArgumentError, CheckpointError, DivergenceError, TrainingWarning
 from gibbsian.objectives.base import Objective
 from gibbsian.random import stream
 from gibbsian.training import checkpoint
@@ -56,6 +56,7 @@ _CONFIG: dict[str, Any] = {
     "settings": Settings,
     "rows": int | None,
     "fingerprint": list | None,  # folders of before have none
+    "given": list,
 }
 
 
@@ -91,6 +92,8 @@ def collect(job: Job) -> dict[str, Any]:
         "optimizer": job.updates.optimizer.state_dict(),
         "monitor": job.monitor.state() if job.monitor else None,
         "best": job.best,
+        "stopping": job.watch.state() if job.watch else None,
+        "rates": job.updates.torch_rates.state() if job.updates.torch_rates else None,
         "lines": len(run.history),
         "log": job.log.sha256.hexdigest(),
         "own": {"state": run.state, "chains": job.generator.get_state(), "transform": feed.noise.get_state()},
@@ -106,6 +109,10 @@ def restore(job: Job, tree: dict[str, Any]) -> None:
         checkpoint.load_module(job.ema.energy, tree["ema"])
     job.updates.load(checkpoint.freeze(tree["optimizer"]))
     job.updates.drop_gradients()
+    if job.updates.torch_rates is not None:
+        job.updates.torch_rates.load(tree.get("rates"))
+    if job.watch is not None and tree.get("stopping") is not None:
+        job.watch.load(tree["stopping"])
     run.state = checkpoint.thaw(own["state"], run.state, job.device)
     if tree["device"] == job.device.type:
         job.generator.set_state(own["chains"].cpu())
@@ -287,7 +294,7 @@ def _room_for(folder: Path) -> Path:
 def _furnish(job: Job, folder: Path, hooks: list[Furnishing]) -> None:
     """Configuration, environment, and what hooks begin with."""
     config = {"energy": job.run.energy, "objective": job.original_objective, "settings": job.settings}
-    config |= {"rows": job.feed.rows, "fingerprint": job.feed.fingerprint()}
+    config |= {"rows": job.feed.rows, "fingerprint": job.feed.fingerprint(), "given": job.given}
     checkpoint.write_tree(folder, "config", config, weightless={"energy"})
     (folder / "environment.json").write_text(json.dumps(_environment(job.device), indent=1))
     for hook in hooks:
@@ -336,6 +343,18 @@ def check_data(config: dict[str, Any], feed: Feed) -> str | None:
     return None
 
 
+def check_given(config: dict[str, Any], folder: Path, **now: Any) -> None:
+    """Ask for what a run was given before and its folder cannot keep, where it is None now."""
+    missing = [name for name in config["given"] if name in now and now[name] is None]
+    if missing:
+        again = ", ".join(f"{name}=..." for name in missing)
+        without = ", ".join(f"{name}={'()' if name in ('hooks', 'loggers') else 'False'}" for name in missing)
+        raise ArgumentError(
+            f"{folder} was trained with {' and '.join(missing)}, which a folder cannot keep: give {again} again, or {without} to go "
+            "on without"
+        )
+
+
 def check_folder(folder: Path) -> None:
     """Refuse what is no run folder."""
     if not (folder / "config.json").exists():
@@ -350,6 +369,7 @@ def read_config(folder: Path, keys: tuple[str, ...] | None = None) -> dict[str, 
     config = checkpoint.read_tree(folder, "config", keys, note_age=True)
     if keys is None:
         config.setdefault("fingerprint", None)
+        config.setdefault("given", [])
     with checkpoint.damage(folder / "config.json"):
         return _checked(config, _CONFIG, keys or _CONFIG)
 

@@ -1,14 +1,16 @@
-"""The log of a run: `metrics.jsonl`, one line at a time, and TensorBoard where it is asked for."""
+"""The log of a run: `metrics.jsonl`, one line at a time, and the loggers that it was given."""
 
 import hashlib
 import json
 import math
 import os
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gibbsian.errors import ArgumentError, CapabilityError, TrainingWarning
+from gibbsian.errors import TrainingWarning
+from gibbsian.training.loggers import Logger
 
 
 def read_log(folder: Path, lines: int | None = None, sha256: str | None = None) -> list[dict[str, Any]]:
@@ -48,12 +50,9 @@ def _record(line: bytes) -> dict[str, Any] | None:
 class Log:
     """Records in memory, and in a run folder where there is one; a line is one write."""
 
-    def __init__(
-        self, folder: Path | None, history: list[dict[str, Any]], *, tensorboard: bool = False, step: int = 0
-    ) -> None:
-        self.history = history
+    def __init__(self, folder: Path | None, history: list[dict[str, Any]], loggers: Sequence[Logger] = ()) -> None:
+        self.history, self.loggers = history, loggers
         self.file: int | None = None
-        self.board: Any = None
         lines = [self._line(record) for record in history]
         self.sha256 = hashlib.sha256("".join(lines).encode())  # of all lines so far
         if folder is None:
@@ -63,8 +62,6 @@ class Log:
         rewritten.write_text("".join(lines))
         rewritten.replace(path)
         self.file = os.open(path, os.O_WRONLY | os.O_APPEND)
-        if tensorboard:
-            self.board = _summary_writer()(folder / "tensorboard", purge_step=step + 1)
 
     @staticmethod
     def _line(record: dict[str, Any]) -> str:
@@ -78,34 +75,14 @@ class Log:
         self.sha256.update(line)
         if self.file is not None:
             os.write(self.file, line)
-        if self.board is not None:
-            for name, value in record.items():
-                if isinstance(value, int | float) and name != "step":
-                    self.board.add_scalar(name, value, record["step"])
-                elif name == "message":
-                    self.board.add_text("event", value, record["step"])
+        for logger in self.loggers:
+            logger.write(record)
 
     def close(self) -> None:
         """Close the files."""
         if self.file is not None:
             os.close(self.file)
             self.file = None
-        if self.board is not None:
-            self.board.close()
-
-
-def _summary_writer() -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise CapabilityError(
-            "Logging(tensorboard=True) needs the package tensorboard: pip install tensorboard"
-        ) from error
-    return SummaryWriter
-
-
-def check_tensorboard(folder: Any) -> None:
-    """Raise at once where TensorBoard is asked for and cannot be written."""
-    if folder is None:
-        raise ArgumentError("Logging(tensorboard=True) writes into the run folder; give run_dir as well")
-    _summary_writer()
+        for logger in self.loggers:
+            logger.close()
+        self.loggers = ()

@@ -26,6 +26,7 @@ from gibbsian.training.checkpoint import freeze
 from gibbsian.training.feeds.base import rows_of
 from gibbsian.training.job import Job
 from gibbsian.training.log import Log
+from gibbsian.training.loggers import Logger, TensorBoard, describe_run
 from gibbsian.training.recompute import recomputed
 from gibbsian.training.run import Run
 from gibbsian.training.steps import Steps
@@ -67,11 +68,13 @@ def _timed(hook: Any) -> Timed:
     return Timed(when if isinstance(when, int) else tuple(sorted(set(steps))), call)
 
 
-def train(job: Job, steps: Steps, held_out: Any, hooks: Sequence[Timed], progress: bool | None) -> Run:
+def train(
+    job: Job, steps: Steps, held_out: Any, hooks: Sequence[Timed], progress: bool | None, loggers: Sequence[Logger] = ()
+) -> Run:
     """Run a job to its last step."""
     run, settings = job.run, job.settings
-    plan, stopping = Plan(job, held_out, hooks), False
-    with _opened(job, progress) as show, _signals(job) as signals, _engine(job):
+    plan, stopping = Plan(job, held_out, hooks), job.patience_is_over
+    with _opened(job, progress, loggers) as show, _signals(job) as signals, _engine(job):
         keep.snapshot(job)
         while run.step < settings.steps and not stopping:
             due = plan.next(steps)
@@ -104,7 +107,7 @@ def train(job: Job, steps: Steps, held_out: Any, hooks: Sequence[Timed], progres
                 keep.save(job)
             show(run.step, numbers, plan.judged)
             with signals.between_steps():
-                stopping = plan.call_hooks() or stopping
+                stopping = plan.call_hooks() or stopping or job.patience_is_over
             stopping = stopping or signals.interrupted
         keep.save(job)
         if signals.caught:
@@ -217,7 +220,12 @@ class Validation:
         values = {f"validation_{name}": float(value) for name, value in named.items()}
         values = job.world.mean(values, job.device)
         job.log.write({"step": run.step, **values})
+        run.validation = {name: torch.tensor(value, dtype=torch.float64) for name, value in values.items()}
+        run.metrics = run.metrics | run.validation
         first = values[f"validation_{next(iter(named))}"]
+        job.updates.observe(first)
+        if job.watch is not None and job.watch.look(values):
+            job.event("early stopping", job.watch.why())
         if job.settings.checkpoints.keep_best and (job.best is None or first < job.best[1]):
             job.best = (run.step, first)
             keep.save(job)
@@ -257,12 +265,16 @@ class _Show:
 
 
 @contextmanager
-def _opened(job: Job, progress: bool | None) -> Iterator[_Show]:
+def _opened(job: Job, progress: bool | None, loggers: Sequence[Logger]) -> Iterator[_Show]:
     """The log, the bar and training mode, closed again whatever happens."""
     run, settings = job.run, job.settings
     was_training = run.energy.training
     folder = run.folder if job.world.first else None
-    job.log = Log(folder, run.history, tensorboard=settings.logging.tensorboard, step=run.step)
+    loggers = [*loggers, TensorBoard()] if settings.logging.tensorboard and not _has_board(loggers) else loggers
+    loggers = loggers if job.world.first else ()
+    for logger in loggers:
+        logger.open(folder, describe_run(run.energy, run.objective, settings), run.step)
+    job.log = Log(folder, run.history, loggers)
     run.energy.train()
     try:
         with progress_bar(settings.steps, "training", progress if job.world.first else False) as advance:
@@ -274,6 +286,10 @@ def _opened(job: Job, progress: bool | None) -> Iterator[_Show]:
         job.feed.close()
         job.exchange.close()
         job.log.close()
+
+
+def _has_board(loggers: Sequence[Logger]) -> bool:
+    return any(isinstance(logger, TensorBoard) for logger in loggers)
 
 
 _GRACE = 5.0  # seconds; who sends SIGTERM kills 10 (docker) to 90 (systemd) later

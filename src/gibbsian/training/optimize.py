@@ -5,6 +5,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from gibbsian.errors import ArgumentError, CheckpointError, check_number
 from gibbsian.fast.compiled import compiled_copy
+from gibbsian.training.rates import NAMES, TorchRates, is_scheduler
 from gibbsian.training.run import Settings
 
 _OFFERED = ("Adadelta", "Adagrad", "Adam", "Adamax", "AdamW", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD")
@@ -176,7 +178,8 @@ def rate_at(schedule: Any, lr: float, total: int) -> Callable[[int], float]:
         return lambda step: value_at(schedule, step)
     if schedule is not None and schedule not in _SCHEDULES:
         raise ArgumentError(
-            f"schedule {schedule!r} is unknown; use {', '.join(_SCHEDULES)}, a 1-D tensor or a callable"
+            f"schedule {schedule!r} is unknown; use {', '.join(_SCHEDULES)}, a scheduler of torch ({', '.join(NAMES[:3])}, ...), "
+            "a 1-D tensor or a callable"
         )
     name = schedule or "constant"
     warm = min(1000, math.ceil(total / 20)) if name.startswith("warm-up") else 0
@@ -199,10 +202,17 @@ class Updates:
         capturable = settings.engine.compile and parameters[0].device.type == "cuda"
         self.lr = settings.lr[0] if isinstance(settings.lr, tuple) else settings.lr
         self.parameters = parameters
-        self.rate = rate_at(settings.schedule, self.lr, settings.steps)
-        self.optimizer, self.options = build_optimizer(
-            settings.optimizer, parameters, settings.lr, capturable=capturable, split=split
-        )
+        make = partial(build_optimizer, settings.optimizer, parameters, settings.lr, split=split)
+        self.optimizer, self.options = make(capturable=capturable)
+        self.torch_rates: TorchRates | None = None
+        if is_scheduler(settings.schedule):
+            self.torch_rates = TorchRates(settings.schedule, self.lr, self.optimizer.defaults)
+            if (
+                capturable and not self.torch_rates.only_rates
+            ):  # graphs would hold the momentum that they were captured with
+                capturable = False
+                self.optimizer, self.options = make(capturable=False)
+        self.rate = self.torch_rates or rate_at(settings.schedule, self.lr, settings.steps)
         self.capturable = capturable and all(isinstance(g["lr"], Tensor) for g in self.optimizer.param_groups)
         self.base_rates = [float(group["lr"]) for group in self.optimizer.param_groups]
 
@@ -216,6 +226,13 @@ class Updates:
                 group["lr"] = own
             for name, schedule in self.options.items():
                 group[name] = value_at(schedule, step)
+            if self.torch_rates is not None:
+                group.update(self.torch_rates.others(step))
+
+    def observe(self, value: float) -> None:
+        """Tell the scheduler what a validation found."""
+        if self.torch_rates is not None:
+            self.torch_rates.observe(value)
 
     def rates(self, rate: float) -> list[float]:
         """The learning rate of every group, where that of the first is `rate`."""

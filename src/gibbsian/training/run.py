@@ -18,6 +18,7 @@ from gibbsian.placement import placement
 from gibbsian.random import check_draws
 from gibbsian.training.feeds.base import Loading
 from gibbsian.training.guard import Guard
+from gibbsian.training.stopping import EarlyStopping
 
 PRECISIONS = (None, "bf16", "tf32")
 
@@ -56,7 +57,7 @@ class Logging:
     Args:
         every: steps between two records of the training itself.
         validate_every: steps between two validations.
-        tensorboard: also write scalars for TensorBoard into the run folder.
+        tensorboard: also write scalars for TensorBoard into the run folder, as `loggers.TensorBoard()` does.
     """
 
     every: int = 50
@@ -120,6 +121,7 @@ class Settings:
     logging: Logging = field(default_factory=Logging)
     engine: Engine = field(default_factory=Engine)
     loading: Loading = field(default_factory=Loading)
+    early_stopping: EarlyStopping | None = None
 
     def __post_init__(self) -> None:
         hold_counts(self, "steps", "batch_size")
@@ -133,6 +135,9 @@ class Settings:
         _check_rates(self.lr)
         if self.clip is not None:
             check_number(self, "clip", self.clip, open_low=True)
+        if self.early_stopping is not None and not isinstance(self.early_stopping, EarlyStopping):
+            kind = type(self.early_stopping).__name__
+            raise ArgumentError(f"early_stopping is a {kind}; give a gibbsian.training.EarlyStopping(...)")
         if self.guard is not None and not isinstance(self.guard, Guard):
             raise ArgumentError(f"guard is a {type(self.guard).__name__}; give True, False or a Guard(...)")
 
@@ -149,7 +154,8 @@ class Run:
         history: records as in `metrics.jsonl`, numbers and events.
         step: updates done.
         ema: the energy with averaged weights, or None.
-        metrics: the last step's loss and metrics, tensors still on the device.
+        metrics: the last step's loss and metrics, tensors still on the device, and the numbers of the last validation.
+        validation: those numbers alone.
     """
 
     energy: Any
@@ -160,6 +166,7 @@ class Run:
     step: int = 0
     ema: Any = None
     metrics: dict[str, Tensor] = field(default_factory=dict)
+    validation: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def log_z(self) -> Tensor:

@@ -47,7 +47,7 @@ class Steps:
         job, run = self.job, self.job.run
         run.step += 1
         run.state = self.move(loss)
-        run.metrics = {"loss": loss.value.detach(), **loss.metrics}
+        run.metrics = {"loss": loss.value.detach(), **loss.metrics, **run.validation}
         job.loss_sum += run.metrics["loss"]
         job.summed += 1
         if job.ema is not None:

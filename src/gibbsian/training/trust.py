@@ -29,8 +29,10 @@ _RECORDS = {  # what a run keeps of its training, or of a table
     "gibbsian.training.checkpoint": {"Weights"},
     "gibbsian.training.feeds.base": {"Loading"},
     "gibbsian.training.guard": {"Guard"},
+    "gibbsian.training.loggers": {"CSV", "JSONLines", "TensorBoard", "WandB"},
     "gibbsian.training.pretrain": {"Encoded"},
     "gibbsian.training.run": {"Checkpoints", "Engine", "Logging", "Settings"},
+    "gibbsian.training.stopping": {"EarlyStopping"},
 }
 _OF_TORCH = (torch.nn, torch.nn.functional, torch.optim)
 _EXPORTING = {"gibbsian", "gibbsian.training", *(module.__name__ for module in _OF_TORCH)}

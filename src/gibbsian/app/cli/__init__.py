@@ -23,7 +23,7 @@ from gibbsian.errors import ArgumentError, GibbsianError
 __all__ = ["main"]
 
 _COMMANDS = (
-    "train", "resume", "sample", "score", "impute", "evaluate", "report", "watch", "sequences", "lab", "list", "doctor",
+    "train", "resume", "sample", "score", "impute", "evaluate", "report", "search", "watch", "sequences", "lab", "list", "doctor",
 )  # fmt: skip
 _MODULES = {  # those of other names
     "resume": "train", "evaluate": "train", "report": "train", "list": "listing", "score": "table", "impute": "table",
@@ -198,6 +198,7 @@ def _parser() -> _Parser:
     watch.add_argument("runs", metavar="RUN", nargs="+", help="folders of runs, or of comparisons, side by side")
     _add_viewing(watch)
 
+    _add_search(add, trusting)
     _add_sequences(add, common)
     lab = add("lab", "open the lab: chains, machines and lattices that move, in the browser", common)
     lab.add_argument(
@@ -225,6 +226,42 @@ def _add_viewing(command: _Parser) -> None:
     command.add_argument("--host", default="127.0.0.1", metavar="H", help="an address of this machine to be reached at (default: 127.0.0.1, from here alone)")  # fmt: skip
     command.add_argument("--port", type=int, default=0, metavar="N", help="on this port (default: any that is free)")
     command.add_argument("--no-browser", action="store_true", help="say the address and open nothing")
+
+
+def _add_search(add: Callable[..., _Parser], trusting: _Parser) -> None:
+    about = "search the settings of a recipe for the best on validation rows, with Optuna"
+    more = (
+        "space.yaml says which keys, and from where to where:\n"
+        "  fit.lr: {low: 0.01, high: 1.0, log: true}\n"
+        "  model.hidden: [50, 400]\n"
+        "  objective.objective.steps: {choices: [1, 5, 20]}\n"
+        "Started again, here or on another machine with the same --storage, it goes on, or is one more worker.\n"
+        "  gibbsian search digits-rbm --space space.yaml --trials 50\n"
+        "  gibbsian search mine.yaml --space space.yaml --storage postgresql://host/searches --fit.epochs 50"
+    )
+    one = add("search", about, trusting, more)
+    one.add_argument("recipe", metavar="RECIPE", help="a recipe's name, or a YAML file; further flags change its keys")
+    one.add_argument("--space", metavar="FILE", required=True, help="what is searched")
+    one.add_argument("--trials", type=_count, default=50, metavar="N", help="in all, over all workers (default: 50)")
+    one.add_argument(
+        "--objective", default="likelihood", metavar="O", help="likelihood (default), mmd, auroc or accuracy"
+    )
+    one.add_argument(
+        "--sampler", default="tpe", metavar="S", help="tpe (default), random, gp, cma-es, qmc, brute-force"
+    )
+    one.add_argument(
+        "--pruner", default="none", metavar="P", help="none (default), median, halving, hyperband, wilcoxon"
+    )
+    one.add_argument(
+        "--looks", type=_count, default=4, metavar="N", help="judge a trial N times on its way, for the pruner"
+    )
+    one.add_argument("--storage", metavar="URL", help="of a data base (default: SQLite in the folder)")
+    one.add_argument(
+        "--heartbeat", type=_count, default=20, metavar="S", help="seconds between signs of life (default: 20)"
+    )
+    one.add_argument("--seed", type=int, default=0, metavar="N", help="of the sampler (default: 0)")
+    one.add_argument("--run", metavar="FOLDER", help="where the trials lie (default: runs/search-RECIPE)")
+    one.add_argument("--no-report", action="store_true", help="judge nothing on the test part")
 
 
 def _add_sequences(add: Callable[..., _Parser], common: _Parser) -> None:
@@ -309,7 +346,7 @@ def _read(parser: argparse.ArgumentParser, arguments: list[str]) -> tuple[argpar
         raise ArgumentError(f"there is no command {arguments[0]!r}; {hint}there are {', '.join(_COMMANDS)}")
     given = {"arguments": arguments, "folder": None, "run": None, "trust": [], "live": False, "processes": None}
     options, rest = parser.parse_known_args(arguments, argparse.Namespace(**given))
-    if rest and options.command != "train":
+    if rest and options.command not in ("train", "search"):
         command = f"gibbsian {options.command}" if options.command else "gibbsian"
         raise ArgumentError(f"{rest[0]} is not understood by `{command}`; see {command} --help")
     return options, rest

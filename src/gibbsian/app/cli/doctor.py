@@ -37,6 +37,9 @@ _EXTRAS = {
     "tensorboard": "tensorboard",
     "pandas": "tables",
     "pyarrow": "parquet",
+    "datasets": "datasets",
+    "optuna": "search",
+    "wandb": "wandb",
 }
 
 
