@@ -16,7 +16,7 @@ from gibbsian.app.runs import write_whole
 from gibbsian.app.search.judge import AIMS
 from gibbsian.app.search.space import Axis
 from gibbsian.app.search.study import Search, library, ranked
-from gibbsian.drawing.style import color
+from gibbsian.drawing.style import color, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,7 +39,7 @@ def write_search(
     importances of the keys.
     """
     best, states = ranked(study), library().trial.TrialState
-    every = study.get_trials(deepcopy=False)
+    every, larger = study.get_trials(deepcopy=False), study.direction.name == "MAXIMIZE"
     ended = {
         "done": len(best),
         "given up by the pruner": sum(t.state == states.PRUNED for t in every),
@@ -55,10 +55,8 @@ def write_search(
             "head": [search.objective, "interval", *(axis.key for axis in search.axes), "time"],
             "rows": [_row(search, trial) for trial in best[:_SHOWN]],
             "test": _test_rows(judged),
-            "parallel": _parallel(search.axes, best, study.direction.name == "MAXIMIZE") if len(best) > 1 else None,
-            "progress": _progress(best, study.direction.name == "MAXIMIZE", search.objective)
-            if len(best) > 1
-            else None,
+            "parallel": _parallel(search.axes, best, larger, search.objective) if len(best) > 1 else None,
+            "progress": _progress(best, larger, search.objective) if len(best) > 1 else None,
             "importance": _bars(weights) if weights else None,
             "failures": [(t.number, t.user_attrs["error"]) for t in every if "error" in t.user_attrs],
             "command": "gibbsian " + shlex.join(arguments),
@@ -113,7 +111,12 @@ def _height(axis: Axis, noted: Any) -> float:
     return (value - low) / (high - low)
 
 
-def _parallel(axes: tuple[Axis, ...], best: list[Any], larger: bool) -> str:
+def _broken(key: str) -> str:
+    """A long key in two lines."""
+    return key if len(key) <= 16 else "\n.".join(key.rsplit(".", 1))
+
+
+def _parallel(axes: tuple[Axis, ...], best: list[Any], larger: bool, label: str) -> str:
     """A line a trial through all axes, the better the stronger; the last axis is the objective."""
     values = np.array([trial.value for trial in best])
     low, high = float(np.quantile(values, 0.1 if larger else 0.0)), float(np.quantile(values, 1.0 if larger else 0.9))
@@ -133,7 +136,7 @@ def _parallel(axes: tuple[Axis, ...], best: list[Any], larger: bool) -> str:
                 ax.text(i, y, text, ha="center", va="top" if y < 0 else "bottom", fontsize=8)
         for y, number in ((-0.05, low), (1.05, high)):
             ax.text(len(axes), y, f"{number:.4g}", ha="center", va="top" if y < 0 else "bottom", fontsize=8)
-        names = [*(axis.key.replace(".", "\n", axis.key.count(".") - 1 or 1) for axis in axes), "objective"]
+        names = [*(_broken(axis.key) for axis in axes), label]
         ax.set_xticks(range(len(names)), names)
         ax.set_yticks([])
         ax.set_ylim(-0.15, 1.15)
@@ -157,6 +160,7 @@ def _progress(best: list[Any], larger: bool, label: str) -> str:
         bad, good = (np.quantile([t.value for t in trials], q) for q in ((0.1, 1) if larger else (0.9, 0)))
         pad = 0.1 * abs(good - bad) or 1.0
         ax.set_ylim(min(bad, good) - pad, max(bad, good) + pad)
+        tidy(ax)
 
     return figures.svg(draw, size=(6.4, 2.8), name="trials")
 
@@ -169,5 +173,6 @@ def _bars(weights: dict[str, float]) -> str:
         ax.set_yticks(range(len(names)), names)
         ax.set_xlabel("share of the spread of the objective")
         ax.set_xlim(0, 1)
+        tidy(ax)
 
     return figures.svg(draw, size=(6.4, 0.7 + 0.36 * len(names)), name="importance")
