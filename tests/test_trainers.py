@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import time
 from functools import partial
 
 import pytest
@@ -116,6 +117,10 @@ def test_weights_and_biases_offline(tmp_path, monkeypatch):
     fit(tmp_path / "r", steps=10, **given)
     known = (tmp_path / "r" / "wandb-id").read_text()
     (written,) = (tmp_path / "r" / "wandb").glob("offline-run-*/*.wandb")
+    for _ in range(100):  # a process of its own writes it
+        if b"gradient_norm" in written.read_bytes():
+            break
+        time.sleep(0.1)
     assert b"gradient_norm" in written.read_bytes()
     gb.resume(tmp_path / "r", cloud(), 20, progress=False, **given)
     files = (tmp_path / "r" / "wandb").glob("offline-run-*/*.wandb")

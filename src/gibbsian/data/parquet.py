@@ -1,6 +1,6 @@
 """Parquet files as rows that stay on disk: a file, or a folder of files, read a row group at a time."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -172,12 +172,17 @@ class Parquet:
 def _chosen(schema: Any, columns: Sequence[str] | None, without: Sequence[str], where: str) -> tuple[str, ...]:
     """The columns of numbers, or the one of arrays."""
     names = _left(schema.names, columns, without, where)
-    arrays, numbers = (tuple(n for n in names if is_kind(schema.field(n).type)) for is_kind in (_is_array, _is_number))
-    if len(arrays) == 1 and (columns is None or len(names) == 1):
+    arrays, numbers = (_those(names, schema, is_kind) for is_kind in (_is_array, _is_number))
+    whole = columns is None
+    if len(arrays) == 1 and (whole or len(names) == 1):
         return arrays
-    if arrays or not numbers or (columns is not None and len(numbers) < len(names)):
+    if arrays or not numbers or not (whole or len(numbers) == len(names)):
         raise DataError(f"{where} holds {', '.join(names)}; say columns= of numbers, or one column of lists")
     return numbers
+
+
+def _those(names: list[str], schema: Any, is_kind: Callable[[Any], bool]) -> tuple[str, ...]:
+    return tuple(name for name in names if is_kind(schema.field(name).type))
 
 
 def _left(every: list[str], columns: Sequence[str] | None, without: Sequence[str], where: str) -> list[str]:

@@ -126,11 +126,8 @@ def fit(
         loading=loading,
         early_stopping=early_stopping,
     )
-    if checkpoints.keep_best and validation is None:
-        raise ArgumentError("Checkpoints(keep_best=True) needs validation, to tell which checkpoint is best")
-    if validation is None and (early_stopping is not None or is_plateau(schedule)):
-        what = "EarlyStopping" if early_stopping is not None else "ReduceLROnPlateau"
-        raise ArgumentError(f"{what} needs validation, to tell whether the run still becomes better")
+    if validation is None:
+        _check_unjudged(settings)
     folder = None if run_dir is None else Path(run_dir)
     check_loggers([*loggers, TensorBoard()] if logging.tensorboard else loggers, folder)
     now = {"transform": transform is not None, "validation": validation is not None, "hooks": calls, "loggers": loggers}
@@ -141,6 +138,15 @@ def fit(
     keep.create_folder(job, [call.hook for call in calls])
     with keep.locked(folder if job.world.first else None):
         return train(job, stepper, validation, calls, progress, loggers)
+
+
+def _check_unjudged(settings: Settings) -> None:
+    """Refuse what needs a validation, where there is none."""
+    if settings.checkpoints.keep_best:
+        raise ArgumentError("Checkpoints(keep_best=True) needs validation, to tell which checkpoint is best")
+    if settings.early_stopping is not None or is_plateau(settings.schedule):
+        what = "EarlyStopping" if settings.early_stopping is not None else "ReduceLROnPlateau"
+        raise ArgumentError(f"{what} needs validation, to tell whether the run still becomes better")
 
 
 def _check_parts(energy: Any, objective: Any) -> None:

@@ -198,19 +198,18 @@ class WandB(Logger):
         _wandb()
 
     def open(self, folder: Path | None, about: dict[str, Any], step: int) -> None:
-        known = None if folder is None else folder / "wandb-id"
-        again = known is not None and step > 0 and known.exists()
+        known = _known_id(folder) if step else None
         given: dict[str, Any] = {"project": self.project, "mode": self.mode, "config": about, "reinit": "create_new"}
         given |= {"name": self.name or (folder.name if folder else None), "dir": folder and str(folder)}
-        if again and known is not None:
-            given |= {"id": known.read_text(encoding="utf-8").strip(), "resume": "allow"}
+        if known is not None:
+            given |= {"id": known, "resume": "allow"}
         self.run = _wandb().init(**given | self.options)
         self.run.define_metric(
             "step"
         )  # a run that is resumed from before its end says some steps twice: the last counts
         self.run.define_metric("*", step_metric="step")
-        if known is not None and not again:
-            known.write_text(self.run.id, encoding="utf-8")
+        if folder is not None:
+            (folder / "wandb-id").write_text(self.run.id, encoding="utf-8")
 
     def write(self, record: dict[str, Any]) -> None:
         if "message" in record:
@@ -219,6 +218,11 @@ class WandB(Logger):
 
     def close(self) -> None:
         self.run.finish()
+
+
+def _known_id(folder: Path | None) -> str | None:
+    path = None if folder is None else folder / "wandb-id"
+    return path.read_text(encoding="utf-8").strip() if path is not None and path.exists() else None
 
 
 def _wandb() -> Any:

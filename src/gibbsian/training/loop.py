@@ -218,18 +218,24 @@ class Validation:
         if not named:
             raise ArgumentError("validation returned no numbers; return one, or a dictionary of them")
         values = {f"validation_{name}": float(value) for name, value in named.items()}
+        main = next(iter(named))
         values = job.world.mean(values, job.device)
+        first = values[f"validation_{main}"]
+        self.take({f"validation_{main}": first, **values}, first)
+        return {_SHORT.get(main, main): first}
+
+    def take(self, values: dict[str, float], first: float) -> None:
+        """Hand on what was found; the first number matters most."""
+        job, run = self.job, self.job.run
         job.log.write({"step": run.step, **values})
         run.validation = {name: torch.tensor(value, dtype=torch.float64) for name, value in values.items()}
         run.metrics = run.metrics | run.validation
-        first = values[f"validation_{next(iter(named))}"]
         job.updates.observe(first)
         if job.watch is not None and job.watch.look(values):
             job.event("early stopping", job.watch.why())
         if job.settings.checkpoints.keep_best and (job.best is None or first < job.best[1]):
             job.best = (run.step, first)
             keep.save(job)
-        return {_SHORT.get(next(iter(named)), next(iter(named))): first}
 
 
 _SHORT = {"energy_gap": "gap"}  # names beside the bar

@@ -38,25 +38,20 @@ def write_search(
     `judged` are evaluations on the test part, of the `best` trial and of the `recipe` as it is, `weights` the
     importances of the keys.
     """
-    best, states = ranked(study), library().trial.TrialState
-    every, larger = study.get_trials(deepcopy=False), study.direction.name == "MAXIMIZE"
-    ended = {
-        "done": len(best),
-        "given up by the pruner": sum(t.state == states.PRUNED for t in every),
-        "failed": sum(t.state == states.FAIL and "error" in t.user_attrs for t in every),
-        "killed": sum(t.state == states.FAIL and "error" not in t.user_attrs for t in every),
-    }
+    best, larger = ranked(study), study.direction.name == "MAXIMIZE"
+    every = study.get_trials(deepcopy=False)
+    lines = len(best) > 1
     page = render(
         "search.html.j2",
         {
             "title": search.name,
             "about": AIMS[search.objective].about,
-            "ended": [(name, count) for name, count in ended.items() if count],
+            "ended": _ended(every),
             "head": [search.objective, "interval", *(axis.key for axis in search.axes), "time"],
             "rows": [_row(search, trial) for trial in best[:_SHOWN]],
             "test": _test_rows(judged),
-            "parallel": _parallel(search.axes, best, larger, search.objective) if len(best) > 1 else None,
-            "progress": _progress(best, larger, search.objective) if len(best) > 1 else None,
+            "parallel": _parallel(search.axes, best, larger, search.objective) if lines else None,
+            "progress": _progress(best, larger, search.objective) if lines else None,
             "importance": _bars(weights) if weights else None,
             "failures": [(t.number, t.user_attrs["error"]) for t in every if "error" in t.user_attrs],
             "command": "gibbsian " + shlex.join(arguments),
@@ -68,6 +63,18 @@ def write_search(
     target = search.folder / "report.html"
     write_whole(target, page)
     return target
+
+
+def _ended(every: list[Any]) -> list[tuple[str, int]]:
+    """How many trials ended how."""
+    states = library().trial.TrialState
+    found = {
+        "done": [t for t in every if t.state == states.COMPLETE],
+        "given up by the pruner": [t for t in every if t.state == states.PRUNED],
+        "failed": [t for t in every if t.state == states.FAIL and "error" in t.user_attrs],
+        "killed": [t for t in every if t.state == states.FAIL and "error" not in t.user_attrs],
+    }
+    return [(name, len(trials)) for name, trials in found.items() if trials]
 
 
 def _row(search: Search, trial: Any) -> dict[str, Any]:

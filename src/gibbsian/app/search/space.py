@@ -80,7 +80,7 @@ def read_space(text: str, name: str) -> list[Axis]:
 
 
 def _axis(key: str, told: Any, name: str) -> Axis:
-    if isinstance(told, list) and len(told) == 2 and all(_is_number(x) for x in told):
+    if isinstance(told, list) and len(told) == 2 and all(map(_is_number, told)):
         told = {"low": told[0], "high": told[1]}
     if not isinstance(told, dict):
         raise ArgumentError(
@@ -92,12 +92,14 @@ def _axis(key: str, told: Any, name: str) -> Axis:
         raise ArgumentError(
             f"{name}: {key} has no {odd[0]!r}; {suggest(str(odd[0]), known)}It takes {', '.join(known)}"
         )
-    if "choices" in told:
-        choices = told["choices"]
-        if not isinstance(choices, list) or not choices or len(told) > 1:
-            raise ArgumentError(f"{name}: {key}: choices: is a list of values, and stands alone")
-        return Axis(key, choices=tuple(choices))
-    return _range(key, told, name)
+    return _choices(key, told, name) if "choices" in told else _range(key, told, name)
+
+
+def _choices(key: str, told: dict[str, Any], name: str) -> Axis:
+    choices = told["choices"]
+    if not isinstance(choices, list) or not choices or len(told) > 1:
+        raise ArgumentError(f"{name}: {key}: choices: is a list of values, and stands alone")
+    return Axis(key, choices=tuple(choices))
 
 
 def _range(key: str, told: dict[str, Any], name: str) -> Axis:

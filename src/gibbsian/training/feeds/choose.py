@@ -52,7 +52,7 @@ def _feed(data: Any, batch_size: int, wants: Wants) -> Feed:
         return Stream(data, batch_size, wants)
     if isinstance(data, DataLoader):
         return Loader(data, wants)
-    if isinstance(data, Table) or (isinstance(data, Dataset) and isinstance(data, Sized)):
+    if _is_indexed(data):
         return _of_tensors(data, batch_size, wants) or DatasetRows(
             data, len(data), batch_size, torch.device("cpu"), wants
         )
@@ -65,6 +65,10 @@ def _feed(data: Any, batch_size: int, wants: Wants) -> Feed:
         f"data is a {type(data).__name__}; give a tensor, a numpy array or memmap, gibbsian.data.Parquet, a tuple or dictionary "
         "of them, a Dataset, an IterableDataset or a DataLoader"
     )
+
+
+def _is_indexed(data: Any) -> bool:
+    return isinstance(data, Table) or (isinstance(data, Dataset) and isinstance(data, Sized))
 
 
 def _of_tensors(data: Any, batch_size: int, wants: Wants) -> Feed | None:
