@@ -9,12 +9,17 @@ persistent contrastive divergence on the images as they are; then the same netwo
 pictures (samples.png: a column a class, from chains of the buffer; fresh.png: from Gaussian draws with the moments of the
 classes), model.safetensors: averaged weights in half precision; and run/, the run folder. Given a folder that holds a
 run it goes on with it.
+
+A GPU for a few minutes now and then is enough: `--seconds 1500 --stop 400` plans for 1500 seconds and ends after 400 of
+them, with going/, from which `--going FOLDER` goes on on another machine: weights and their average as they are, the
+moments of Adam in bfloat16, the chains as bytes.
 """
 
 import argparse
 import json
+import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +32,8 @@ import gibbsian as gb
 from gibbsian import domains, hybrid, kernels, metrics, models, objectives
 from gibbsian.data import load
 from gibbsian.nets import ResidualNet
-from gibbsian.training import Checkpoints, Engine, Logging
+from gibbsian.training import Checkpoints, Engine, Logging, checkpoint, keep
+from gibbsian.trees import like_tuple
 
 WALL = 1.09  # noise takes pixels out of [-1, 1]
 HELD = 2000
@@ -42,7 +48,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--widths", type=int, nargs="+", default=[64, 128, 256])
     parser.add_argument("--blocks", type=int, default=2)
     parser.add_argument("--plain", action="store_true", help="weights as they are instead of standardized ones")
-    parser.add_argument("--batch", type=int, default=384, help="images an update")
+    parser.add_argument("--batch", type=int, default=256, help="images an update")
     parser.add_argument("--chains", type=int, default=128, help="chains an update")
     parser.add_argument("--steps", type=int, default=15, help="sampler steps an update")
     parser.add_argument("--buffer", type=int, default=2560)
@@ -53,8 +59,13 @@ def options() -> argparse.Namespace:
     parser.add_argument("--ema", type=float, default=0.999)
     parser.add_argument("--shift", type=int, default=4, help="augmentation: pixels")
     parser.add_argument(
-        "--classifier", type=float, default=1.0, help="updates of cross-entropy alone, over those of the energy"
+        "--classifier",
+        type=float,
+        default=1.0,
+        help="updates of cross-entropy alone, over those of the energy; 0 for none",
     )
+    parser.add_argument("--stop", type=float, help="end after so many seconds of training, wherever the plan is")
+    parser.add_argument("--going", type=Path, help="going/ of an earlier call: go on from there")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--limit", type=int, help="rows of each set, for a quick look")
     return parser.parse_args()
@@ -88,6 +99,49 @@ def objective(chosen: argparse.Namespace, *, density: bool) -> objectives.Object
         penalty=0.01,
     )
     return objectives.Weighted([classes, objectives.Blurred(chains, 0.03)], [1.0, chosen.weight])
+
+
+def mapped(tree: Any, change: Callable[[Tensor, str], Tensor], path: str = "") -> Any:
+    """A tree with every tensor changed; `change` is told where it stands."""
+    if isinstance(tree, Tensor):
+        return change(tree, path)
+    if isinstance(tree, dict):
+        return {key: mapped(part, change, f"{path}/{key}") for key, part in tree.items()}
+    if isinstance(tree, list | tuple):
+        return like_tuple(type(tree), [mapped(part, change, f"{path}/{i}") for i, part in enumerate(tree)])
+    return tree
+
+
+def small(t: Tensor, path: str) -> Tensor:
+    """Moments of Adam in bfloat16, chains as bytes."""
+    if path.endswith(("/exp_avg", "/exp_avg_sq")):
+        return t.bfloat16()
+    return (
+        ((t + WALL) * (255 / (2 * WALL))).round().clamp(0, 255).to(torch.uint8)
+        if "/state/" in path and t.dim() == 4 and path.startswith("/ranks")
+        else t
+    )
+
+
+def large(t: Tensor, path: str) -> Tensor:
+    """What `small` made small."""
+    return (
+        t.float()
+        if t.dtype == torch.bfloat16
+        else t.float() * (2 * WALL / 255) - WALL
+        if t.dtype == torch.uint8 and t.dim() == 4
+        else t
+    )
+
+
+def carried(run: Path, target: Path, change: Callable[[Tensor, str], Tensor]) -> None:
+    """The newest checkpoint of a run in a new run folder, its tensors made small or large."""
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    for name in ("config.json", "config.safetensors", "environment.json", "metrics.jsonl"):
+        shutil.copy(run / name, target / name)
+    tree = mapped(checkpoint.read_latest(run), change)
+    checkpoint.save_checkpoint(target, tree["step"], tree)
 
 
 class Progress:
@@ -188,9 +242,9 @@ def judged(model: models.JointEnergy, held: tuple[Tensor, Tensor], test: tuple[T
 
 
 def drawn(
-    chosen: argparse.Namespace, run: gb.training.Run, plain: models.JointEnergy, data: tuple[Tensor, Tensor], out: Path
+    chosen: argparse.Namespace, run: gb.training.Run, reader: models.JointEnergy, data: tuple[Tensor, Tensor], out: Path
 ) -> dict[str, object]:
-    """Pictures of all classes, and how the other network reads them."""
+    """Pictures of all classes, and how another network reads them (the same one where there is no other)."""
     model, (x, y) = run.ema.eval(), data
     g = gb.random.stream(chosen.seed, "evaluate", x.device)
     kernel = kernels.ShortRunLangevin(2.0, 0.01, 0.1, last=0.05, cycle=chosen.steps)
@@ -206,10 +260,10 @@ def drawn(
     result: dict[str, object] = {}
     for name, made in images.items():
         images_png(made, out / f"{name}.png", 10)
-        p = probabilities(plain, made.clamp(-1, 1))
+        p = probabilities(reader, made.clamp(-1, 1))
         right = (p.argmax(1) == classes.cpu()).double()
         each = [float(right[classes.cpu() == k].mean()) for k in range(10)]
-        result[name] = {"read_as_their_class_by_the_other_network": float(right.mean()), "per_class": each}
+        result[name] = {"read_as_their_class": float(right.mean()), "per_class": each}
     images_png(run.chains[:200], out / "buffer.png", 20)
     images_png(x[:100], out / "data.png", 10)
     return result
@@ -228,26 +282,30 @@ def main() -> None:
     held, data, test = (x[order[:n]], y[order[:n]]), (x[order[n:]], y[order[n:]]), read("test", chosen.limit, device)
 
     folder = Path(chosen.run) if chosen.run else out / "run"
-    plan = out / "updates.json" if chosen.run is None else folder.with_suffix(".updates.json")
-    if plan.exists():
-        updates = json.loads(plan.read_text())
+    if chosen.going and not folder.exists():
+        carried(chosen.going, folder, large)
+    if folder.exists():
+        updates = keep.read_config(folder, ("settings",))["settings"].steps
     else:
         updates = measured(chosen, data, held) if chosen.seconds else chosen.updates
-        plan.write_text(json.dumps(updates))
     print(
         f"{updates} updates, {updates * chosen.batch / len(data[0]):.1f} epochs; began after {time.perf_counter() - begun:.0f} s",
         flush=True,
     )
     start = time.perf_counter()
-    run = train(chosen, data, held, updates, density=True, folder=folder)
+    over = (25, lambda run: chosen.stop is not None and time.perf_counter() - start > chosen.stop)
+    run = train(chosen, data, held, updates, density=True, folder=folder, more=[over])
     seconds = time.perf_counter() - start
+    if run.step < updates:
+        carried(folder, out / "going", small)
     weights = {name: t.half().contiguous() for name, t in run.ema.state_dict().items()}
     save_file(weights, out / "model.safetensors")
     result = {
-        "options": vars(chosen),
+        "options": {k: str(v) if isinstance(v, Path) else v for k, v in vars(chosen).items()},
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
         "torch": torch.__version__,
         "updates": run.step,
+        "planned_updates": updates,
         "parameters": sum(p.numel() for p in run.energy.parameters()),
         "training_seconds_of_this_call": seconds,
         "events": run.events,
@@ -256,16 +314,16 @@ def main() -> None:
     }
     (out / "results.json").write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result["joint"], indent=1), flush=True)
-    start = time.perf_counter()
-    other = train(chosen, data, held, max(1, int(chosen.classifier * updates)), density=False)
-    plain = other.ema.eval()
-    result["cross_entropy_alone"] = judged(plain, held, test) | {
-        "updates": other.step,
-        "seconds": time.perf_counter() - start,
-    }
-    (out / "results.json").write_text(json.dumps(result, indent=1) + "\n")
-    print(json.dumps(result["cross_entropy_alone"], indent=1), flush=True)
-    result["draws"] = drawn(chosen, run, plain, data, out)
+    reader = run.ema.eval()
+    if chosen.classifier:
+        start = time.perf_counter()
+        other = train(chosen, data, held, max(1, int(chosen.classifier * updates)), density=False)
+        reader = other.ema.eval()
+        alone = {"updates": other.step, "seconds": time.perf_counter() - start}
+        result["cross_entropy_alone"] = judged(reader, held, test) | alone
+        (out / "results.json").write_text(json.dumps(result, indent=1) + "\n")
+        print(json.dumps(result["cross_entropy_alone"], indent=1), flush=True)
+    result["draws"] = drawn(chosen, run, reader, data, out)
     result["seconds"] = {"everything": time.perf_counter() - begun}
     if device == "cuda":
         result["memory_mib"] = torch.cuda.max_memory_allocated() / 2**20

@@ -328,3 +328,31 @@ def test_short_runs_that_diverge_are_not_put_on_a_wall():
     x = torch.tensor([math.inf, -math.inf, math.nan, 2.0])
     for walls in (stop, bounce):
         assert torch.isfinite(walls(x, domains.Box(4, -1.0, 1.0))).tolist() == [False, False, False, True]
+
+
+def test_declining_keeps_the_promised_share_of_new_rows_exactly_on_average():
+    """E[share kept] is ⌈(n + 1)c⌉/(n + 1) whatever the model: an average over 400 held-out sets, within four standard errors."""
+    joint = models.JointEnergy(gb.nets.MLP(2, (8,), outputs=3), domains.Real(2))
+    new = torch.randn(4000, 2, generator=gen(9))
+    for by in ("confidence", "energy"):
+        everything = hybrid.rejecting(joint, torch.randn(9, 2, generator=gen(5)), coverage=0.5, by=by).scores(new)
+        kept = []
+        for seed in range(400):
+            threshold = hybrid.rejecting(
+                joint, torch.randn(19, 2, generator=gen(100 + seed)), coverage=0.72, by=by
+            ).threshold
+            kept.append((everything <= threshold).double().mean())
+        kept = torch.stack(kept)
+        assert (
+            abs(float(kept.mean()) - 15 / 20) < 4 * float(kept.std()) / 20 + 0.02
+        )  # the new rows are a sample as well
+    declining = hybrid.rejecting(joint, new[:99], coverage=0.9)
+    classes = declining(new)
+    sure = joint.class_log_prob(new).amax(1)
+    assert torch.equal(classes >= 0, -sure <= declining.threshold)
+    assert torch.equal(classes[classes >= 0], joint.class_log_prob(new).argmax(1)[classes >= 0])
+    assert float(sure[classes < 0].max()) < float(sure[classes >= 0].min())  # the least sure go
+    with pytest.raises(errors.DataError, match="give 19 or more"):
+        hybrid.rejecting(joint, new[:9], coverage=0.95)
+    with pytest.raises(errors.CapabilityError, match="may decline"):
+        hybrid.rejecting(gb.energies.Gaussian(torch.zeros(2), torch.eye(2)), new[:99])

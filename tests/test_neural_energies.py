@@ -2,6 +2,7 @@
 
 import copy
 import math
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -13,6 +14,8 @@ from gibbsian.capabilities import Jet
 from gibbsian.derivatives import score_jacobian as second
 from gibbsian.derivatives import taylor
 from gibbsian.energies import Graphs
+from gibbsian.nets.layers import standardized_once
+from gibbsian.objectives.base import Step
 from gibbsian.testing import check_energy
 
 RING = torch.tensor([[0, 1, 2, 3, 4], [1, 2, 3, 4, 0]])
@@ -407,3 +410,32 @@ def test_standardized_networks_keep_the_size_of_what_they_are_given_at_any_depth
         weight.mul_(30).add_(1)
     net(x)
     torch.testing.assert_close(seen[0], seen[1])
+
+
+@pytest.mark.parametrize("fast", [None, 0.01])
+def test_weights_that_are_standardized_once_an_update_give_the_same_gradients(fast):
+    """Chains, frozen graphs, fast weights and all: what training does in one pass through the weights, step by step outside."""
+    x, y = some((1, 6, 6), 12).float(), torch.arange(12) % 3
+    chains = objectives.PersistentContrastiveDivergence(
+        kernels.ShortRunLangevin(0.5, 0.01), steps=3, chains=6, penalty=0.01, fast_weights=fast
+    )
+    objective = objectives.Weighted([objectives.CrossEntropy(), objectives.Blurred(chains, 0.1)], [1.0, 0.5])
+
+    def gradients(once):
+        net = energies.ResidualNet((1, 6, 6), (4, 6), 1, outputs=3, standardize=True, generator=gen(1))
+        for block in (block for stage in net.stages for block in stage):
+            block.scale.data.fill_(0.3)
+        joint, found = gb.models.JointEnergy(net, domains.Box((1, 6, 6), -3.0, 3.0)), []
+        state = objective.init(joint, (x, y), gen(2))
+        for seed in range(2):  # the second with fast weights that are not zero
+            with standardized_once(joint) if once else nullcontext():
+                loss = objective.loss(joint, (x, y), state, gen(seed), Step())
+            loss.value.backward()
+            state = loss.state
+            found += [p.grad.clone() for p in joint.parameters()]
+            joint.zero_grad()
+        return found
+
+    for one, other in zip(gradients(True), gradients(False), strict=True):
+        torch.testing.assert_close(one, other)
+        assert float(one.abs().sum()) > 0

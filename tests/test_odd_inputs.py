@@ -203,6 +203,7 @@ CALLS = {
             **QUIET,
         },
     ),
+    "hybrid.rejecting": (gb.hybrid.rejecting, lambda: {"model": joint(), "x": real(), "coverage": 0.5, "by": "energy"}),
     "hybrid.generate": (
         gb.hybrid.generate,
         lambda: {"model": joint(), "labels": labels(), "kernel": HMC(), "steps": 2, "pool": real(12), "generator": g()},

@@ -33,7 +33,7 @@ _MODULES = {
     for name in (
         "capabilities", "data", "derivatives", "distributed", "domains", "energies", "errors", "kernels", "maxent", "metrics", "models",
         "nets", "objectives", "partition", "plots", "random", "sampling", "schedules", "sequences", "sklearn", "spins", "tables",
-        "testing", "training", "units",
+        "testing", "training", "units", "zoo",
     )
 } | {"hybrid": "uses.hybrid"}  # fmt: skip
 
@@ -66,6 +66,7 @@ if TYPE_CHECKING:
         testing,
         training,
         units,
+        zoo,
     )
     from gibbsian.energies.distribution import as_distribution, as_energy
     from gibbsian.energy import Energy, ScoreField, mixture, unconstrained

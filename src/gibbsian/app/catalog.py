@@ -6,6 +6,7 @@ known without importing torch.
 
 import importlib
 import inspect
+import json
 import re
 from dataclasses import dataclass
 from importlib import resources
@@ -15,6 +16,7 @@ from gibbsian.errors import ArgumentError, suggest
 
 KINDS = {
     "recipes": "ready-made trainings: gibbsian train NAME",
+    "zoo": "trained models: gibbsian.zoo.load(NAME), gibbsian sample zoo:NAME",
     "data": "named data sets, toy laws and the steps that prepare them",
     "energies": "energies of observed variables",
     "models": "Boltzmann machines and hybrid models",
@@ -90,7 +92,28 @@ def entries(kind: str) -> list[Entry]:
         return [Entry(n, a[1].strip().strip("\"'") if a else "", f"gibbsian train {n}") for n, a in abouts.items()]
     if kind == "data":
         return _data()
+    if kind == "zoo":
+        return _zoo()
     return [Entry(n, _first_line(c), f"{_home(kind)}.{n}") for n, c in classes(kind).items()]
+
+
+def _zoo() -> list[Entry]:
+    """From the cards alone: nothing is loaded."""
+    folder = resources.files("gibbsian") / "zoo" / "members"
+    cards = [
+        json.loads((one / "card.json").read_text(encoding="utf-8"))
+        for one in folder.iterdir()
+        if (one / "card.json").is_file()
+    ]
+    return sorted(
+        (Entry(c["name"], f"{c['about']}{_first_figure(c)}", f"zoo:{c['name']}") for c in cards), key=lambda e: e.name
+    )
+
+
+def _first_figure(card: dict[str, Any]) -> str:
+    for name, figure in card["figures"].items():
+        return f"; {name} {figure['value']:.4g} in [{figure['low']:.4g}, {figure['high']:.4g}]"
+    return ""
 
 
 def _data() -> list[Entry]:
@@ -128,9 +151,13 @@ def _of_trusted(home: str, name: str) -> type | None:
 
 
 def describe(name: str) -> str:
-    """The signature and the documentation of a class, an estimator, a data set or a recipe, by name."""
+    """The signature and the documentation of a class, an estimator, a data set or a recipe, by name; of zoo:NAME the card."""
     if name in recipe_names():
         return recipe_text(name)
+    if name.startswith("zoo:"):
+        from gibbsian.zoo import card  # here, because torch comes with it
+
+        return str(card(name[4:]))
     for entry in entries("data"):
         if entry.name == name:
             return f"{entry.name} ({entry.home}): {entry.about}"

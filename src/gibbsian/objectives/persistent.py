@@ -1,7 +1,7 @@
 """Persistent contrastive divergence: chains that live as long as the training, in a replay buffer."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from gibbsian.derivatives.known import gradients_of, trainable, with_gradients
 from gibbsian.errors import ArgumentError, CapabilityError, DataError, check_number, hold_counts
 from gibbsian.kernels.base import Kernel, where_chain
 from gibbsian.kernels.tempering import ParallelTempering
+from gibbsian.nets.layers import standardized_once
 from gibbsian.objectives.base import Batch, Loss, Step, classes_of, dealt, finish, labels, observed, observed_with
 from gibbsian.objectives.chains import SampledObjective, chain_metrics, energy_gap, plain_gibbs, walk, walk_tempered
 from gibbsian.objectives.starts import Start, check_start_option, check_starts, start_points
@@ -185,7 +186,8 @@ class PersistentContrastiveDivergence(SampledObjective):
             after, metrics = before._replace(x=samples), {"gap": value}
             metrics |= chain_metrics(before.x, samples, step.watched)
         else:
-            with overlaid(trainable(energy), fast):
+            anew = nullcontext() if fast is None else standardized_once(energy)  # of the weights with their overlay
+            with overlaid(trainable(energy), fast), anew:
                 after, moved = self._moved(member, before, generator, step)
             value, metrics = energy_gap(member, data, after.x, self.penalty, watched=step.watched)
             metrics, known = metrics | moved, None

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from gibbsian.errors import ArgumentError, DivergenceError
+from gibbsian.nets.layers import standardized_once
 from gibbsian.objectives.base import Loss, Step
 from gibbsian.training.feeds.base import rows_of
 from gibbsian.training.job import Job
@@ -96,7 +97,7 @@ class Steps:
     def forward(self, batch: Any, state: Any, step: Step) -> Loss:
         """The loss, with its gradients in place."""
         job, run = self.job, self.job.run
-        with self._precision(cache=not step.fused):
+        with self._precision(cache=not step.fused), standardized_once(run.energy):
             loss = run.objective.loss(run.energy, batch, state, job.generator, step)
         if not loss.value.requires_grad:
             raise ArgumentError(

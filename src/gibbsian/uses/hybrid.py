@@ -15,8 +15,9 @@ from gibbsian.objectives.starts import like_classes
 from gibbsian.placement import check_rows
 from gibbsian.random import require_generator
 from gibbsian.sampling.sample import sample
+from gibbsian.uses.rejection import Rejecting, rejecting
 
-__all__ = ["classify", "generate", "like_classes", "refine"]
+__all__ = ["Rejecting", "classify", "generate", "like_classes", "refine", "rejecting"]
 
 _BLOCK = 2048  # rows classified at a time
 

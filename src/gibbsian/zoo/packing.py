@@ -18,6 +18,8 @@ from torch import Tensor
 
 from gibbsian.capabilities import JointModel
 from gibbsian.errors import CheckpointError
+from gibbsian.random import stream
+from gibbsian.tables.keeping import model_of
 from gibbsian.training import checkpoint, keep
 
 _COPIED = ("config.json", "config.safetensors", "data.json", "data.safetensors", "command.json", "environment.json")
@@ -74,6 +76,30 @@ def save(energy: Any, folder: str | Path, *, step: int = 0) -> Path:
         folder, step, dict(energy.state_dict()), [n for n, p in energy.named_parameters() if not p.requires_grad]
     )
     return folder
+
+
+def pack_table(run: str | Path, target: str | Path) -> Path:
+    """A copy of the run of a table without rows of the table: draws of the law stand for them where rows are compared."""
+    run, target = Path(run), _new(target)
+    tree = checkpoint.read_tree(run, "table")
+    model = model_of(tree)
+    drawn = model.codec.encode(model.sample(300, generator=stream(model.seed, "kept")))
+    checkpoint.write_tree(target, "table", tree | {"kept": drawn})
+    shutil.copy(run / "schema.json", target / "schema.json")
+    recipe = yaml.safe_load((run / "table.yaml").read_text(encoding="utf-8"))
+    recipe["table"]["path"] = Path(recipe["table"]["path"]).name
+    (target / "table.yaml").write_text(yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    return target
+
+
+def begin(energy: Any, chains: Tensor, labels: Tensor) -> Tensor:
+    """For every label one of the chains `(rows, *event)` that are likeliest of its class, no chain twice as long as there are
+    others."""
+    with torch.no_grad():
+        best = torch.cat([energy.class_log_prob(part) for part in chains.split(256)]).argsort(0, descending=True)
+    each = max(1, len(chains) // best.shape[1])
+    earlier = (labels[:, None] == labels[None, :]).tril(-1).sum(1)
+    return chains[best[earlier % each, labels]]
 
 
 def chains_of(folder: str | Path) -> Tensor | None:

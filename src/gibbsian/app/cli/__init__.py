@@ -82,7 +82,7 @@ def _parser() -> _Parser:
         help="a module of your own, by name or as a .py file, whose classes the recipe may name; may be repeated",
     )
     of_a_run = _Parser(add_help=False, parents=[trusting])
-    of_a_run.add_argument("run", metavar="RUN", help="the run's folder")
+    of_a_run.add_argument("run", metavar="RUN", help="the run's folder, or to draw from zoo:NAME (gibbsian list zoo)")
     parser = _Parser(
         prog="gibbsian",
         description="Energy-based models: define an energy, train it by any principle, sample it, know its likelihood.",
@@ -346,10 +346,31 @@ def _read(parser: argparse.ArgumentParser, arguments: list[str]) -> tuple[argpar
         raise ArgumentError(f"there is no command {arguments[0]!r}; {hint}there are {', '.join(_COMMANDS)}")
     given = {"arguments": arguments, "folder": None, "run": None, "trust": [], "live": False, "processes": None}
     options, rest = parser.parse_known_args(arguments, argparse.Namespace(**given))
+    _find_in_the_zoo(options)
     if rest and options.command not in ("train", "search"):
         command = f"gibbsian {options.command}" if options.command else "gibbsian"
         raise ArgumentError(f"{rest[0]} is not understood by `{command}`; see {command} --help")
     return options, rest
+
+
+def _find_in_the_zoo(options: argparse.Namespace) -> None:
+    """Put the folder of a trained model where it is named as zoo:NAME."""
+    places = getattr(options, "places", None) if options.command == "score" else None
+    named = [place for place in places or [options.run] if isinstance(place, str) and place.startswith("zoo:")]
+    if not named:
+        return
+    if options.command not in {"sample", "score", "impute"}:
+        raise ArgumentError(
+            f"{named[0]} is a trained model, which is drawn from (gibbsian sample {named[0]}); its figures stand on its card: "
+            "gibbsian list zoo"
+        )
+    zoo = import_module("gibbsian.zoo")
+    if places:
+        options.places = [str(zoo.path(place[4:])) if place in named else place for place in places]
+        return
+    if options.command == "sample" and options.out is None:  # not beside the model
+        options.out = f"{named[0][4:]}-samples.{'csv' if (zoo.path(named[0][4:]) / 'table.yaml').exists() else 'npz'}"
+    options.run = str(zoo.path(named[0][4:]))
 
 
 def _run(options: argparse.Namespace, rest: list[str]) -> int:

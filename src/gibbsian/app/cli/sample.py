@@ -14,6 +14,7 @@ from torch import Tensor
 from gibbsian.app.cli.launch import refuse_processes, world_of
 from gibbsian.app.cli.show import Output
 from gibbsian.app.cli.table import sample_table
+from gibbsian.app.recipe import Recipe
 from gibbsian.app.runs import draw_by, open_pipeline, open_run, start_of, trained, write_whole
 from gibbsian.app.tables import is_run
 from gibbsian.data import Pipeline
@@ -22,6 +23,7 @@ from gibbsian.distributed.world import World
 from gibbsian.errors import ArgumentError, DataError
 from gibbsian.placement import placement
 from gibbsian.random import stream
+from gibbsian.zoo import begin, chains_of
 
 
 def run_sample(options: argparse.Namespace, rest: list[str]) -> int:
@@ -46,7 +48,7 @@ def run_sample(options: argparse.Namespace, rest: list[str]) -> int:
         start, clamp = (part.repeat_interleave(n, 0) for part in _partial(Path(options.clamp), pipeline, energy))
         n = len(start)
     else:
-        start = None if recipe.sample.start == "reference" else start_of(*open_run(folder), energy, label)
+        start = _begun(folder, recipe, energy, label, n)
     how: dict[str, Any] = {
         "start": start,
         "clamp": clamp,
@@ -67,6 +69,18 @@ def run_sample(options: argparse.Namespace, rest: list[str]) -> int:
     out.say(f"{len(x)} samples of shape {tuple(x.shape[1:])} by {made.how}: {target}")
     out.document({"run": str(folder), "samples": str(target), "shape": list(x.shape), "how": made.how})
     return 0
+
+
+def _begun(folder: Path, recipe: Recipe, energy: Any, label: int | None, n: int) -> Tensor | None:
+    """Where chains begin: at chains that were packed with the model, else as the recipe says."""
+    if recipe.sample.start == "reference":
+        return None
+    chains = chains_of(folder)
+    if chains is None:
+        return start_of(*open_run(folder), energy, label)
+    dtype, device = placement(energy)
+    chains = chains.to(device, dtype)
+    return chains if label is None else begin(energy, chains, torch.full((n,), label, device=device))
 
 
 def _label(given: str | None, pipeline: Pipeline) -> int | None:

@@ -1,0 +1,97 @@
+"""What is known of a trained model: where it comes from, and figures that were measured on it as it is loaded."""
+
+import hashlib
+import json
+import math
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gibbsian.errors import CheckpointError
+from gibbsian.training import checkpoint
+
+CARD = "card.json"
+
+
+class Figure(NamedTuple):
+    """A measured number, an interval that holds it (95 % where a share is counted, else as `how` says), and how it was found."""
+
+    value: float
+    low: float
+    high: float
+    how: str
+
+
+@dataclass(frozen=True)
+class Card:
+    """What is known of a member of the zoo.
+
+    Attributes:
+        name: that `gibbsian.zoo.load` takes.
+        about: what it is, in a line.
+        data: what it was trained on, and whose that is.
+        license: of the weights.
+        made: how: the command, updates, seed, seconds and machine.
+        figures: measured on the weights as they are loaded, by name.
+        classes: names of classes, where the model knows any.
+        files: SHA-256 of every file of the folder but the card.
+    """
+
+    name: str
+    about: str
+    data: str
+    license: str
+    made: dict[str, Any]
+    figures: dict[str, Figure]
+    classes: tuple[str, ...] = ()
+    files: dict[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        numbers = [
+            f"  {name}: {f.value:.4g} in [{f.low:.4g}, {f.high:.4g}]  ({f.how})" for name, f in self.figures.items()
+        ]
+        made = ", ".join(f"{key} {value}" for key, value in self.made.items())
+        return "\n".join([f"{self.name}: {self.about}", f"  data: {self.data}", f"  made: {made}", *numbers])
+
+
+def share(right: int, n: int, how: str) -> Figure:
+    """A share that was counted, with Wilson's interval of 95 %.
+
+    >>> [round(v, 3) for v in share(95, 100, "test rows")[:3]]
+    [0.95, 0.888, 0.978]
+    """
+    z, p = 1.959964, right / n
+    middle, half = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    return Figure(p, (middle - half) / (1 + z * z / n), (middle + half) / (1 + z * z / n), how)
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """SHA-256 of every file below a folder but its card."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != CARD)
+    return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def write_card(folder: Path, card: Card) -> None:
+    """Write the card of a folder, with the checksums of its files."""
+    plain = asdict(card) | {"files": digests(folder), "figures": {k: f._asdict() for k, f in card.figures.items()}}
+    (folder / CARD).write_text(
+        json.dumps(plain, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8"
+    )
+
+
+def read_card(folder: Path) -> Card:
+    """The card of a folder."""
+    with checkpoint.damage(folder / CARD):
+        plain = json.loads((folder / CARD).read_text(encoding="utf-8"))
+        figures = {name: Figure(**figure) for name, figure in plain["figures"].items()}
+        return Card(**plain | {"figures": figures, "classes": tuple(plain["classes"])})
+
+
+def check_files(folder: Path, card: Card) -> None:
+    """Refuse a folder whose files are not those that its card was written for."""
+    found = digests(folder)
+    wrong = sorted(name for name in card.files if found.get(name) != card.files[name])
+    if wrong:
+        raise CheckpointError(
+            f"{folder / wrong[0]} is damaged or missing: its checksum is not that on the card; install anew"
+        )

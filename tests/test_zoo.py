@@ -1,0 +1,187 @@
+"""The zoo: packed runs are what they were but for rounding, cards tell the truth, damage is noticed, the command line draws."""
+
+import json
+import shutil
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+import gibbsian as gb
+from gibbsian import errors, zoo
+from gibbsian.app.cli import main
+from gibbsian.zoo import cards, packing
+
+
+def gen(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture(scope="module")
+def joint_run(tmp_path_factory):
+    """A joint energy with a buffer of chains, trained a little."""
+    folder = tmp_path_factory.mktemp("zoo") / "run"
+    x = torch.rand(60, 2, generator=gen()) * 2 - 1
+    joint = gb.models.JointEnergy(gb.nets.MLP(2, (8,), outputs=3), gb.domains.Box(2, -1.0, 1.0))
+    chains = gb.objectives.PersistentContrastiveDivergence(
+        gb.kernels.ShortRunLangevin(0.1, 0.01), steps=2, chains=20, buffer=60
+    )
+    objective = gb.objectives.Weighted([gb.objectives.CrossEntropy(), chains], [1.0, 0.5])
+    run = gb.fit(joint, objective, (x, torch.arange(60) % 3), steps=30, ema=0.9, run_dir=folder, progress=False)
+    return run, x
+
+
+def test_a_packed_run_is_its_average_up_to_rounding(joint_run, tmp_path):
+    run, x = joint_run
+    small = zoo.pack(run.folder, tmp_path / "small", chains=30)
+    loaded = gb.load(small)
+    for (name, mine), theirs in zip(loaded.named_parameters(), run.ema.parameters(), strict=True):
+        assert mine.dtype == theirs.dtype == torch.float32, name
+        assert torch.equal(mine, theirs.detach().half().float())
+    assert not torch.equal(loaded(x), run.ema(x))  # rounded, and judged so
+    torch.testing.assert_close(loaded(x), run.ema(x), atol=5e-3, rtol=5e-3)
+    weights = sum(p.numel() for p in run.energy.parameters())
+    size = sum(f.stat().st_size for f in small.rglob("*.safetensors"))
+    assert size < 2 * weights + 4000  # two bytes a weight, no optimizer
+    with pytest.raises(errors.CheckpointError, match="already holds files"):
+        zoo.pack(run.folder, small)
+
+
+def test_half_precision_is_read_into_the_default_precision(joint_run, tmp_path):
+    small = zoo.pack(joint_run[0].folder, tmp_path / "small")
+    before = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(torch.float64)
+        assert all(p.dtype == torch.float64 for p in gb.load(small).parameters())
+    finally:
+        torch.set_default_dtype(before)
+
+
+def test_packed_chains_are_those_of_the_buffer_of_all_classes(joint_run, tmp_path):
+    run, _ = joint_run
+    small = zoo.pack(run.folder, tmp_path / "small", chains=30)
+    kept = zoo.chains_of(small)
+    assert kept is not None
+    assert len(kept) <= 30
+    step = float(run.chains.max() - run.chains.min()) / 255
+    distance = (kept[:, None] - run.chains[None]).abs().amax(2).amin(1)
+    assert float(distance.max()) <= 0.51 * step  # bytes
+    energy = gb.load(small)
+    kinds = energy.class_log_prob(kept).argmax(1).bincount(minlength=3)
+    there = energy.class_log_prob(run.chains).argmax(1).bincount(minlength=3).clamp(max=10)
+    assert (kinds - there).abs().max() <= 1  # rounding may move a chain over a border
+    begun = zoo.begin(energy, kept, torch.tensor([2, 0, 2]))
+    log_p = energy.class_log_prob(kept)
+    assert torch.equal(begun[1], kept[log_p[:, 0].argmax()])
+    assert torch.equal(begun[0], kept[log_p[:, 2].argsort(descending=True)[0]])
+    assert torch.equal(begun[2], kept[log_p[:, 2].argsort(descending=True)[1]])
+
+
+def test_an_energy_alone(tmp_path):
+    potts = gb.models.Potts(4, 3)
+    potts.set_parameters(field=torch.randn(4, 3, generator=gen()))
+    loaded = gb.load(zoo.save(potts, tmp_path / "potts"))
+    x = gb.domains.Categorical(4, 3).sample(5, generator=gen())
+    torch.testing.assert_close(loaded(x), potts(x), atol=5e-3, rtol=5e-3)
+
+
+def test_wilson_intervals_cover():
+    """The share of 10000 binomial draws whose interval holds the truth is 95 %, within four standard errors and Wilson's own wobble."""
+    for p, n in ((0.9, 400), (0.99, 1000), (0.5, 50)):
+        draws = torch.binomial(torch.full((10000,), float(n)), torch.full((10000,), p), generator=gen())
+        intervals = {int(k): cards.share(int(k), n, "") for k in draws.unique()}
+        held = np.mean([intervals[int(k)].low <= p <= intervals[int(k)].high for k in draws])
+        assert 0.95 - 0.025 < held < 0.95 + 0.025
+
+
+def test_every_member_has_a_card_that_is_true_of_its_files():
+    assert {"digits-rbm", "patches-foe", "penguins-table"} <= set(zoo.names())
+    size = 0
+    for name in zoo.names():
+        card, folder = zoo.card(name), zoo.path(name)
+        assert card.name == name
+        assert card.figures
+        assert card.data
+        assert card.license
+        assert "seed" in card.made
+        for figure in card.figures.values():
+            assert figure.low <= figure.value <= figure.high
+        cards.check_files(folder, card)
+        assert set(card.files) == set(cards.digests(folder))
+        size += sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
+        for text in folder.rglob("*.json"):
+            assert "/work" not in text.read_text(encoding="utf-8")
+            assert "/tmp" not in text.read_text(encoding="utf-8")
+    assert size < 20e6
+
+
+def test_the_card_of_the_digits_holds_for_the_weights_as_loaded():
+    """The likelihood by another estimator on the same rows, an exact sum being too long for a hundred hidden units."""
+    from gibbsian.app.runs import open_run
+
+    rbm, figure = zoo.load("digits-rbm"), zoo.card("digits-rbm").figures["test log-likelihood"]
+    test = open_run(zoo.path("digits-rbm")).prepared.finished("test", 1000).x
+    log_z = gb.partition.ais(rbm, chains=100, betas=1000, generator=gen(3), progress=False)
+    found = float(-rbm(test).mean() - log_z.value)
+    assert abs(found - figure.value) < 3 * float(log_z.stderr) + 0.05
+
+
+def test_damage_is_noticed(tmp_path, monkeypatch):
+    shutil.copytree(zoo.path("digits-rbm"), tmp_path / "digits-rbm")
+    monkeypatch.setattr(zoo, "_MEMBERS", tmp_path)
+    assert zoo.names() == ["digits-rbm"]
+    picture = tmp_path / "digits-rbm" / "samples.png"
+    picture.write_bytes(picture.read_bytes()[:-1])
+    with pytest.raises(errors.CheckpointError, match="checksum"):
+        zoo.load("digits-rbm")
+    with pytest.raises(errors.ArgumentError, match="did you mean 'digits-rbm'"):
+        zoo.load("digit-rbm")
+    (tmp_path / "digits-rbm" / "card.json").write_text("{}")
+    with pytest.raises(errors.CheckpointError, match="damaged"):
+        zoo.card("digits-rbm")
+
+
+def test_the_law_of_a_table_is_at_hand_without_its_rows():
+    law = zoo.load("penguins-table")
+    drawn = law.sample(20, generator=gen())
+    assert len(drawn) == 20
+    kept = packing.checkpoint.read_tree(zoo.path("penguins-table"), "table")["kept"]
+    again = law.codec.encode(law.sample(300, generator=gb.random.stream(law.seed, "kept")))
+    assert torch.equal(kept.code, again.code)  # draws, no rows of the table
+
+
+def test_the_command_line_draws_from_the_zoo(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["sample", "zoo:digits-rbm", "-n", "5", "--steps", "20", "-q"]) == 0
+    assert np.load("digits-rbm-samples.npz")["x"].shape == (5, 8, 8)
+    assert main(["sample", "zoo:penguins-table", "-n", "4", "-q"]) == 0
+    assert (tmp_path / "penguins-table-samples.csv").read_text().startswith("species")
+    assert main(["list", "zoo", "--json"]) == 0
+    assert "digits-rbm" in json.dumps(json.loads(capsys.readouterr().out))
+    assert main(["list", "zoo:digits-rbm"]) == 0
+    assert "nats a row" in capsys.readouterr().out
+    assert main(["evaluate", "zoo:digits-rbm"]) == 2
+    assert "is drawn from" in capsys.readouterr().err
+    assert main(["sample", "zoo:nothing"]) == 2
+
+
+def test_packed_joint_energies_are_drawn_by_class_without_their_data(joint_run, tmp_path, monkeypatch):
+    """As the command line does it for recipes that begin at data: chains of the folder stand for them."""
+    from gibbsian.app.cli import sample
+
+    small = zoo.pack(joint_run[0].folder, tmp_path / "small", chains=30)
+    energy = gb.load(small)
+
+    recipe = SimpleNamespace(sample=SimpleNamespace(start="gaussian"))
+
+    def no_data(folder):
+        raise AssertionError("the data were asked for")
+
+    monkeypatch.setattr(sample, "open_run", no_data)
+    begun = sample._begun(small, recipe, energy, 1, 4)
+    assert begun.shape == (4, 2)
+    likely = energy.class_log_prob(begun)[:, 1]
+    assert (likely >= energy.class_log_prob(zoo.chains_of(small))[:, 1].median()).all()
+    recipe.sample.start = "reference"
+    assert sample._begun(small, recipe, energy, 1, 4) is None
