@@ -147,8 +147,8 @@ def _chosen(energy: Any, x: Tensor, most: int) -> Tensor:
         return x[:most]
     with torch.no_grad():
         height = torch.cat([energy(part) for part in x.split(256)])
-        kind = torch.cat([energy.class_log_prob(part).argmax(1) for part in x.split(256)])
-    classes = int(kind.max()) + 1
+        log_p = torch.cat([energy.class_log_prob(part) for part in x.split(256)])
+    kind, classes = log_p.argmax(1), log_p.shape[1]
     order = height.argsort()
     rank = (kind[order][:, None] == kind[order][None, :]).tril(-1).sum(1)
     return x[order[rank < max(1, most // classes)]]
