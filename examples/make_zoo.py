@@ -6,7 +6,7 @@
 `ABOUT` says of every member what it is and whose its data are; everything else comes from the run and from what is
 measured here. A run that is packed already (by `gibbsian.zoo.pack`, `pack_table` or `save`) is taken as it is, with an
 evaluation.json where it has one. `--figures FILE` adds figures that were measured elsewhere on the same packed weights:
-a JSON object of name: [value, low, high, how].
+a JSON object of name: [value, low, high, how]; a run without evaluation.json is then not judged again.
 """
 
 import argparse
@@ -177,7 +177,7 @@ def main() -> None:
         shutil.copytree(chosen.run, folder)
     else:
         zoo.pack(chosen.run, folder)
-    figures = judged(chosen.name, folder)
+    figures = {} if chosen.figures and not (folder / "evaluation.json").exists() else judged(chosen.name, folder)
     if chosen.figures:
         figures |= {name: Figure(*figure) for name, figure in json.loads(chosen.figures.read_text()).items()}
     picture(chosen.name, folder)
