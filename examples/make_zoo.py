@@ -142,6 +142,12 @@ def picture(name: str, folder: Path) -> None:
     canvas.savefig(folder / "samples.png", dpi=80)
 
 
+def is_packed(run: Path) -> bool:
+    """Does the run hold weights alone?"""
+    states = list((run / "checkpoints").glob("*/state.json"))
+    return all("ranks" not in json.loads(state.read_text())["tree"] for state in states)
+
+
 def made_by(folder: Path, name: str) -> dict[str, Any]:
     """How it was made, as far as the folder says."""
     made: dict[str, Any] = {"command": f"gibbsian train {name}", "seed": 0}
@@ -153,6 +159,10 @@ def made_by(folder: Path, name: str) -> dict[str, Any]:
         arguments = json.loads((folder / "command.json").read_text())["arguments"]
         flags = [a for i, a in enumerate(arguments) if "--run" not in (a, arguments[i - 1]) and a != "--no-report"]
         made["command"] = "gibbsian " + " ".join([flags[0], name, *flags[2:]])
+    log = folder / "metrics.jsonl"
+    if not made.get("seconds") and log.exists():  # it was cut before its end
+        made["seconds"] = max(json.loads(line).get("seconds", 0.0) for line in log.read_text().splitlines())
+    made["seconds"] = round(made.get("seconds", 0.0))
     saved = checkpoint.steps_saved(folder)
     return made | ({"updates": saved[-1]} if saved and saved[-1] else {})
 
@@ -167,13 +177,9 @@ def main() -> None:
     chosen = parser.parse_args()
     folder = chosen.out / chosen.name
     shutil.rmtree(folder, ignore_errors=True)
-    packed = (
-        all(path.suffix != ".lock" and path.name != "metrics.jsonl" for path in chosen.run.iterdir())
-        or (chosen.run / "chains.safetensors").exists()
-    )
     if (chosen.run / "table.json").exists():
         zoo.pack_table(chosen.run, folder)
-    elif packed:
+    elif is_packed(chosen.run):
         shutil.copytree(chosen.run, folder)
     else:
         zoo.pack(chosen.run, folder)

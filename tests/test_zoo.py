@@ -28,7 +28,16 @@ def joint_run(tmp_path_factory):
         gb.kernels.ShortRunLangevin(0.1, 0.01), steps=2, chains=20, buffer=60
     )
     objective = gb.objectives.Weighted([gb.objectives.CrossEntropy(), chains], [1.0, 0.5])
-    run = gb.fit(joint, objective, (x, (x.sum(1) > 0).long() + (x.sum(1) > 0.7)), steps=60, lr=0.03, ema=0.9, run_dir=folder, progress=False)
+    run = gb.fit(
+        joint,
+        objective,
+        (x, (x.sum(1) > 0).long() + (x.sum(1) > 0.7)),
+        steps=60,
+        lr=0.03,
+        ema=0.9,
+        run_dir=folder,
+        progress=False,
+    )
     return run, x
 
 
