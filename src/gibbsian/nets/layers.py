@@ -76,15 +76,16 @@ def standardized_once(module: nn.Module) -> Iterator[None]:
     ...     conv.weight is conv.weight
     True
     """
-    lists = [m for m in module.modules() if isinstance(m, ParametrizationList) and isinstance(m[0], Standardized)]
+    lists = [m for m in module.modules() if isinstance(m, ParametrizationList)]
+    found = [(m[0], m.original) for m in lists if isinstance(m[0], Standardized)]
     try:
         with torch.enable_grad():  # whoever asks first, all get the weights that gradients flow through
-            for parametrized in lists:
-                parametrized[0].kept = parametrized[0](parametrized.original)
+            for standard, weight in found:
+                standard.kept = standard(weight)
         yield
     finally:
-        for parametrized in lists:
-            parametrized[0].kept = None
+        for standard, _ in found:
+            standard.kept = None
 
 
 class Layers:
