@@ -344,7 +344,15 @@ def _read(parser: argparse.ArgumentParser, arguments: list[str]) -> tuple[argpar
         near = get_close_matches(arguments[0], _COMMANDS, 1)
         hint = f"did you mean `gibbsian {near[0]}`? " if near else ""
         raise ArgumentError(f"there is no command {arguments[0]!r}; {hint}there are {', '.join(_COMMANDS)}")
-    given = {"arguments": arguments, "folder": None, "run": None, "trust": [], "live": False, "processes": None}
+    given = {
+        "arguments": arguments,
+        "folder": None,
+        "run": None,
+        "places": None,
+        "trust": [],
+        "live": False,
+        "processes": None,
+    }
     options, rest = parser.parse_known_args(arguments, argparse.Namespace(**given))
     _find_in_the_zoo(options)
     if rest and options.command not in ("train", "search"):
@@ -355,7 +363,7 @@ def _read(parser: argparse.ArgumentParser, arguments: list[str]) -> tuple[argpar
 
 def _find_in_the_zoo(options: argparse.Namespace) -> None:
     """Put the folder of a trained model where it is named as zoo:NAME."""
-    places = getattr(options, "places", None) if options.command == "score" else None
+    places = options.places
     named = [place for place in places or [options.run] if isinstance(place, str) and place.startswith("zoo:")]
     if not named:
         return
