@@ -119,8 +119,8 @@ def denoising(folder: Path, sigma: float = 0.1) -> dict[str, Figure]:
     return {"denoising gain": Figure(mean, mean - half, mean + half, how)}
 
 
-def picture(name: str, folder: Path) -> None:
-    """samples.png: forty draws, four of a class where there are ten classes."""
+def picture(folder: Path, draws: int, steps: int | None) -> None:
+    """samples.png: as many draws, of all classes where there are ten."""
     if not (folder / "recipe.yaml").exists():
         return
     from gibbsian.app.runs import draw_by, open_pipeline
@@ -128,15 +128,15 @@ def picture(name: str, folder: Path) -> None:
     recipe, pipeline = open_pipeline(folder)
     energy = gb.load(folder)
     pool = zoo.chains_of(folder)
-    how: dict[str, Any] = {"start": pool}
+    how: dict[str, Any] = {"start": pool, "steps": steps or recipe.sample.steps}
     if len(pipeline.classes) == 10 and recipe.data.labels:
-        how["label"] = torch.arange(10).repeat(4)
+        how["label"] = torch.arange(10).repeat(draws // 10)
         how["start"] = None if pool is None else zoo.begin(energy, pool, how["label"])
-    x = pipeline.undo(draw_by(recipe, energy, 40, "picture", **how).x.detach().float())
+    x = pipeline.undo(draw_by(recipe, energy, draws, "picture", **how).x.detach().float())
     if recipe.sample.shape and x.dim() == 2:
         x = x.reshape(len(x), *recipe.sample.shape)
     x = x if x.dim() > 2 else x.reshape(len(x), *[round(x.shape[1] ** 0.5)] * 2)
-    canvas = Canvas(figsize=(6, 2.5), layout="constrained")
+    canvas = Canvas(figsize=(6, 0.62 * draws / 10), layout="constrained")
     images = x.squeeze(1) if x.dim() == 4 and x.shape[1] == 1 else x.movedim(1, -1) if x.dim() == 4 else x
     plots.image_grid(images, canvas.subplots(), columns=10)
     canvas.savefig(folder / "samples.png", dpi=80)
@@ -174,6 +174,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("src/gibbsian/zoo/members"))
     parser.add_argument("--figures", type=Path, help="figures that were measured elsewhere")
     parser.add_argument("--made", type=Path, help="how it was made, where the run does not say: a JSON object")
+    parser.add_argument("--picture", type=Path, help="a picture of draws that is there already")
+    parser.add_argument("--draws", type=int, default=40, help="in the picture")
+    parser.add_argument("--steps", type=int, help="of each; the recipe's by default")
     chosen = parser.parse_args()
     folder = chosen.out / chosen.name
     shutil.rmtree(folder, ignore_errors=True)
@@ -186,7 +189,10 @@ def main() -> None:
     figures = {} if chosen.figures and not (folder / "evaluation.json").exists() else judged(chosen.name, folder)
     if chosen.figures:
         figures |= {name: Figure(*figure) for name, figure in json.loads(chosen.figures.read_text()).items()}
-    picture(chosen.name, folder)
+    if chosen.picture:
+        shutil.copy(chosen.picture, folder / "samples.png")
+    else:
+        picture(folder, chosen.draws, chosen.steps)
     made = made_by(folder, chosen.name) | (json.loads(chosen.made.read_text()) if chosen.made else {})
     classes: tuple[str, ...] = ()
     if (folder / "data.json").exists():

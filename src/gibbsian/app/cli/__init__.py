@@ -363,22 +363,22 @@ def _read(parser: argparse.ArgumentParser, arguments: list[str]) -> tuple[argpar
 
 def _find_in_the_zoo(options: argparse.Namespace) -> None:
     """Put the folder of a trained model where it is named as zoo:NAME."""
-    places = options.places
-    named = [place for place in places or [options.run] if isinstance(place, str) and place.startswith("zoo:")]
+    named = [place for place in options.places or [options.run] if str(place).startswith("zoo:")]
     if not named:
         return
     if options.command not in {"sample", "score", "impute"}:
         raise ArgumentError(
             f"{named[0]} is a trained model, which is drawn from (gibbsian sample {named[0]}); its figures stand on its card: "
-            "gibbsian list zoo"
+            f"gibbsian list {named[0]}"
         )
-    zoo = import_module("gibbsian.zoo")
-    if places:
-        options.places = [str(zoo.path(place[4:])) if place in named else place for place in places]
+    folders = {place: import_module("gibbsian.zoo").path(place[4:]) for place in named}
+    if options.places:
+        options.places = [str(folders.get(place, place)) for place in options.places]
         return
-    if options.command == "sample" and options.out is None:  # not beside the model
-        options.out = f"{named[0][4:]}-samples.{'csv' if (zoo.path(named[0][4:]) / 'table.yaml').exists() else 'npz'}"
-    options.run = str(zoo.path(named[0][4:]))
+    folder = folders[options.run]
+    if options.command == "sample":  # beside whoever asks, not beside the model
+        options.out = options.out or f"{folder.name}-samples.{'csv' if (folder / 'table.yaml').exists() else 'npz'}"
+    options.run = str(folder)
 
 
 def _run(options: argparse.Namespace, rest: list[str]) -> int:
