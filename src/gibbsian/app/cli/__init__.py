@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
+from pathlib import Path
 from typing import NoReturn
 
 import gibbsian
@@ -374,11 +375,15 @@ def _find_in_the_zoo(options: argparse.Namespace) -> None:
     folders = {place: import_module("gibbsian.zoo").path(place[4:]) for place in named}
     if options.places:
         options.places = [str(folders.get(place, place)) for place in options.places]
-        return
-    folder = folders[options.run]
-    if options.command == "sample":  # beside whoever asks, not beside the model
-        options.out = options.out or f"{folder.name}-samples.{'csv' if (folder / 'table.yaml').exists() else 'npz'}"
+    else:
+        _draw_from(folders[options.run], options)
+
+
+def _draw_from(folder: Path, options: argparse.Namespace) -> None:
+    """Let a command read the folder of a trained model, and write beside whoever asks."""
     options.run = str(folder)
+    if options.command == "sample":
+        options.out = options.out or f"{folder.name}-samples.{'csv' if (folder / 'table.yaml').exists() else 'npz'}"
 
 
 def _run(options: argparse.Namespace, rest: list[str]) -> int:
