@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 BENCH := .bench-venv
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test docs docs-test lint types tests bench-samplers bench-rbm bench-objectives bench-anomalies bench-readme clean
+.PHONY: demo test docs docs-test crawl lint types tests bench-samplers bench-rbm bench-objectives bench-anomalies bench-readme clean
 
 demo: $(STAMP)
 	$(BIN)/gibbsian train digits-rbm
@@ -31,6 +31,10 @@ docs: $(STAMP)
 
 docs-test: docs
 	$(BIN)/python -m pytest -q tests/test_site.py --site docs/_build/html
+
+# Reports, live view and lab in a browser, on a desktop, on a phone and in the dark, with a picture of each in out/crawl.
+crawl: $(STAMP)
+	$(BIN)/python tests/crawl.py out/crawl
 
 # The stamp makes the second call offline: pip runs only when pyproject.toml is newer. torch is asked for first and
 # by range, so that an index that offers a CPU build is taken at its word.

@@ -13,6 +13,39 @@ from typing import Any, Self
 
 NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
 FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--mute-audio")
+LOOKS: dict[str, dict[str, Any]] = {
+    "desktop": {"width": 1280},
+    "phone": {"width": 390, "height": 844},
+    "dark": {"width": 1280, "dark": True},
+    "dark-phone": {"width": 390, "height": 844, "dark": True},
+}
+FAULTS = r"""(() => {
+  const out = [], all = (what) => [...document.querySelectorAll(what)], box = (one) => one.getBoundingClientRect();
+  const seen = (one) => one.checkVisibility() && box(one).width > 0, named = (one) => `${one.tagName} ${(one.id || one.alt || one.ariaLabel || one.textContent).slice(0, 60)}`;
+  const scrolls = (one) => { for (; one && one !== document.body; one = one.parentElement) if (/auto|scroll/.test(getComputedStyle(one).overflowX)) return true; return false; };
+  const fault = (what, found) => { for (const one of found) out.push(`${what}: ${named(one)}`); };
+  if (document.documentElement.scrollWidth > innerWidth) out.push(`wider than its window by ${document.documentElement.scrollWidth - innerWidth}`);
+  fault("broken picture", [...document.images].filter((i) => !i.complete || !i.naturalWidth));
+  fault("picture without words", [...document.images].filter((i) => !i.alt));
+  fault("flat drawing", all("figure svg").filter((s) => seen(s) && box(s).height < 20));
+  const copy = new OffscreenCanvas(80, 80).getContext("2d", { willReadFrequently: true });
+  const values = (c) => { copy.clearRect(0, 0, 80, 80); copy.drawImage(c, 0, 0, 80, 80); return new Set(copy.getImageData(0, 0, 80, 80).data).size; };
+  fault("empty canvas", all("canvas").filter((c) => seen(c) && c.width && values(c) < 4));
+  fault("dead link", all('a[href^="#"]').filter((a) => a.hash.length > 1 && !a.hash.includes("?") && !document.getElementById(a.hash.slice(1)) && !window.lab));
+  fault("empty section", all("section").filter((s) => seen(s) && s.innerText.trim().split("\n").length < 2 && !s.querySelector("svg, img, canvas")));
+  fault("sticks out", all("figure, table, .chart, pre, p, h1, h2, input, button").filter((e) => seen(e) && !scrolls(e) && !e.closest(".unseen, .skip") && box(e).right > innerWidth + 1));
+  fault("cut off", all("figure svg text, figure svg tspan").filter((t) => !t.childElementCount).filter((t) => {
+    const a = box(t), b = box(t.ownerSVGElement), more = ((t.tagName === "text" ? 0.4 : 0.8) * parseFloat(getComputedStyle(t).fontSize) * b.width) / t.ownerSVGElement.viewBox.baseVal.width; // ink is smaller than its box
+    return seen(t) && a.width > 0 && (a.left < b.left - more || a.right > b.right + more || a.top < b.top - more || a.bottom > b.bottom + more);
+  }));
+  fault("shortened", all("body *").filter((e) => seen(e) && getComputedStyle(e).textOverflow === "ellipsis" && e.scrollWidth > e.clientWidth));
+  const words = all("body *").filter((e) => seen(e) && !e.closest("pre, script, style")).flatMap((e) => [...e.childNodes].filter((n) => n.nodeType === 3).map((n) => n.nodeValue));
+  for (const word of words) {
+    if (/\d\.\d{7,}/.test(word)) out.push(`a number that nobody reads: ${word.trim().slice(0, 80)}`);
+    if (/\b(NaN|nan|undefined|None|Infinity)\b|\[object|tensor\(/.test(word)) out.push(`a word of programs: ${word.trim().slice(0, 80)}`);
+  }
+  return out;
+})()"""
 
 
 def find_chromium() -> str | None:
@@ -115,6 +148,13 @@ class Browser:
         clip = {"clip": {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}} if whole else {}
         data = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole, **clip)["data"]
         Path(path).write_bytes(base64.b64decode(data))
+
+    def faults(self) -> list[str]:
+        """What is wrong with the page that is open: on its console, with its pictures, links and sections, at its right edge,
+        with its numbers. What was heard is forgotten."""
+        heard = [f"console: {error}" for error in self.errors]
+        self.errors.clear()
+        return [*heard, *self.run(FAULTS)]
 
     def close(self) -> None:
         """End the browser."""

@@ -51,6 +51,8 @@ def test_a_family_gives_contacts_mutations_new_sequences_and_a_report(alignment,
     assert code == 0
     found = json.loads(capsys.readouterr().out)
     assert found["precision"]["L/5"] == 1.0  # eleven pairs are planted, seven asked for
+    (touch,) = [one for one in found["verdict"] if "touch" in one["text"]]
+    assert touch == {"level": "good", "text": "of the strongest L/5 pairs 100 % touch (chance: 2 %)"}  # 11 of 703
     contacts = table(run / "contacts.csv")
     assert all(row["touching"] == "1" for row in contacts[:7])
     assert touching[int(contacts[0]["i"]) - 10, int(contacts[0]["j"]) - 10] == 1
@@ -63,6 +65,7 @@ def test_a_family_gives_contacts_mutations_new_sequences_and_a_report(alignment,
         assert float(row["score"]) == pytest.approx(float(score), abs=1e-4)
     assert len(sequences.read(run / "drawn.fasta", "rna", identity=None)) == 60
     page = (run / "report.html").read_text()
+    assert all(one["text"] in page for one in found["verdict"])
     for words in ("Contacts", "Logos", "fields in the zero-sum gauge", "principal components", "Mutations"):
         assert words in page
 

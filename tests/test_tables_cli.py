@@ -255,3 +255,29 @@ def test_a_recipe_of_a_table_does_the_same(run, tmp_path):
     torch.testing.assert_close(one.log_prob(table).value, two.log_prob(table).value, rtol=0, atol=0)
     with pytest.raises(ArgumentError, match="say which file"):
         TableRecipe.of({})
+
+
+def test_runs_of_one_table_are_compared_and_those_of_others_are_not_ranked(tmp_path, capsys):
+    from gibbsian.app import tables
+
+    for name, rows, family in (("one", 250, "parzen"), ("two", 250, "mixture"), ("other", 240, "mixture")):
+        people(rows).to_csv(tmp_path / f"{rows}.csv", index=False)
+        flags = ["--family", family, "--run", str(tmp_path / name), "--no-report", "-q"]
+        assert main(["train", str(tmp_path / f"{rows}.csv"), *flags]) == 0
+    one, two, other = (str(tmp_path / name) for name in ("one", "two", "other"))
+    assert main(["report", one, two]) == 0
+    said, page = capsys.readouterr().out, (tmp_path / "comparison.html").read_text()
+    kept = {name: tables.load(tmp_path / name).model.calibration for name in ("one", "two")}
+    means = {name: float(scores.mean()) for name, scores in kept.items()}
+    best, second = sorted(means, key=lambda name: -means[name])
+    assert f"{best} is" in said  # best, or ahead by chance
+    assert f"{means[best] - means[second]:.2f} nats a row" in said
+    for name, scores in kept.items():
+        reach = 3 * float(scores.std(ddof=1)) / len(scores) ** 0.5
+        assert f"{means[name]:.2f} [{means[name] - reach:.2f}, {means[name] + reach:.2f}]" in page
+    assert page.count('class="drawing"') == people(9).shape[1]  # a picture a column
+    assert main(["report", one, other, "--out", str(tmp_path / "far.html")]) == 0
+    assert "cannot be compared" in capsys.readouterr().out
+    assert 'class="drawing"' not in (tmp_path / "far.html").read_text()
+    assert main(["report", one, str(tmp_path / "run of a recipe")]) == 2
+    assert "with runs of tables" in capsys.readouterr().err

@@ -430,7 +430,13 @@ def resume_run(
     recipe, prepared = open_run(folder, whole=True)
     recipe.fit = on_this_machine(recipe.fit)
     whole = (recipe.fit["steps"], recipe.fit["epochs"]) if steps is None and epochs is None else (steps, epochs)
-    snapshots = _Snapshots(recipe, prepared, folder, _total(recipe, prepared, *whole))
+    total = _total(recipe, prepared, *whole)
+    snapshots = _Snapshots(recipe, prepared, folder, total)
+    first = checkpoint.read_latest(folder, keys=("step",))["step"] + 1
+
+    def note_total(run: Run) -> None:  # once nobody else trains here: those who watch learn how far it will go
+        _note(folder, total=total)
+
     begun = time.perf_counter()
     run = resume(
         folder,
@@ -440,7 +446,7 @@ def resume_run(
         device=recipe.fit["device"],
         transform=prepared.transform if prepared.late else None,
         validation=_held_out(recipe, prepared),
-        hooks=[(snapshots.marks, snapshots)],
+        hooks=[([first], note_total), (snapshots.marks, snapshots)],
         loggers=recipe.fit["loggers"],
         progress=progress,
     )

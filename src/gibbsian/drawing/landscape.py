@@ -145,8 +145,8 @@ def _scale(drawn: Any, ax: "Axes", label: str) -> None:
     if ax.figure is not None:  # inside the axes' own frame: as tall as the picture, whatever its aspect
         scale = ax.figure.colorbar(drawn, cax=ax.inset_axes((1.04, 0.0, 0.045, 1.0)), label=label)
         scale.outline.set_visible(False)
-        scale.locator = MaxNLocator(6, prune="upper")
-        scale.update_ticks()
+        low, high = scale.ax.get_ylim()
+        scale.set_ticks([tick for tick in MaxNLocator(6).tick_values(low, high) if low <= tick <= high])
 
 
 def _top(energies: Tensor, depth: float | None) -> float:
@@ -173,6 +173,7 @@ def score_field(
     points: int = 22,
     plane: tuple[int, int] = (0, 1),
     at: Tensor | None = None,
+    cmap: Any = "inferno_r",
 ) -> "Axes":
     """Arrows along the score s(x) = -∇E(x), longer and darker where it is larger; long ones are shortened.
 
@@ -180,6 +181,7 @@ def score_field(
         model: an energy or a score field of two coordinates, or more with `plane` and `at`.
         extent, plane, at: as in `landscape`; draw over one, or alone.
         points: arrows along each axis.
+        cmap: matplotlib's colormap, from the shortest arrow to the longest.
 
     >>> import matplotlib.figure, gibbsian as gb
     >>> ax = score_field(gb.energies.Ring(), matplotlib.figure.Figure().subplots())
@@ -194,7 +196,7 @@ def score_field(
     cell = [float(line[1] - line[0]) for line in lines]
     xs, ys = (line.cpu().numpy() for line in lines)
     shown = torch.cat([arrows * arrows.new_tensor(cell), norm.clamp(min=1e-12).log()], 1)  # along x, along y, color
-    look: dict[str, Any] = {"angles": "xy", "scale_units": "xy", "cmap": "inferno_r", "width": 0.004, "pivot": "mid"}
+    look: dict[str, Any] = {"angles": "xy", "scale_units": "xy", "cmap": cmap, "width": 0.004, "pivot": "mid"}
     ax.quiver(xs, ys, *shown.T.reshape(3, points, points).numpy(), scale=1.0, **look)
     ax.set(xlabel=f"$x_{plane[0] + 1}$", ylabel=f"$x_{plane[1] + 1}$")
     return tidy(ax, grid=None)

@@ -122,14 +122,14 @@ def _parser() -> _Parser:
     )
     train.add_argument("--run", metavar="FOLDER", help="a new folder for the run (default: runs/RECIPE, numbered)")
     train.add_argument("--no-report", action="store_true", help="train only: judge and report later")
-    train.add_argument("--live", action="store_true", help="follow the training in the browser (see `gibbsian watch`)")
-    _add_viewing(train)
+    _add_live(train)
     train.add_argument("--keys", action="store_true", help="show every key of a recipe and end")
 
     resume = add("resume", "go on with a run from its newest checkpoint, as if it had not stopped", of_a_run)
     resume.add_argument("--steps", type=_count, metavar="N", help="train to N updates in all")
     resume.add_argument("--epochs", type=_count, metavar="N", help="train to N epochs in all")
     resume.add_argument("--no-report", action="store_true", help="train only: judge and report later")
+    _add_live(resume)
 
     sample = add("sample", "draw samples from a trained model", of_a_run)
     sample.add_argument("-n", type=_count, default=64, metavar="N", help="how many (default: 64)")
@@ -221,6 +221,13 @@ def _parser() -> _Parser:
             "--processes", type=_count, metavar="N", help="in N processes of this machine, by torchrun"
         )
     return parser
+
+
+def _add_live(command: _Parser) -> None:
+    command.add_argument(
+        "--live", action="store_true", help="follow it in the browser meanwhile (see `gibbsian watch`)"
+    )
+    _add_viewing(command)
 
 
 def _add_viewing(command: _Parser) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gibbsian import sequences
 from gibbsian.app.cli.show import Output
-from gibbsian.app.report.sequences import Workbench, write_sequences
+from gibbsian.app.report.sequences import Workbench, sequences_verdict, write_sequences
 from gibbsian.app.runs import free_folder, write_whole
 from gibbsian.errors import ArgumentError, CheckpointError, DataError
 from gibbsian.models import Potts
@@ -70,6 +70,8 @@ def run_sequences(options: argparse.Namespace, rest: list[str]) -> int:
     found = write_sequences(folder, bench)
     rows = [(name, str(value)) for name, value in found["facts"]]
     out.table(rows, title=bench.title)
+    out.findings(sequences_verdict(bench))
+    out.say(f"report: {folder / 'report.html'}")
     out.say(f"in {folder}: {', '.join(sorted(one.name for one in folder.iterdir()))}")
     out.document({"folder": str(folder), **found})
     return 0

@@ -109,6 +109,7 @@ def report_table(out: Output, folder: Path) -> int:
     """The report of a run once more: with the training file where it still is, else with the rows that were kept."""
     run = tables.load(folder)
     path, found = write_table_report(folder, run, None, None)
+    out.findings(table_verdict(found))
     out.say(f"report: {path}")
     out.document({"run": str(folder), "report": str(path), **found})
     return 0

@@ -17,7 +17,8 @@ from gibbsian.app.cli.watch import watched
 from gibbsian.app.evaluation import evaluate_run, outside_sets
 from gibbsian.app.recipe import make_parser, parse_recipe, recipe_source, split_comparison
 from gibbsian.app.report.build import final_samples, write_report
-from gibbsian.app.report.comparison import best_of, names_of, write_comparison
+from gibbsian.app.report.comparison import Compared, names_of, write_comparison
+from gibbsian.app.report.table_comparison import write_table_comparison
 from gibbsian.app.report.verdict import next_steps, verdict
 from gibbsian.app.tables import is_run
 from gibbsian.distributed.world import World
@@ -88,9 +89,11 @@ def run_resume(options: argparse.Namespace, rest: list[str]) -> int:
         known = runs.read_json(folder / "comparison.json")
         members = split_comparison(known["text"], known["name"]) or {}
         return _compare(out, options, known["name"], known["text"], members, known["flags"])
-    done, opened = runs.resume_run(folder, steps=options.steps, epochs=options.epochs, progress=out.progress)
-    out.say(f"{folder} is at {done.step} updates")
-    return _finish(out, folder, opened, report=not options.no_report, world=world)
+    options.live = options.live and (world is None or world.first)
+    with watched(out, options, folder):
+        done, opened = runs.resume_run(folder, steps=options.steps, epochs=options.epochs, progress=out.progress)
+        out.say(f"{folder} is at {done.step} updates")
+        return _finish(out, folder, opened, report=not options.no_report, world=world)
 
 
 def run_evaluate(options: argparse.Namespace, rest: list[str]) -> int:
@@ -129,31 +132,40 @@ def run_report(options: argparse.Namespace, rest: list[str]) -> int:
 
 def _side_by_side(out: Output, folders: list[Path], options: argparse.Namespace) -> int:
     """One page over several runs; those that have not been judged are judged first."""
-    for folder in folders:
-        refuse_table(folder, "report of several runs")
     members = names_of(folders)
+    shared = Path(os.path.commonpath([folder.resolve().parent for folder in folders]))
+    target = Path(options.out) if options.out else shared / "comparison.html"
+    title = " · ".join(members)
+    if _all_tables(members):
+        return _show_found(out, write_table_comparison(target, members, options.arguments, title=title))
     for folder in folders:
         if options.fresh or not (folder / "evaluation.json").exists() or not (folder / "report.html").exists():
             write_report(folder, fresh=options.fresh, progress=out.progress)
-    shared = Path(os.path.commonpath([folder.resolve().parent for folder in folders]))
-    target = Path(options.out) if options.out else shared / "comparison.html"
-    return _show_comparison(out, target, members, options.arguments, title=" · ".join(members))
+    return _show_found(out, write_comparison(target, members, options.arguments, title=title))
 
 
-def _show_comparison(
-    out: Output, target: Path, members: dict[str, Path], arguments: list[str], *, title: str, about: str = ""
-) -> int:
-    path, found = write_comparison(target, members, arguments, title=title, about=about)
+def _all_tables(members: dict[str, Path]) -> bool:
+    """Are all runs those of tables, or none of them?"""
+    laws = [name for name, folder in members.items() if is_run(folder)]
+    if laws and len(laws) < len(members):
+        raise ArgumentError(
+            f"{', '.join(laws)} holds the law of a table, and others do not: compare runs of tables with runs of tables"
+        )
+    return bool(laws)
+
+
+def _show_found(out: Output, compared: Compared) -> int:
+    """What a page of several runs says, in the terminal."""
     rows = []
-    for key, result in found.items():
+    for key, result in compared.found.items():
         ll = result.get("likelihood")
         closed = ll is not None and ll["upper"] is not None
         value = f"{ll['value']:.3f}, in [{ll['lower']:.3f}, {ll['upper']:.3f}]" if closed else ""
         rows.append((key, value, f"{result['two_sample']['value']:.4f}" if "two_sample" in result else ""))
     out.table(rows, title="side by side", header=("", "held-out log-likelihood", "energy distance of samples"))
-    out.findings(best_of(found))
-    out.say(f"report: {path}")
-    out.document({"run": str(target.parent), "report": str(path), "members": found})
+    out.findings(compared.said)
+    out.say(f"report: {compared.path}")
+    out.document({"run": str(compared.path.parent), "report": str(compared.path), "members": compared.found})
     return 0
 
 
@@ -177,7 +189,8 @@ def _compare(
             write_report(folder / key, opened, fresh=True, progress=out.progress)
     about = next((recipe.about for recipe in reversed(recipes.values())), "")
     members_of = {key: folder / key for key in recipes}
-    return _show_comparison(out, folder / "report.html", members_of, options.arguments, title=folder.name, about=about)
+    target = folder / "report.html"
+    return _show_found(out, write_comparison(target, members_of, options.arguments, title=folder.name, about=about))
 
 
 def _finish(out: Output, folder: Path, opened: runs.Opened, *, report: bool, world: World | None = None) -> int:

@@ -60,12 +60,13 @@ class Follower:
     def _facts(self) -> dict[str, Any]:
         settings, command = self._known(), _json(self.folder / "command.json")
         step = max((r["step"] for r in self.records[-50:]), default=0)
+        total = command.get("total", settings.get("steps"))  # a run that is resumed may go further than it was asked to
         return {
             "name": command.get("name", self.folder.name),
             "folder": str(self.folder),
             "about": command.get("about", ""),
-            "total": settings.get("steps"),
-            "state": self._state(step, settings.get("steps")),
+            "total": total,
+            "state": self._state(step, total),
             "samples": _steps(self.folder / "snapshots"),
             "checkpoint": max(_steps(self.folder / "checkpoints"), default=None),
             "report": (self.folder / "report.html").exists(),

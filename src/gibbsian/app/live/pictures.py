@@ -116,15 +116,12 @@ def _chains(energy: Any, step: int, opened: Opened) -> dict[str, Any] | None:
         drawn = draw_by(recipe, energy, n, f"live/{step}", start=start, keep=True, steps=min(recipe.sample.steps, 200))
     except GibbsianError:  # no law to draw from yet
         return None
-    found = chain_numbers(drawn).get("chains")
-    if found is None or drawn.trace is None or drawn.trace.samples is None:
+    found = chain_numbers(energy, drawn).get("chains", {})
+    if drawn.trace is None or drawn.trace.samples is None:
         return None
     paths = drawn.trace.samples[-4:].flatten(2).transpose(0, 1) if energy.domain.numel == 2 else ()
     return {
-        "r_hat": found["r_hat"],
-        "ess": found["ess"],
-        "draws": found["draws"],
-        "acceptance": found.get("acceptance"),
+        **{key: found.get(key) for key in ("r_hat", "ess", "draws", "acceptance")},
         "how": f"{n} chains, {drawn.trace.steps} steps, the second half kept",
         "paths": [_flat(path if i < 12 else path[-1:]) for i, path in enumerate(paths)],  # of the others their places
     }

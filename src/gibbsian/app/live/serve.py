@@ -194,7 +194,7 @@ def make_viewing(hub: Hub, host: str = LOOPBACK, port: int = 0) -> Viewing:
 
 
 @contextmanager
-def viewing(folders: Sequence[Path], *, nice: int = 19) -> Iterator[Viewing]:
+def viewing(folders: Sequence[Path], *, nice: int = 19, host: str = LOOPBACK) -> Iterator[Viewing]:
     """Serve runs for the time of a block; `nice` is the process that makes pictures.
 
     >>> from urllib.request import urlopen
@@ -203,7 +203,7 @@ def viewing(folders: Sequence[Path], *, nice: int = 19) -> Iterator[Viewing]:
     True
     """
     hub = Hub(folders, nice=nice)
-    server = make_viewing(hub)
+    server = make_viewing(hub, host)
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
     try:

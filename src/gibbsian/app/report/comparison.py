@@ -2,11 +2,12 @@
 
 import math
 import os
+import re
 import shlex
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -27,7 +28,16 @@ _SHARED = {
     "loss": "the objective; to be compared where the objectives are the same",
     "steps_per_second": "updates a second",
 }
+_CLASS = re.compile(r"\bgibbsian\.(\w+\.)+(?=[A-Z])")  # before the name of a class
 _KEYS = 24  # settings that differ, at most so many are shown
+
+
+class Compared(NamedTuple):
+    """A page of several runs, what was found of each, and which is best in words."""
+
+    path: Path
+    found: dict[str, Any]
+    said: list[Finding]
 
 
 def names_of(folders: list[Path]) -> dict[str, Path]:
@@ -48,46 +58,45 @@ def names_of(folders: list[Path]) -> dict[str, Path]:
 
 def write_comparison(
     target: Path, runs: Mapping[str, Path], arguments: list[str], *, title: str, about: str = ""
-) -> tuple[Path, dict[str, Any]]:
-    """Write a page over runs that have been judged, by their names; returns its path and what was found."""
+) -> Compared:
+    """Write a page over runs that have been judged, by their names."""
     found = {name: read_json(folder / "evaluation.json") for name, folder in runs.items()}
     logs = {name: read_log(folder) for name, folder in runs.items()}
-    intervals = _intervals(found)
-    pictures = {name: _picture(folder, i) for i, (name, folder) in enumerate(runs.items())}
+    said, intervals = best_of(found, same=comparable(found)), _intervals(found)
     events = {name: [record for record in log if "event" in record] for name, log in logs.items()}
-    page = render(
-        "comparison.html.j2",
-        {
-            "title": title,
-            "about": about,
-            "verdict": best_of(found),
-            "likelihoods": figures.intervals(intervals) if intervals else None,
-            **_table(target.parent, runs, found),
-            "findings": [(name, verdict(result, events[name])) for name, result in found.items()],
-            "curves": _curves(logs),
-            "pictures": [{"name": name, **picture} for name, picture in pictures.items() if picture is not None],
-            "names": list(runs),
-            "settings": _settings(runs),
-            "command": "gibbsian " + shlex.join(arguments),
-            "version": gibbsian.__version__,
-            "made": time.strftime("%d %B %Y, %H:%M"),
-        },
-    )
-    write_whole(target, page)
-    return target, found
+    context = {
+        "about": about,
+        "verdict": said,
+        "likelihoods": figures.intervals(intervals) if intervals else None,
+        **in_rows(target.parent, runs, {name: _cells(folder, found[name]) for name, folder in runs.items()}),
+        "findings": [(name, verdict(result, events[name])) for name, result in found.items()],
+        "curves": _curves(logs),
+        "pictures": _pictures(runs),
+        "names": list(runs),
+        "settings": differences([folder / "recipe.yaml" for folder in runs.values()]),
+    }
+    return Compared(write_side_by_side(target, context, arguments, title=title), found, said)
 
 
-def best_of(found: Mapping[str, Any]) -> list[Finding]:
-    """Which run is best by its held-out likelihood, and whether that is certain.
+def write_side_by_side(target: Path, context: dict[str, Any], arguments: list[str], *, title: str) -> Path:
+    """Write the page of several runs, of whatever kind."""
+    made = {"version": gibbsian.__version__, "made": time.strftime("%d %B %Y, %H:%M")}
+    command = "gibbsian " + shlex.join(arguments)
+    write_whole(target, render("comparison.html.j2", {"title": title, "command": command, **made, **context}))
+    return target
+
+
+def best_of(found: Mapping[str, Any], *, same: bool) -> list[Finding]:
+    """Which run is best by its held-out likelihood, and whether that is certain; `same` says that the data are.
 
     >>> a, b = ({"likelihood": {"value": v, "lower": v - 1, "upper": v + 1}} for v in (-5.0, -9.0))
-    >>> best_of({"a": a, "b": b})[0].text
+    >>> best_of({"a": a, "b": b}, same=True)[0].text
     'a is best: 4.00 nats a row ahead of b, and their intervals do not meet'
     """
     judged = {name: result["likelihood"] for name, result in found.items() if "likelihood" in result}
     if len(judged) < 2:
         return []
-    if not _comparable(found):
+    if not same:
         text = "the runs are judged on different data, or on data prepared in different ways: likelihoods cannot be compared"
         return [Finding("open", text)]
     first, second = sorted(judged, key=lambda name: -judged[name]["value"])[:2]
@@ -102,15 +111,14 @@ def best_of(found: Mapping[str, Any]) -> list[Finding]:
     return [Finding("open", f"{first} is ahead of {second} by {ahead:.2f} nats a row, but their intervals meet: it may be chance")]  # fmt: skip
 
 
-def _comparable(found: Mapping[str, Any]) -> bool:
+def comparable(found: Mapping[str, Any]) -> bool:
     """Is the simplest model equally good for all runs that have one? Then their rows are the same."""
     simplest = [result["baseline"]["value"] for result in found.values() if "baseline" in result]
     return all(math.isclose(value, simplest[0], rel_tol=1e-3) for value in simplest)
 
 
-def _table(start: Path, runs: Mapping[str, Path], found: Mapping[str, Any]) -> dict[str, Any]:
-    """Head and rows of the numbers side by side, without those that no run has."""
-    cells = {name: _cells(folder, found[name]) for name, folder in runs.items()}
+def in_rows(start: Path, runs: Mapping[str, Path], cells: Mapping[str, dict[str, str]]) -> dict[str, Any]:
+    """Head and rows of the numbers side by side, without those that no run has; names lead to reports from `start`."""
     head = [key for key in next(iter(cells.values())) if any(row[key] for row in cells.values())]
     rows = [{"name": name, "link": _link(start, runs[name]), "cells": [row[key] for key in head]} for name, row in cells.items()]  # fmt: skip
     return {"head": ["", *head], "rows": rows}
@@ -130,6 +138,7 @@ def _cells(folder: Path, result: dict[str, Any]) -> dict[str, str]:
 
 
 def _link(start: Path, folder: Path) -> str:
+    """The way from a page in `start` to the report of a run, or nothing where it has none."""
     page = folder / "report.html"
     return Path(os.path.relpath(page, start)).as_posix() if page.exists() else ""
 
@@ -137,7 +146,7 @@ def _link(start: Path, folder: Path) -> str:
 def _intervals(found: dict[str, Any]) -> list[tuple[str, float, float | None, float | None]]:
     """The likelihoods of all, and that of the simplest model."""
     judged = {name: result["likelihood"] for name, result in found.items() if "likelihood" in result}
-    if not _comparable(found):
+    if not comparable(found):
         return []
     rows = [(name, ll["value"], ll["lower"], ll["upper"]) for name, ll in judged.items()]
     simplest = next((r["baseline"] for r in found.values() if "baseline" in r), None)
@@ -160,9 +169,9 @@ def _curves(logs: Mapping[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
     return out
 
 
-def _settings(runs: Mapping[str, Path]) -> list[list[str]]:
-    """Keys of the recipes that are not the same in all runs, and their values."""
-    flat = [_flat(yaml.safe_load((folder / "recipe.yaml").read_text(encoding="utf-8"))) for folder in runs.values()]
+def differences(files: list[Path]) -> list[list[str]]:
+    """Keys of YAML files that are not the same in all, and their values."""
+    flat = [_flat(yaml.safe_load(file.read_text(encoding="utf-8"))) for file in files]
     keys = dict.fromkeys(key for one in flat for key in one if key not in {"about", "name"})
     rows = [[key, *(one.get(key, "") for one in flat)] for key in keys]
     return [row for row in rows if len(set(row[1:])) > 1][:_KEYS]
@@ -173,12 +182,18 @@ def _flat(tree: Any, path: str = "") -> dict[str, str]:
     if isinstance(tree, dict) and tree:
         return {k: v for key, value in tree.items() for k, v in _flat(value, _under(path, str(key))).items()}
     text = f"{tree:.6g}" if isinstance(tree, float) else str(tree)
-    return {path: shortened(text, 400)}
+    return {path: shortened(_CLASS.sub("", text), 400)}
 
 
 def _under(path: str, key: str) -> str:
     """The path of a key; `class_path` and `init_args` say how recipes are written and not what differs."""
     return path if key in {"class_path", "init_args"} else f"{path}.{key}" if path else key
+
+
+def _pictures(runs: Mapping[str, Path]) -> list[dict[str, str]]:
+    """What each run has learned, where that can be seen."""
+    drawn = {name: _picture(folder, i) for i, (name, folder) in enumerate(runs.items())}
+    return [{"name": name, **picture} for name, picture in drawn.items() if picture is not None]
 
 
 def _picture(folder: Path, number: int) -> dict[str, str] | None:

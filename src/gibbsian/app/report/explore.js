@@ -75,7 +75,7 @@
         node("text", { x: (left + width - right) / 2, y: height - 5, "text-anchor": "middle" }, data.x),
         node("text", { x: 12, y: (top + height - bottom) / 2, "text-anchor": "middle", transform: `rotate(-90 12 ${(top + height - bottom) / 2})` }, data.y));
       const id = `clip-${[...document.querySelectorAll(".chart")].indexOf(box)}`, clip = node("clipPath", { id });
-      clip.append(node("rect", { x: left, y: top - 4, width: width - left - right, height: height - top - bottom + 8 }));
+      clip.append(node("rect", { x: left - 4, y: top - 4, width: width - left - right + 8, height: height - top - bottom + 8 }));
       const lines = node("g", { "clip-path": `url(#${id})` });
       svg.append(clip, lines);
       if (data.diagonal) lines.append(node("line", { x1: x(0), y1: y(0), x2: x(1), y2: y(1), class: "event" }));

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -75,26 +76,30 @@ def picture(draw: Callable[["Axes"], Any], *, size: tuple[float, float] = (5.0, 
     return svg(pixels, size=size, name=name)
 
 
+_ADDS, _TAKES = (0.85, 0.22, 0.13), (0.13, 0.47, 0.85)  # red and blue of weights
+
+
 def pixel_grid(images: Tensor, *, columns: int | None = None, symmetric: bool = False) -> str:
     """Images `(n, height, width)` or `(n, channels, height, width)` as one PNG, a clear line between them.
 
     Gray values are stretched from the least to the greatest of all; with `symmetric` each image has its own scale
-    around zero, in red and blue.
+    around zero, in red and blue that fade into the page, whether that is light or dark.
     """
     x = images.detach().float().cpu()
     if x.dim() == 4 and x.shape[1] == 1:
         x = x[:, 0]
     if symmetric:
-        from matplotlib import colormaps
-
-        unit = x / x.abs().amax((1, 2), keepdim=True).clamp(min=1e-12)
-        colors = torch.from_numpy(colormaps["RdBu_r"](unit.add(1).div(2).numpy())).float()
+        unit = (x / x.abs().amax((1, 2), keepdim=True).clamp(min=1e-12))[..., None]
+        ink = torch.where(unit > 0, torch.tensor(_ADDS), torch.tensor(_TAKES))
+        colors = torch.cat([ink, unit.abs()], -1)
     else:
         low, high = torch.quantile(x.flatten()[:1_000_000], torch.tensor([0.001, 0.999]))
         unit = ((x - low) / (high - low).clamp(min=1e-12)).clamp(0, 1)
         gray = unit[..., None].expand(-1, -1, -1, 3) if unit.dim() == 3 else unit.permute(0, 2, 3, 1)
         colors = torch.cat([gray, torch.ones_like(gray[..., :1])], -1)
-    pixels = (plots.tile(colors, columns, pad=0.0) * 255).round().byte().numpy()
+    tiled = plots.tile(colors, columns, pad=math.nan)
+    between = torch.tensor((0.5, 0.5, 0.5, 0.25) if symmetric else (0.0, 0.0, 0.0, 0.0))
+    pixels = (torch.where(tiled.isnan(), between, tiled) * 255).round().byte().numpy()
     factor = max(1, round(720 / max(pixels.shape[:2])))  # whole pixels, so that no row comes out wider than another
     out = io.BytesIO()
     Image.fromarray(pixels.repeat(factor, 0).repeat(factor, 1)).save(out, format="PNG", optimize=True)
@@ -173,11 +178,12 @@ def energies(sets: Mapping[str, Tensor], seen: Mapping[str, Tensor]) -> str:
     reach = max(high - low, 1e-6)
     within = (max(low - reach, min(low, least)), min(high + 2 * reach, max(high, most)))
     draw = partial(plots.energy_histogram, sets, within=within)
-    return svg(draw, size=(7.6, 3.0), name="energies")
+    return svg(draw, size=(5.6, 2.7), name="energies")
 
 
 def intervals(rows: list[tuple[str, float, float | None, float | None]], *, name: str = "likelihood") -> str:
     """Values with their intervals on one axis; an open end is an arrow."""
+    from matplotlib.ticker import MaxNLocator
 
     def draw(ax: "Axes") -> None:
         for i, (_, value, lower, upper) in enumerate(reversed(rows)):
@@ -190,11 +196,12 @@ def intervals(rows: list[tuple[str, float, float | None, float | None]], *, name
         ax.set_yticks(range(len(rows)), [row[0] for row in reversed(rows)])
         ax.set(xlabel="log-likelihood, nats a row", ylim=(-0.6, len(rows) - 0.4))
         ax.margins(x=0.08)
+        ax.xaxis.set_major_locator(MaxNLocator(5))
         tidy(ax, grid="x")
         ax.spines["left"].set_visible(False)
         ax.tick_params(axis="y", length=0)
 
-    return svg(draw, size=(5.4, 0.42 * len(rows) + 0.8), name=name)
+    return svg(draw, size=(4.8, 0.4 * len(rows) + 0.75), name=name)
 
 
 def plane(energy: Any, data: Tensor, samples: Tensor | None) -> list[tuple[str, str]]:
@@ -219,7 +226,7 @@ def plane(energy: Any, data: Tensor, samples: Tensor | None) -> list[tuple[str, 
         drawings["energy landscape"] = lambda ax: plots.landscape(energy, ax, extent, cmap=fading(up=False))
         drawings["density"] = lambda ax: plots.landscape(energy, ax, extent, show="density", cmap=fading(up=True))
     elif isinstance(energy, ScoreField):
-        drawings["score field"] = lambda ax: plots.score_field(energy, ax, extent)
+        drawings["score field"] = lambda ax: plots.score_field(energy, ax, extent, cmap=_arrows())
     drawings["data"] = points(data, 0)
     if samples is not None:
         drawings["samples"] = points(samples.cpu(), 1)
@@ -241,6 +248,13 @@ def fading(*, up: bool) -> Any:
     strength = np.linspace(0, 1, 64) if up else np.linspace(1, 0, 64)
     colors = ListedColormap([(0.18 + 0.1 * (1 - s), 0.46 + 0.1 * (1 - s), 0.72 + 0.1 * (1 - s), s) for s in strength])
     return colors if up else colors.with_extremes(over=(0, 0, 0, 0))
+
+
+def _arrows() -> Any:
+    """A colormap from blue to orange: seen on white paper and on a dark page."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list("arrows", ["#4a86b8", "#e0703a"])
 
 
 def marginals(data: Tensor, samples: Tensor, columns: tuple[str, ...], *, most: int = COLUMNS) -> list[str]:

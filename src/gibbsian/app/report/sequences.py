@@ -1,6 +1,7 @@
 """The page of a family of sequences: what was learned from it, and how far to trust that."""
 
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,6 +11,7 @@ from torch import Tensor
 import gibbsian
 from gibbsian import plots, sequences
 from gibbsian.app.report import figures
+from gibbsian.app.report.verdict import LEVELS, Finding
 from gibbsian.app.report.words import duration, render
 from gibbsian.app.runs import write_whole
 from gibbsian.sequences import Checks, Contacts, Entropy, Family
@@ -40,12 +42,13 @@ class Workbench(NamedTuple):
 
 def write_sequences(folder: Path, bench: Workbench) -> dict[str, Any]:
     """Write `report.html`; returns the numbers that it shows."""
-    facts = _facts(bench)
+    facts, said = _facts(bench), sequences_verdict(bench)
     page = render(
         "sequences.html.j2",
         {
             "title": bench.title,
             "facts": facts,
+            "verdict": said,
             "contacts": _contacts(bench),
             "checks": _checks(bench),
             "logos": _logos(bench),
@@ -56,7 +59,58 @@ def write_sequences(folder: Path, bench: Workbench) -> dict[str, Any]:
         },
     )
     write_whole(folder / "report.html", page)
-    return {"facts": facts, "precision": _precisions(bench), "statistics": _numbers(bench.checks)}
+    numbers = {"precision": _precisions(bench), "statistics": _numbers(bench.checks)}
+    return {"facts": facts, "verdict": [one._asdict() for one in said], **numbers}
+
+
+def sequences_verdict(bench: Workbench) -> list[Finding]:
+    """What came out of a family, in words, bad news first."""
+    said = [*_generative(bench.checks, bench.method), _novel(bench.checks), *_touching(bench), *_enough(bench.family)]
+    return sorted(said, key=lambda one: LEVELS.index(one.level))
+
+
+def _generative(checks: Checks, method: str) -> Iterator[Finding]:
+    r, slope = checks.two.pearson, checks.two.slope
+    numbers = f"correlation {r:.2f}, slope {slope:.2f}"
+    longer = "more sweeps (--sweeps) or longer learning (--steps) may help"
+    advice = longer if method in {"boltzmann", "rbm"} else "learn by --method boltzmann to draw new ones"
+    if r >= 0.9 and 0.8 <= slope <= 1.25:
+        yield Finding("good", f"pairs of sites of drawn sequences are those of natural ones: {numbers}")
+    elif r >= 0.7:
+        yield Finding(
+            "open", f"pairs of sites of drawn sequences are those of natural ones in part: {numbers}; {advice}"
+        )
+    else:
+        yield Finding("bad", f"pairs of sites of drawn sequences are not those of natural ones: {numbers}; {advice}")
+
+
+def _novel(checks: Checks) -> Finding:
+    near, own = float(checks.nearest.mean()), float(checks.nearest_natural.mean())
+    numbers = (
+        f"{100 * near:.0f} % identity with the nearest natural one, natural ones {100 * own:.0f} % among themselves"
+    )
+    if near > own + 0.1:
+        return Finding(
+            "bad", f"drawn sequences are nearly copies: {numbers}; take a smaller machine or a stronger penalty"
+        )
+    return Finding("good", f"drawn sequences are new: {numbers}")
+
+
+def _touching(bench: Workbench) -> Iterator[Finding]:
+    found = _precisions(bench)
+    if not found or bench.touching is None:
+        return
+    pairs = bench.touching.triu(1) > 0
+    chance = float(pairs.sum()) / max(1, len(pairs) * (len(pairs) - 1) / 2)
+    share = found["L/5"]
+    text = f"of the strongest L/5 pairs {100 * share:.0f} % touch (chance: {100 * chance:.0f} %)"
+    yield Finding("good" if share >= 0.5 else "open" if share > 2 * chance else "bad", text)
+
+
+def _enough(family: Family) -> Iterator[Finding]:
+    if family.effective < family.sites:
+        yield Finding("open", f"there are few sequences for so many sites, {family.effective:.0f} effective ones for "
+                              f"{family.sites}: couplings are weak evidence")  # fmt: skip
 
 
 def _precisions(bench: Workbench) -> dict[str, float]:

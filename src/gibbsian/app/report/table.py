@@ -81,7 +81,7 @@ def _cards(run: tables.TableRun, found: dict[str, Any]) -> list[dict[str, Any]]:
         (duration(run.notes["seconds"]), "in all"),
     ]
     if "auroc" in found:
-        shown.insert(1, (f"{found['auroc']:.3f}", "AUROC of labelled rows"))
+        shown.insert(1, (f"{found['auroc']:.3f}", "AUROC of labeled rows"))
     return [{"hero": i == 0, "value": value, "label": label} for i, (value, label) in enumerate(shown)]
 
 

@@ -5,10 +5,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 Level = Literal["good", "bad", "open"]
+LEVELS: tuple[Level, ...] = ("bad", "open", "good")  # in the order in which they are said
 MARKS: dict[Level, str] = {"good": "✓", "bad": "✗", "open": "–"}
 
 _MIXED, _NEARLY = 1.01, 1.05  # R-hat below which chains have forgotten where they began (Vehtari et al. 2021)
-_SEEN = 0.01  # p-value below which samples are said to differ from the data
+_SEEN, _DOUBT = 0.01, 0.05  # p-values below which samples are said to differ from the data, or may do so
 _SURE = 0.05  # calibration error above which a classifier is said to be too sure, or too shy
 
 
@@ -37,8 +38,7 @@ def verdict(found: Mapping[str, Any], events: Sequence[Mapping[str, Any]] = ()) 
         said.append(
             Finding("bad", f"training diverged and was rolled back {times}: lower the learning rate (--fit.lr)")
         )
-    order = {"bad": 0, "open": 1, "good": 2}
-    return sorted(said, key=lambda finding: order[finding.level])
+    return sorted(said, key=lambda finding: LEVELS.index(finding.level))
 
 
 def next_steps(found: Mapping[str, Any], folder: str, steps: int | None = None) -> list[str]:
@@ -121,6 +121,8 @@ def _samples(found: Mapping[str, Any]) -> Iterator[Finding]:
         if found.get("chains", {}).get("r_hat", 0.0) > _NEARLY:
             advice = "run the chains longer first"
         yield Finding("bad", f"samples differ from data, {p_value(test['p_value'])}: {advice}")
+    elif test["p_value"] < _DOUBT:
+        yield Finding("open", f"samples may differ from data, {p_value(test['p_value'])}: look at more of them")
     else:
         yield Finding("good", f"samples cannot be told from data, {p_value(test['p_value'])}")
 

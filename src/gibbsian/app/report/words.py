@@ -18,7 +18,7 @@ def brief(thing: Any) -> str:
     if isinstance(thing, tuple | list):
         return "[" + ", ".join(brief(part) for part in thing) + "]"
     if not dataclasses.is_dataclass(thing) or isinstance(thing, type):
-        return f"{thing:.6g}" if isinstance(thing, float) else repr(thing)
+        return f"{thing:.4g}" if isinstance(thing, float) else repr(thing)
     shown = [f"{f.name} {_said(v)}" for f, v in _fields(thing) if _telling(f, v)]
     return type(thing).__name__ + (f" ({', '.join(shown)})" if shown else "")
 
@@ -32,8 +32,8 @@ def _said(value: Any) -> str:
 
 
 def _telling(field: dataclasses.Field[Any], value: Any) -> bool:
-    """Is it no tensor, and not what it would be anyway?"""
-    if "tensor(" in repr(value):
+    """Is it somebody's choice: no tensor, nothing that is worked out of others, and not what it would be anyway?"""
+    if not field.init or "tensor(" in repr(value):
         return False
     made = field.default_factory
     return bool(value != (field.default if made is dataclasses.MISSING else made()))

@@ -92,7 +92,7 @@ export class Card {
     this.bar.value = facts.total ? Math.min(1, step / facts.total) : 0;
     this.bar.hidden = !facts.total;
     const chains = this.model.found?.chains, acceptance = last("acceptance") ?? chains?.acceptance;
-    const shown = [[`${step}${facts.total ? ` / ${facts.total}` : ""}`, "updates"], [Number.isFinite(speed) ? pretty(speed) : "–", "updates a second"]];
+    const shown = [[String(step), facts.total ? `of ${facts.total} updates` : "updates"], [Number.isFinite(speed) ? pretty(speed) : "–", "updates a second"]];
     if (facts.state === "training" && facts.total >= step) shown.push([duration((facts.total - step) / speed), "left"]);
     else if (typeof last("seconds") === "number") shown.push([duration(last("seconds")), "of training"]);
     for (const [name, label] of [["loss", "loss"], ["validation_energy_gap", "held-out energy gap"], ["validation_loss", "held-out loss"]]) {

@@ -42,7 +42,7 @@ class Curve {
 
   range(records) {
     const { xs, ys } = series(records, this.name), y = span(ys);
-    return y && { x: [0, Math.max(1, ...xs.slice(-200))], y };
+    return y && { x: [0, 1.02 * Math.max(1, ...xs.slice(-200))], y }; // a little more, for the dot of the last
   }
 
   draw(records, shared) {

@@ -131,16 +131,16 @@ export class ModelLook extends Look {
     if (found.landscape) out.push(plane("energy landscape", { view: found.landscape.view, landscape: found.landscape, data: found.landscape.data, paths: found.chains?.paths ?? [] }, "the deeper the color the lower the energy; data in gray, chains with their last steps in orange"));
     if (found.filters) out.push([figure(found.filters.title, el("img", { src: found.filters.uri, alt: `${found.filters.title} at update ${step}` }), found.filters.text)]);
     if (found.energies) out.push(histogram("energies", found.energies, `training and held-out rows should look alike, and samples like them${found.noise === null ? "" : `; noise has ${pretty(found.noise)} on average`}`));
-    if (found.chains) out.push([this.words(found.chains)]);
+    if (found.chains && found.chains.r_hat !== null) out.push([this.words(found.chains)]);
     this.put(out);
     this.node.hidden = !out.length;
     this.soon();
   }
 
   words({ r_hat: rHat, ess, draws, acceptance, how }) {
-    const rows = [["R-hat, largest", rHat === null ? "–" : fixed(rHat, 3)], ["effective draws, least", ess === null ? "–" : `${pretty(ess)} of ${draws}`]];
+    const rows = [["R-hat, largest", fixed(rHat, 3)], ["effective draws, least", `${pretty(ess)} of ${draws}`]];
     if (acceptance !== null) rows.push(["acceptance", fixed(acceptance)]);
-    const verdict = rHat === null ? "" : rHat < 1.01 ? "The chains have mixed." : "The chains have not forgotten where they began: samples may not be those of the model yet.";
+    const verdict = rHat < 1.01 ? "The chains have mixed." : "The chains have not forgotten where they began: samples may not be those of the model yet.";
     return figure("chains", el("ul", { class: "facts whole" }, rows.map(([label, value]) => el("li", {}, el("b", {}, value), el("small", {}, label)))), `${how}. ${verdict}`);
   }
 }
