@@ -270,6 +270,63 @@ PARTITION = {
     "misled.value - (truth + math.log(mass_up))": (0.0, 0.25, "the upper well alone, from above"),
 }
 
+DEEP = {
+    "tied_bound - rbm_value": (0.0, 1e-9, "the bound is tight where weights and biases are tied"),
+    "exacts[0] - rbm_value": (0.0, 1e-9, "and the law is the same"),
+    "min(e - b for e, b in zip(exacts, bounds)) > -1e-9": (1.0, 0.0, "a lower bound throughout"),
+    "bounds[-1] - bounds[0] > 0.02": (1.0, 0.0, "the second layer improves it"),
+    "drawn_error": (0.0, 0.03, "four standard errors, 14 · 400 up-passes of spread 0.5"),
+    "clean - share": (0.0, 0.12, "four standard errors of 300 draws"),
+    "fixed_point": (0.0, 1e-8, "tolerance of the iteration"),
+    "hand_error": (0.0, 1e-6, "flat at the maximum, tolerance 1e-5"),
+    "gap.min() >= 0": (1.0, 0.0, "a lower bound of every row"),
+    "climbing == sorted(climbing)": (1.0, 0.0, "every iteration raises the bound"),
+    "float(exact_rows.mean()) < -math.log(14)": (1.0, 0.0, "a bound for every model"),
+    "same_law": (0.0, 1e-12, ROUNDING),
+    "kl - gap_dbn": (0.0, 1e-9, ROUNDING),
+    "one_cause": (
+        1 / (1 + 2 * math.exp(-10)),
+        1e-8,
+        "weights e^-10 / 2 of either cause, e^-20 of none and of both; next order e^-20",
+    ),
+    "flat_gap": (0.0, 1e-9, "a product posterior"),
+}
+
+_on = math.exp(-3) / math.sqrt(0.15)
+_on /= _on + 1 / math.sqrt(0.15 + 2.5**2)
+_var = _on / 0.15 + (1 - _on) / (0.15 + 2.5**2)
+_kurt = 3 * (_on / 0.15**2 + (1 - _on) / (0.15 + 2.5**2) ** 2) / _var**2
+
+
+# two slabs integrated, √(2π)² of them, and on each axis both states of a spike
+_slab_log_z = math.log(2 * math.pi) + 2 * math.log(
+    math.sqrt(2 * math.pi) * (1 / math.sqrt(0.15 + 2.5**2) + math.exp(-3) / math.sqrt(0.15))
+)
+
+HIGHER_ORDER = {
+    "named": (1.0, 0.03, "only patterns that look alike when they are moved can be misnamed"),
+    "agree": (1.0, 0.03, "only patterns that look alike when they are moved can be misnamed"),
+    "learned_agree": (1.0, 0.06, "chance is 0.5; 400 steps of CD-1"),
+    "free_energy_error": (0.0, 1e-12, ROUNDING),
+    "gate_error": (0.0, 1e-12, ROUNDING),
+    "log_z_sum": (_slab_log_z, 1e-9, "closed form"),
+    "log_z_integral": (_slab_log_z, 1e-7, "tolerance of the integration"),
+    "variance": (_var, 1e-12, "closed form"),
+    "draws.var(0).mean()": (_var, 4 * _var * math.sqrt((_kurt - 1) / 4000), "four standard errors of 4000 numbers"),
+    "memory[1]": (-math.log(2), 0.05, "the entropy of left or right, and 180 steps of learning"),
+    "memory[1] < -math.log(2) + 0.01": (1.0, 0.0, "nobody can do better on fresh movies"),
+    "memory[2]": (0.0, 0.03, "everything is known; 180 steps of learning"),
+    "dreamt.diff(dim=1).remainder(6).unique(dim=1).shape[1]": (1, 0, "every dot goes on in its direction"),
+    "factored": (87600, 0, "200 (169 + 169 + 100)"),
+    "gated_error": (0.0, 1e-12, ROUNDING),
+    "log_zs[0] - each[0]": (0.0, 1e-9, ROUNDING),
+    "abs(log_zs[0] - log_zs[1]) > 0.01": (1.0, 0.0, "the claim of the text"),
+    "right_gate": (0.5, 1e-12, ROUNDING),
+    "wrong_gate": (8 / 9, 1e-12, ROUNDING),
+    "kurtosis": (_kurt, 1e-9, "closed form"),
+    "kurtosis_line": (_kurt, 1e-6, "a sum over a smooth function converges exponentially"),
+}
+
 NUMBERS: dict[str, dict[str, tuple[float, float, str]]] = {
     "01-energies": ENERGIES,
     "02-maximum-entropy": MAXIMUM_ENTROPY,
@@ -278,4 +335,6 @@ NUMBERS: dict[str, dict[str, tuple[float, float, str]]] = {
     "05-gibbs-ising-hopfield": ISING,
     "06-rbm-contrastive-divergence": RBMS,
     "07-partition-functions": PARTITION,
+    "08-deep-belief-and-boltzmann": DEEP,
+    "09-higher-order": HIGHER_ORDER,
 }
