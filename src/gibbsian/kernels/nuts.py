@@ -184,20 +184,20 @@ def closes_straight(slots: Slots, levels: int, leaf: Tensor, p: Tensor, total: T
     i_max = popcount(leaf >> 1)[:, None]
     i_min = i_max - popcount(leaf & ~(leaf + 1))[:, None] + 1
     first, sums = slots.p[:, :levels], slots.total[:, :levels]
-    level = torch.arange(levels, device=p.device)
+    level = torch.arange(levels, dtype=leaf.dtype, device=p.device)
     end = p[:, None]
     rho = total[:, None] - sums + first
-    straight = (dot(rho, first) > 0) & (dot(rho, end) > 0)  # False for NaN
     closed = (level >= i_min) & (level <= i_max)
-    fine = (straight | ~closed).all(1)
+    least = torch.where(closed, torch.minimum(dot(rho, first), dot(rho, end)), 1.0).amin(1)  # NaN stays NaN
     if levels > 1:  # the right half of the subtree from slot i begins at slot i + 1; two leaves have no halves
         half, before = first[:, 1:], slots.before[:, 1:levels]
         left = sums[:, 1:] - sums[:, :-1] + first[:, :-1]
         right = total[:, None] - sums[:, 1:] + half + before
-        straight = (dot(left, first[:, :-1]) > 0) & (dot(left, half) > 0)
-        straight = straight & (dot(right, before) > 0) & (dot(right, end) > 0)
-        fine = fine & (straight | ~(closed & (level < i_max))[:, :-1]).all(1)
-    return fine
+        ends = torch.minimum(dot(left, first[:, :-1]), dot(left, half))
+        ends = torch.minimum(ends, torch.minimum(dot(right, before), dot(right, end)))
+        closed = (level[:-1] >= i_min) & (level[:-1] < i_max)
+        least = torch.minimum(least, torch.where(closed, ends, 1.0).amin(1))
+    return least > 0
 
 
 @dataclass(frozen=True)
@@ -266,14 +266,14 @@ class NUTS(Massive, FreeRunning):
         half = self.metric.to(state.x).half
         if half is not None and half.dim() and not self.metric.dense:
             half = half.reshape(n)
-        wanted = torch.full((), len(inputs.z), dtype=torch.long, device=x.device)
+        wanted = torch.full((), len(inputs.z), dtype=torch.int32, device=x.device)
         given = NutsInputs(*(roomy(part, steps) for part in inputs._replace(z=inputs.z.flatten(2))))
         ground = Ground(given, wanted, half, self.metric.dense, clamp)
         zero, none = torch.zeros_like(x), torch.zeros_like(e)
-        start = torch.zeros_like(e, dtype=torch.long)
+        start = torch.zeros_like(e, dtype=torch.int32)  # as wide as single precision: masks of them are made at once
         ends, sums, tallies = (zero,) * 6, (zero,) * 2, (none,) * 5
         trees = Trees(
-            *ends, *sums, x, s, e, none, zero, zero, none, none, *tallies, start, start, start, start, start[0]
+            *ends, *sums, x, s, e, none, zero, zero, none, none, *tallies, start, start, start, start, start[0].long()
         )
         starts = [x.new_zeros(chains, depth + 1, n) for _ in range(3)]
         gives = x.new_empty(steps + 1, chains, n), x.new_empty(steps + 1, chains, 6)
@@ -302,8 +302,8 @@ class NUTS(Massive, FreeRunning):
         far = [torch.where(rows, a, b) for a, b in zip(begun, (t.far_x, t.far_p, t.far_s), strict=True)]
 
         # a new doubling, forward or back in time: the ends change places
-        coin = scrambled(seed, t.depth)
-        turn = first & ((coin & 1) == 1)
+        coin = scrambled(seed, t.depth.long())
+        turn = first & ((coin & 1).int() == 1)
         sign = torch.where(fresh, 1.0, t.sign)
         sign = torch.where(turn, -sign, sign)
         turn = spread(turn, t.x)
@@ -323,7 +323,7 @@ class NUTS(Massive, FreeRunning):
         size = torch.ones_like(t.depth) << t.depth
         total = torch.where(spread(first, p), p, t.total + p)
         new_weight = torch.where(first, weight, torch.logaddexp(t.new_weight, weight))
-        u = unit(scrambled(seed, 32 + size + t.leaf), 32, x.dtype)
+        u = unit(scrambled(seed, (32 + size + t.leaf).long()), 32, x.dtype)
         take = first | chosen(u, weight - new_weight)
         rows = spread(take, x)
         new_x, new_s = torch.where(rows, x, t.new_x), torch.where(rows, s, t.new_s)
@@ -347,17 +347,17 @@ class NUTS(Massive, FreeRunning):
         straight = torch.stack([dot(a, b) for a, b in ends]).amin(0) > 0
         rho = torch.where(spread(complete, x), whole, rho)
         log_weight = torch.where(complete, torch.logaddexp(log_weight, new_weight), log_weight)
-        depth = t.depth + complete.long()
+        depth = t.depth + complete.int()
         over = ~sound | (complete & (~straight | (depth == self.max_depth)))
 
         place = torch.where(active, t.iteration, len(inputs.z))
         slots.draws[place, chain] = next_x
         told = (accepted / leapfrogs, (~fine).to(e), depth.to(e), leapfrogs.to(e), next_h, next_e)
         slots.infos[place, chain] = torch.stack(told, 1)
-        iteration = t.iteration + (over & active).long()
+        iteration = t.iteration + (over & active).int()
         leaf = torch.where(over | complete, 0, t.leaf + 1)
         depth = torch.where(over, 0, depth)
-        deepest = torch.where(iteration < wanted, depth, -1).amax()
+        deepest = torch.where(iteration < wanted, depth, -1).amax().long()
         return Trees(
             x, p, s, far[0], far[1], far[2], rho, total, next_x, next_s, next_e, next_h, new_x, new_s, new_e, new_h, start,
             log_weight, new_weight, sign, accepted, leapfrogs, leaf, depth, iteration, deepest,
