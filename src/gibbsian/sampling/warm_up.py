@@ -286,7 +286,7 @@ class _Run(Adaptation):
         if not self.compile and not isinstance(self.unit, FreeRunning):
             return 1
         ends = [edge for edge in (*self.edges, self.steps) if edge > at]
-        return max(1, min(self.tuner.k // 4, 25, ends[0] - at))
+        return max(1, min(self.tuner.k, 25, ends[0] - at))
 
     def _run(self, at: int, count: int) -> tuple[Tensor, Tensor, Tensor]:
         """Some steps of all chains: positions, acceptance and divergences."""
