@@ -31,8 +31,9 @@ def by_sdv(kind: type, table: pd.DataFrame, n: int, seed: int, **options: Any) -
     metadata = Metadata.load_from_dict({"tables": {"rows": {"columns": columns}}})
     begin = time.process_time()
     made = kind(metadata, **options)
-    made.fit(table)
-    return made.sample(n), time.process_time() - begin
+    made.fit({"rows": table})
+    drawn = made.sample(n)
+    return drawn["rows"] if isinstance(drawn, dict) else drawn, time.process_time() - begin
 
 
 def told_apart(real: pd.DataFrame, drawn: pd.DataFrame, seed: int) -> float:
