@@ -356,6 +356,18 @@ def test_the_transform_is_monotone_invertible_and_knows_its_slope(bound):
         assert (t.inverse(np.linspace(-60, 0, 50)) >= 0).all()
 
 
+def test_maps_are_stiff_where_columns_have_several_heights_and_close_where_they_are_skewed():
+    rng = np.random.default_rng(0)
+    clusters = rng.normal(size=(400, 3)) + 9 * rng.integers(0, 3, (400, 1)) * [1, -1, 1]
+    skewed = np.exp(1.5 * rng.multivariate_normal([0, 0], [[1, 0.8], [0.8, 1]], 400)) - 3
+    knots = []
+    for x in (clusters, skewed):
+        model = fit_table(x, family="mixture", options=Options(components=2))
+        knots.append({len(coder.transform.u) for coder in model.codec.coders})
+    assert max(knots[0]) == 3
+    assert min(knots[1]) > 5
+
+
 def test_a_schema_is_learned_printed_edited_and_written():
     table = people().assign(day=pd.date_range("2020-01-01", periods=300), key=[f"k{i}" for i in range(300)], half=0.5)
     schema = Schema.learn(as_frame(table))
