@@ -3,7 +3,7 @@
     python benchmarks/search.py --save benchmarks/results/search.json
 
 Trials are short and chosen on validation rows; then the best settings and the recipe as it is are trained at the recipe's own
-length, three seeds each, and judged on test rows, row by row against each other.
+length, two seeds each, and judged on test rows, row by row against each other.
 """
 
 import argparse
@@ -61,8 +61,8 @@ def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--save")
     options.add_argument("--trials", type=int, default=20)
-    options.add_argument("--epochs", type=int, default=100)
-    options.add_argument("--seeds", type=int, default=3)
+    options.add_argument("--epochs", type=int, default=60)
+    options.add_argument("--seeds", type=int, default=2)
     given = options.parse_args()
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place, "search")

@@ -176,6 +176,10 @@ class Named(Rows):
 class TensorRows(Named):
     """Tensors in memory."""
 
+    def fetch(self) -> Any:
+        self._turn()
+        return self.take(self.share(self.epoch, self.index))
+
     def fingerprint(self) -> list[float]:
         return fingerprint(self.some, self.rows, self.home, 1 << 26)
 
