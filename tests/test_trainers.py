@@ -241,7 +241,7 @@ def test_schedules_that_cannot_be_are_refused():
 
 
 def test_training_ends_where_the_validation_becomes_no_better_also_across_a_resume(tmp_path):
-    numbers = [5.0, 4.0, 3.9, 3.95, 3.99, 1.0]
+    numbers = [5.0, 5.5, 4.0, 3.9, 3.95, 3.99, 1.0]  # one that is worse alone, and two in a row
 
     def judge(start=0):
         values = iter(numbers[start:])
@@ -249,15 +249,15 @@ def test_training_ends_where_the_validation_becomes_no_better_also_across_a_resu
 
     rule = EarlyStopping(patience=2, number="score")
     run = fit(steps=100, early_stopping=rule, validation=judge())
-    assert run.step == 50
+    assert run.step == 60
     assert run.events[-1]["event"] == "early stopping"
     assert "3.9" in run.events[-1]["message"]
-    fit(tmp_path / "r", steps=40, early_stopping=rule, validation=judge())
-    run = gb.resume(tmp_path / "r", cloud(), 100, validation=judge(4), progress=False)
-    assert run.step == 50
-    assert gb.resume(tmp_path / "r", cloud(), 100, validation=judge(), progress=False).step == 50  # it has ended
+    fit(tmp_path / "r", steps=50, early_stopping=rule, validation=judge())
+    run = gb.resume(tmp_path / "r", cloud(), 100, validation=judge(5), progress=False)
+    assert run.step == 60
+    assert gb.resume(tmp_path / "r", cloud(), 100, validation=judge(), progress=False).step == 60  # it has ended
     assert fit(steps=60, early_stopping=EarlyStopping(2, least=2.0), validation=judge()).step == 30
-    assert fit(steps=60, early_stopping=EarlyStopping(3, largest=True), validation=judge()).step == 40
+    assert fit(steps=60, early_stopping=EarlyStopping(3, largest=True), validation=judge()).step == 50
     with pytest.raises(ArgumentError, match="gives validation_score"):
         fit(early_stopping=EarlyStopping(number="accuracy"), validation=judge())
     with pytest.raises(ArgumentError, match="EarlyStopping needs validation"):
