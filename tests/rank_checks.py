@@ -17,6 +17,7 @@ from gibbsian import domains, energies, kernels, models, objectives, partition
 from gibbsian.distributed import Shards, World, join
 from gibbsian.distributed.gradients import GradientExchange
 from gibbsian.sampling.diagnostics import summarize
+from gibbsian.sampling.exchange import replica_exchange
 from gibbsian.sampling.streaming import StreamingMoments
 
 
@@ -112,6 +113,39 @@ def judged(world: World, folder: Path) -> dict[str, Any]:
     return found
 
 
+STATES = domains.Binary(6).states(dtype=torch.float64)  # 64 rows that tell who they are
+BETAS = [1.0, 0.6, 0.3, 0.1]
+
+
+def exact_replicas(rbm: models.RBM, chains: int) -> Tensor:
+    """Exact draws `(replicas, chains, 6)` at every temperature, by enumeration."""
+    laws = [torch.softmax(-rbm.annealed(torch.tensor(beta, dtype=torch.float64))(STATES), 0) for beta in BETAS]
+    return torch.stack(
+        [STATES[torch.multinomial(law, chains, replacement=True, generator=gen(i))] for i, law in enumerate(laws)]
+    )
+
+
+def exchanged(world: World, folder: Path) -> dict[str, Any]:
+    """Replicas at exact draws of their temperatures: nothing may move, whatever is swapped, of tempered and of scaled energies."""
+    rbm, found = machine(), dict[str, Any]()
+    ladder = kernels.ParallelTempering(kernels.Gibbs(), BETAS)
+    start = exact_replicas(rbm, 4000)
+    with torch.no_grad():
+        run = replica_exchange(rbm, ladder, start, 4, generator=shards(world))
+    found["cold"], found["temperature"], found["swaps"] = run.samples, run.temperature, run.swap_acceptance
+    skewed = gb.as_energy(lambda x: (x.exp() - x).sum(1), domains.Real(1))
+    walk = kernels.ParallelTempering(kernels.RandomWalk(1.5), BETAS)
+    begin = torch.distributions.Gamma(
+        torch.tensor(BETAS, dtype=torch.float64), torch.tensor(BETAS, dtype=torch.float64)
+    )
+    with gb.random.isolated(gen(6)):
+        begin = begin.sample((4000,)).T[..., None].log().clamp(min=-600)
+    moved = replica_exchange(skewed, walk, begin, 3, generator=shards(world))
+    found["skewed"] = moved.samples
+    found["own"] = len(moved.replicas)
+    return found
+
+
 # --- training ---------------------------------------------------------------------------------------
 
 
@@ -149,7 +183,6 @@ def diverged(world: World, folder: Path) -> dict[str, Any]:
     return {"events": run.events, "step": run.step, "weights": weights(run.energy)}
 
 
-STATES = domains.Binary(6).states(dtype=torch.float64)  # 64 rows that tell who they are
 PCD = objectives.PersistentContrastiveDivergence(kernels.Gibbs(), steps=2, chains=24)
 HOW: dict[str, Any] = {"batch_size": 20, "lr": 0.02, "seed": 3}
 KILLED = 41
@@ -252,6 +285,7 @@ def overlapped(world: World, folder: Path) -> dict[str, Any]:
 
 
 JOBS = [(name, function, size) for name, function in (("sampled", sampled), ("judged", judged)) for size in (1, 2, 3)]
+JOBS += [("exchanged", exchanged, size) for size in (1, 2, 3)]
 JOBS += [("trained", trained, 2), ("diverged", diverged, 2), ("killed", killed, 2), ("straight", straight, 2)]
 JOBS += [
     ("resumed", resumed, 1),

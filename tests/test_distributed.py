@@ -9,8 +9,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from rank_checks import STATES, machine
+from scipy.stats import chisquare, kstest
 from torch import Tensor
 
 import gibbsian as gb
@@ -73,7 +76,7 @@ def _same(a: Any, b: Any) -> bool:
     return torch.equal(a, b) if isinstance(a, Tensor) else bool(a == b)
 
 
-@pytest.mark.parametrize(("job", "own"), [("sampled", "share"), ("judged", "states")])
+@pytest.mark.parametrize(("job", "own"), [("sampled", "share"), ("judged", "states"), ("exchanged", "own")])
 @pytest.mark.parametrize("size", [2, 3])
 def test_what_is_found_is_that_of_one_process_to_the_bit(ranks, job, own, size):
     one, others = ranks(job, 1), [ranks(job, size, rank) for rank in range(size)]
@@ -130,6 +133,27 @@ def test_shards_are_dealt_in_order_and_refuse_more_processes_than_there_are():
     spread = gb.sample(target, kernels.MALA(0.5), torch.zeros(8, 1), 5, generator=Shards(0)).gather()
     with pytest.raises(errors.ArgumentError, match="holds no states"):
         gb.sample(target, kernels.MALA(0.5), spread, 5, generator=g)
+
+
+def test_temperatures_that_travel_leave_the_law_alone(ranks):
+    """From exact draws at every temperature nothing moves, though a good part of all swaps is made (p > 10⁻⁴, fixed seed)."""
+    found, rbm = ranks("exchanged", 2), machine()
+    with torch.no_grad():
+        expected = 4000 * torch.softmax(-rbm(STATES), 0).numpy()
+    for draws in found["cold"]:
+        seen = torch.bincount((draws.long() * 2 ** torch.arange(6)).sum(1), minlength=64).numpy()
+        order = (STATES.long() * 2 ** torch.arange(6)).sum(1).numpy()
+        some = expected > 5
+        counts, wanted = (
+            np.append(seen[order][some], seen[order][~some].sum()),
+            np.append(expected[some], expected[~some].sum()),
+        )
+        assert chisquare(counts, wanted).pvalue > 1e-4
+    assert (found["swaps"] > 0.2).all()
+    assert torch.equal(found["temperature"].sort(0).values, torch.arange(4)[:, None].expand(4, 4000))
+    assert (found["temperature"] != torch.arange(4)[:, None]).double().mean() > 0.3
+    for draws in found["skewed"]:  # exp(x) is exponential
+        assert kstest(draws[:, 0].exp().numpy(), "expon").pvalue > 1e-4
 
 
 # --- training --------------------------------------------------------------------------------------
