@@ -1,5 +1,6 @@
 """What the ranks of test_distributed.py do; see nursery.py."""
 
+import json
 import os
 import shutil
 import signal
@@ -9,11 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 import gibbsian as gb
 from gibbsian import domains, energies, kernels, models, objectives, partition
+from gibbsian.app.cli import main
 from gibbsian.distributed import Shards, World, join
 from gibbsian.distributed.gradients import GradientExchange
 from gibbsian.sampling.diagnostics import summarize
@@ -284,6 +287,40 @@ def overlapped(world: World, folder: Path) -> dict[str, Any]:
     return {"gradients": gradients, "sent": on_their_way, **numbers}
 
 
+def commanded(world: World, folder: Path) -> dict[str, Any]:
+    """The command line as one of several processes: the run of two is drawn from and judged by two and by one."""
+    run = folder / "commanded"
+    codes = []
+    if world.size == 2:
+        codes.append(
+            main(
+                [
+                    "train",
+                    "digits-rbm",
+                    "--fit.epochs",
+                    "1",
+                    "--no-report",
+                    "--sample.steps",
+                    "8",
+                    "--sample.show",
+                    "16",
+                    "--run",
+                    str(run),
+                    "-q",
+                ]
+            )
+        )
+    samples = folder / f"drawn-{world.size}.npy"
+    codes.append(main(["sample", str(run), "-n", "16", "--steps", "5", "--out", str(samples), "--quiet"]))
+    asked = ["--likelihood", "ais", "--chains", "16", "--betas", "10", "--quiet"]
+    codes.append(main(["evaluate", str(run), *asked]))
+    world.wait(torch.device("cpu"))
+    found = json.loads((run / "evaluation.json").read_text())
+    pictures = sorted(path.name for path in (run / "snapshots").glob("*"))
+    judged = {key: found[key] for key in ("likelihood", "log_z", "energies", "reconstruction_error")}
+    return {"codes": codes, "drawn": torch.from_numpy(np.load(samples)), "judged": judged, "pictures": pictures}
+
+
 JOBS = [(name, function, size) for name, function in (("sampled", sampled), ("judged", judged)) for size in (1, 2, 3)]
 JOBS += [("exchanged", exchanged, size) for size in (1, 2, 3)]
 JOBS += [("trained", trained, 2), ("diverged", diverged, 2), ("killed", killed, 2), ("straight", straight, 2)]
@@ -295,3 +332,4 @@ JOBS += [
     ("late", late, 2),
 ]
 JOBS += [("overlapped", overlapped, 1), ("overlapped", overlapped, 2)]
+JOBS += [("commanded", commanded, 2), ("commanded", commanded, 1)]

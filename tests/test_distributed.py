@@ -18,8 +18,10 @@ from torch import Tensor
 
 import gibbsian as gb
 from gibbsian import errors, kernels, models, objectives
+from gibbsian.app.cli import main
 from gibbsian.distributed import Shards, World
 from gibbsian.distributed.gradients import GradientExchange
+from gibbsian.objectives.persistent import Chains
 
 
 def gen(seed: int = 0) -> torch.Generator:
@@ -226,3 +228,90 @@ def test_gradients_leave_while_others_are_computed(ranks):
     assert two["signals"] == [2.0, 0.0]
     assert two["trouble"] == other["trouble"] == [0.0, 1.0]
     assert two["bytes"] == 2 * 8 * (two["numel"] + 3)  # two updates: every gradient once, rows and two signals
+
+
+# --- the command line, larger networks ---------------------------------------------------------------
+
+
+def test_commands_of_two_processes_find_what_those_of_one_find(ranks):
+    two, other, one = ranks("commanded", 2), ranks("commanded", 2, 1), ranks("commanded", 1)
+    assert two["codes"] == other["codes"] == [0, 0, 0]
+    assert one["codes"] == [0, 0]
+    assert torch.equal(two["drawn"], one["drawn"])
+    assert two["judged"] == one["judged"]
+    assert two["pictures"]
+
+
+def test_the_launcher_passes_on_one_sentence_and_the_exit_code(tmp_path, capfd, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert main(["sample", str(tmp_path / "nowhere"), "--processes", "2"]) == 1
+    said = capfd.readouterr().err
+    assert said.count("there is no run folder") == 1
+    assert "Traceback" not in said
+
+
+def test_a_table_is_refused_in_several_processes(tmp_path, monkeypatch, capsys):
+    (tmp_path / "rows.csv").write_text("a,b\n1,2\n3,4\n")
+    monkeypatch.setenv("RANK", "0")
+    assert main(["train", str(tmp_path / "rows.csv")]) == 2
+    assert "the law of a table runs in one process; leave --processes out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("objective", [objectives.DenoisingScoreMatching(0.3), objectives.SlicedScoreMatching()])
+def test_activations_that_are_computed_again_give_the_same_training(objective):
+    """Derivatives of any order, to rounding; blocks are called again in the backward pass, and left as they were."""
+    data = torch.randn(24, 1, 8, 8, generator=gen(1), dtype=torch.float64)
+    calls: list[int] = []
+
+    def trained(**engine: Any) -> Tensor:
+        energy = gb.energies.ResidualEnergy((1, 8, 8), widths=(4, 8), blocks=1).double()
+        block = energy.net.stages[0][0]
+        hook = block.register_forward_pre_hook(lambda *_: calls.append(1))
+        gb.fit(energy, objective, data, steps=2, batch_size=12, engine=gb.training.Engine(**engine))
+        hook.remove()
+        calls.append(0)
+        assert "forward" not in vars(block)
+        return weights(energy)
+
+    plain, again = trained(), trained(recompute=True)
+    first = calls.index(0)
+    assert sum(calls[first:]) > sum(calls[:first])
+    assert torch.allclose(plain, again, rtol=1e-9, atol=1e-12)
+    assert not torch.allclose(plain, weights(gb.energies.ResidualEnergy((1, 8, 8), widths=(4, 8), blocks=1).double()))
+
+
+def test_what_cannot_be_computed_again_or_in_parts_is_refused():
+    engine = gb.training.Engine(recompute=True)
+    with pytest.raises(errors.CapabilityError, match="holds no network"):
+        gb.fit(models.RBM(6, 3).double(), objectives.ExactLikelihood(), the_data(), steps=1, engine=engine)
+    normed = gb.energies.MLPEnergy(6, hidden=(4, 4), spectral_norm=True).double()
+    with pytest.raises(errors.CapabilityError, match="spectral_norm move at every pass"):
+        gb.fit(normed, objectives.DenoisingScoreMatching(0.3), torch.randn(8, 6).double(), steps=1, engine=engine)
+    with pytest.raises(errors.ArgumentError, match="captures whole steps"):
+        gb.training.Engine(compile=True, accumulate=2)
+
+
+def test_a_part_of_a_batch_counts_by_its_rows():
+    """Five rows in two parts: the gradient is the mean over rows, not over parts."""
+    data = the_data()[:5]
+    one, two = (
+        gb.fit(models.RBM(6, 3).double(), objectives.ExactLikelihood(), data, steps=20, batch_size=5, engine=engine)
+        for engine in (gb.training.Engine(), gb.training.Engine(accumulate=2))
+    )
+    assert torch.allclose(weights(one.energy), weights(two.energy), rtol=1e-9, atol=1e-12)
+    assert one.history[-1]["loss"] == pytest.approx(two.history[-1]["loss"])
+
+
+def test_buffers_bound_to_classes_keep_them_when_dealt_anew():
+    """Slots of class k stay slots of class k, in equal numbers, and none is lost."""
+    objective = objectives.PersistentContrastiveDivergence(kernels.Gibbs(), chains=2, buffer=8, classes=2)
+    states = [
+        Chains(torch.tensor([0, 0, 0, 0, 1, 1, 1, 1]) + 10.0 * torch.arange(4 * r, 4 * r + 4).repeat(2))
+        for r in range(3)
+    ]
+    found = [objective.redealt(states, rank, 2).x for rank in range(2)]
+    for x in found:
+        assert torch.equal(x % 10, torch.tensor([0.0, 1.0]).repeat_interleave(6))
+    assert torch.equal(torch.cat(found).sort().values, torch.cat([state.x for state in states]).sort().values)
+    with pytest.raises(errors.ArgumentError, match="cannot be dealt to 9 processes"):
+        objectives.PersistentContrastiveDivergence(kernels.Gibbs()).redealt(states[:1], 0, 9)
