@@ -266,7 +266,7 @@ def test_activations_that_are_computed_again_give_the_same_training(objective):
     def trained(**engine: Any) -> Tensor:
         energy = gb.energies.ResidualEnergy((1, 8, 8), widths=(4, 8), blocks=1).double()
         block = energy.net.stages[0][0]
-        hook = block.register_forward_pre_hook(lambda *_: calls.append(1))
+        hook = block.first.register_forward_pre_hook(lambda *_: calls.append(1))
         gb.fit(energy, objective, data, steps=2, batch_size=12, engine=gb.training.Engine(**engine))
         hook.remove()
         calls.append(0)
