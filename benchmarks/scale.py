@@ -1,6 +1,6 @@
 """Several processes on one machine: weak scaling, bytes on the wire, eight processes against one, and fifty kills.
 
-    OMP_NUM_THREADS=1 python scale.py --save results/scale.json        (all parts; or some: --parts weak kills)
+    OMP_NUM_THREADS=1 python scale.py --save results/scale.json        (all parts; or some: --parts weak kills, which leave the others as saved)
 
 Ranks are forks of one interpreter with one thread each. Where it may, the script moves into a network namespace of its own, so that
 the counters of the loopback are its own. A machine shared with others is measured by processor time: what a process computes,
@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -171,11 +172,15 @@ def efficiencies(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
         alone = [r for r in records if r["task"] == name and r["processes"] == 1]
         for size in SIZES[1:]:
             many = [r for r in records if r["task"] == name and r["processes"] == size]
-            ratios = sorted(a["cpu"] / b["cpu"] for a, b in zip(alone, many, strict=False))
-            walls = sorted(a["wall"] / b["wall"] for a, b in zip(alone, many, strict=False))
-            middle = ratios[len(ratios) // 2]
-            row = {"task": name, "processes": size, "efficiency": middle, "lowest": ratios[0], "highest": ratios[-1]}
-            row |= {"wall": walls[len(walls) // 2], "load": max(b["load"] for b in many), "rounds": len(ratios)}
+            ratios = [a["cpu"] / b["cpu"] for a, b in zip(alone, many, strict=False)]
+            walls = [a["wall"] / b["wall"] for a, b in zip(alone, many, strict=False)]
+            row = {"task": name, "processes": size, "efficiency": median(ratios), "lowest": min(ratios)}
+            row |= {
+                "highest": max(ratios),
+                "wall": median(walls),
+                "load": max(b["load"] for b in many),
+                "rounds": len(ratios),
+            }
             sent = [b["bytes"] for b in many if b["bytes"] is not None]
             row["bytes"] = min(sent) if sent else None
             out.append(row)
@@ -185,27 +190,17 @@ def efficiencies(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 # --- communication -----------------------------------------------------------------------------------------------
 
 
-def update_bytes() -> list[dict[str, Any]]:
-    """Bytes that a process puts on the wire for an update, beside the least that a sum over processes needs."""
-    out = []
+def update_bytes(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Bytes that a process puts on the wire for an update, beside the least that a sum over processes needs; joining, logging
+    and the guard are counted in."""
+    out, gradient = [], sum(4 * p.numel() for p in machine().parameters())
     for size in SIZES[1:]:
-        sent = {}
-        for updates in (50, 250):
-
-            def job(world: World, folder: Path, updates: int = updates) -> int:
-                rbm, data = machine(), (torch.rand(2048, 256, generator=gen(1)) < 0.3).float()
-                pcd = objectives.PersistentContrastiveDivergence(kernels.Gibbs(), chains=8)
-                how: dict[str, Any] = {"batch_size": 8 * world.size, "optimizer": "sgd", "lr": 0.01, "guard": False}
-                gb.fit(rbm, pcd, data, steps=updates, logging=gb.training.Logging(every=1000), **how)
-                return sum(4 * p.numel() for p in rbm.parameters())
-
-            before = wire()
-            gradient = run(job, size)[0]
-            sent[updates] = wire() - before
-        each = (sent[250] - sent[50]) / 200 / size
+        found = [
+            r["bytes"] / r["updates"] for r in records if r["task"] == "PCD" and r["processes"] == size and r["bytes"]
+        ]
         least = 2 * (size - 1) / size * gradient
-        out.append({"processes": size, "bytes": each, "bound": least, "ratio": each / least, "gradient": gradient})
-        print(out[-1], flush=True)
+        if found:
+            out.append({"processes": size, "bytes": min(found), "bound": least, "ratio": min(found) / least})
     return out
 
 
@@ -376,7 +371,7 @@ def one_kill(
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--save")
-    parser.add_argument("--parts", nargs="+", default=["weak", "bytes", "link", "eight", "kills"])
+    parser.add_argument("--parts", nargs="+", default=["weak", "link", "eight", "kills"])
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--kills", type=int, default=KILLS)
     options = parser.parse_args()
@@ -387,8 +382,7 @@ def main() -> None:
     if "weak" in options.parts:
         results["weak_rounds"] = weak(options.rounds)
         results["weak"] = efficiencies(results["weak_rounds"])
-    if "bytes" in options.parts and (own_network() or "weak" in options.parts):
-        results["bytes"] = update_bytes()
+        results["bytes"] = update_bytes(results["weak_rounds"])
     if "link" in options.parts:
         results["link"] = link()
     if "eight" in options.parts:
