@@ -19,7 +19,7 @@ from torch.distributed.elastic.utils.distributed import get_free_port
 
 from gibbsian.distributed import join
 
-PATIENCE = 60  # seconds for one job
+PATIENCE = 240  # seconds for one job
 
 
 def rank_of(function: Callable[..., Any], name: str, folder: Path, rank: int, size: int, port: int) -> int:

@@ -240,9 +240,9 @@ def resumed(world: World, folder: Path) -> dict[str, Any]:
     if world.first:
         shutil.copytree(folder / "killed", own)
     world.wait(torch.device("cpu"))
-    found = gb.resume(own, STATES, steps=40)
+    found = gb.resume(own, STATES, steps=40, hooks=())
     chains, step = world.gather_rows(found.state.x), found.step
-    run, seen = watched(world, gb.resume, own, STATES)
+    run, seen = watched(world, gb.resume, own, STATES, hooks=())
     last = world.gather_rows(run.state.x)
     files = len(list((own / "checkpoints" / f"step-{run.step:012d}").glob("rank-*.safetensors")))
     found = {"weights": weights(run.energy), "chains": chains, "step": step, "own": len(found.state.x), "seen": seen}
@@ -251,7 +251,7 @@ def resumed(world: World, folder: Path) -> dict[str, Any]:
 
 def widened(world: World, folder: Path) -> dict[str, Any]:
     """What one process saved last goes on on several."""
-    run = gb.resume(folder / "killed-1", STATES, steps=80)
+    run = gb.resume(folder / "killed-1", STATES, steps=80, hooks=())
     return {"chains": world.gather_rows(run.state.x), "own": len(run.state.x)}
 
 

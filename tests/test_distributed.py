@@ -43,7 +43,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
     here = Path(__file__).parent
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{Path(gb.__file__).parent.parent}:{here}"}
     command = [sys.executable, str(here / "nursery.py"), "rank_checks", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=1200, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
 
     def found(name: str, size: int, rank: int = 0) -> Any:
