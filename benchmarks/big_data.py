@@ -1,4 +1,4 @@
-"""Data of 20 GB on disk (and 5 GB as parquet), trained under a memory limit of 4 GB, stopped half-way and resumed at the row.
+"""Data of 20 GB on disk (and 4 GB as parquet), trained under a memory limit of 4 GB, stopped half-way and resumed at the row.
 
     python benchmarks/big_data.py --folder /tmp --save benchmarks/results/big_data.json
 

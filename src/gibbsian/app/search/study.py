@@ -30,6 +30,9 @@ PRUNERS = {
 }  # fmt: skip
 
 
+_TRIES = 10  # to open the data base, while another worker makes it
+
+
 def library() -> Any:
     """Optuna, quiet."""
     try:
@@ -97,13 +100,7 @@ class Search:
         plain = self.check()
         self.folder.mkdir(parents=True, exist_ok=True)
         url = self.storage or f"sqlite:///{(self.folder / 'search.db').resolve()}"
-        try:
-            with quiet():
-                store = optuna.storages.RDBStorage(
-                    url, heartbeat_interval=self.heartbeat, grace_period=3 * self.heartbeat
-                )
-        except Exception as error:  # whatever the data base says
-            raise ArgumentError(f"--storage {url}: {' '.join(str(error).split())[:300]}") from error
+        store = self._store(url)
         common: dict[str, Any] = {"storage": store, "study_name": self.name, "pruner": self._pruner()}
         with quiet():
             try:
@@ -117,6 +114,20 @@ class Search:
                 self._agree(study)
             study.sampler = self._sampler(self.seed + len(study.trials))  # workers must not ask for the same
         return study
+
+    def _store(self, url: str) -> Any:
+        """The data base; two workers that begin at the same moment may both want to make its tables, and one has to ask again."""
+        signs = {"heartbeat_interval": self.heartbeat, "grace_period": 3 * self.heartbeat}
+        for left in reversed(range(_TRIES)):
+            try:
+                with quiet():
+                    return library().storages.RDBStorage(url, **signs)
+            except Exception as error:  # whatever the data base says
+                raced = "UNIQUE" in str(error) or "already exists" in str(error) or "locked" in str(error)
+                if not (raced and left):
+                    raise ArgumentError(f"--storage {url}: {' '.join(str(error).split())[:300]}") from error
+            time.sleep(0.5)
+        return None
 
     def _agree(self, study: Any) -> None:
         for _ in range(50):  # the first worker may be at it
