@@ -114,7 +114,7 @@ def looking(folder: Path) -> Iterator[tuple[int, int]]:
             for pid in family(process.pid):
                 os.kill(pid, signal.SIGCONT)
         viewers.kill()
-        server.send_signal(signal.SIGINT)
+        server.terminate()
         viewers.wait()
         server.wait()
 
