@@ -7,7 +7,7 @@ STAMP := $(VENV)/.installed
 BENCH := .bench-venv
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test docs docs-test crawl lint types tests bench-samplers bench-rbm bench-objectives bench-anomalies bench-readme clean
+.PHONY: demo test docs docs-test crawl wheel-test lint types tests bench-samplers bench-rbm bench-objectives bench-anomalies bench-readme clean
 
 demo: $(STAMP)
 	$(BIN)/gibbsian train digits-rbm
@@ -30,7 +30,18 @@ docs: $(STAMP)
 	@echo "docs/_build/html/index.html"
 
 docs-test: docs
-	$(BIN)/python -m pytest -q tests/test_site.py --site docs/_build/html
+	GIBBSIAN_SITE=docs/_build/html $(BIN)/python -m pytest -q tests/test_site.py tests/test_site_code.py
+
+# A wheel and an sdist in dist/, and the demo from the wheel in an environment that has nothing else.
+wheel-test: $(STAMP)
+	rm -rf dist out/wheel-env out/wheel-runs
+	$(BIN)/python -m pip install --quiet build
+	$(BIN)/python -m build --outdir dist .
+	$(PYTHON) -m venv out/wheel-env
+	out/wheel-env/bin/python -m pip install --quiet "torch>=2.6,<2.14"
+	out/wheel-env/bin/python -m pip install --quiet dist/*.whl
+	cd out && wheel-env/bin/gibbsian train digits-rbm --run wheel-runs/digits
+	cd out && wheel-env/bin/gibbsian lab --out wheel-runs/lab.html && wheel-env/bin/gibbsian list recipes
 
 # Reports, live view and lab in a browser, on a desktop, on a phone and in the dark, with a picture of each in out/crawl.
 crawl: $(STAMP)

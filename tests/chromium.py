@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -134,9 +135,17 @@ class Browser:
         self.call("Emulation.setEmulatedMedia", features=features)
         self.call("Page.navigate", url="about:blank")
         self.call("Page.navigate", url=address)
-        while self._read().get("method") != "Page.loadEventFired":
-            pass
+        while (
+            not self._loaded()
+        ):  # events of loading may come before the answer to `navigate`, or belong to the blank page
+            time.sleep(0.01)
         return self
+
+    def _loaded(self) -> bool:
+        try:
+            return bool(self.run("document.readyState === 'complete' && location.href !== 'about:blank'"))
+        except RuntimeError:  # between two pages
+            return False
 
     def wait(self, seconds: float) -> None:
         """Let the page go on for a while."""

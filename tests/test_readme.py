@@ -35,3 +35,12 @@ def test_methods_page_names_what_exists():
     for name in names:
         module, attribute = name.split(".")
         assert hasattr(getattr(gb, module), attribute), name
+
+
+def test_the_version_is_the_same_wherever_it_is_said():
+    import gibbsian as gb
+
+    assert f"version: {gb.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+    assert f"version = {{{gb.__version__}}}" in (ROOT / "docs" / "more" / "cite.md").read_text()
+    newest = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert gb.__version__ in newest[:2]  # after a release there may be unreleased changes above it

@@ -7,7 +7,7 @@ use, so that `import gibbsian` costs nothing by itself.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _NAMES = {
     "energy": ("Energy", "ScoreField", "mixture", "unconstrained"),

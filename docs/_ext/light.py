@@ -1,0 +1,68 @@
+"""Pages that weigh little: of the theme's style sheets only the rules that some page can meet, and icons without their script and font."""
+
+import re
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pydata_sphinx_theme
+from sphinx.application import Sphinx
+
+RULE = re.compile(r"([^{}]+)\{([^{}]*)\}")
+SHEETS = ("styles/pydata-sphinx-theme.css", "sphinx-design.min.css", "mystnb.*.css", "basic.css")
+ICONS = Path(pydata_sphinx_theme.__file__).parent / "theme/pydata_sphinx_theme/static/scripts/fontawesome.js"
+
+
+def purged(sheet: str, words: set[str]) -> str:
+    """The rules of a sheet, but those whose selectors all name a class that no page and no script has."""
+
+    def dead(selector: str) -> bool:
+        return bool(set(re.findall(r"\.(-?[a-zA-Z_][\w-]*)", re.sub(r":not\([^)]*\)", "", selector))) - words)
+
+    def kept(rule: re.Match[str]) -> str:
+        selectors = rule[1]
+        if selectors.lstrip().startswith("@") or re.search(r":(is|where|has)\(", selectors):
+            return rule[0]
+        return "" if all(dead(selector) for selector in selectors.split(",")) else rule[0]
+
+    return RULE.sub(kept, re.sub(r"/\*.*?\*/", "", sheet, flags=re.S))
+
+
+def drawn(names: set[str]) -> str:
+    """Rules that draw icons as masks in the color of the text, from the outlines in the theme's script."""
+    script, rules = ICONS.read_text(), []
+    for name in sorted(names):
+        named = rf'(?:"?\b{name}"?:\[(\d+),(\d+),\[[^\]]*\]|\[(\d+),(\d+),\[[^\]]*"{name}"[^\]]*\])'  # by its name, or by an older one
+        found = re.search(named + r',"[0-9a-f]+","([^"]+)"', script)
+        if found:
+            width, height, path = (part for part in found.groups() if part)
+            picture = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}"><path d="{path}"/></svg>'
+            rules.append(
+                f'.fa-{name}::before{{--fa:"";-webkit-mask-image:url("data:image/svg+xml,{quote(picture)}");mask-image:url("data:image/svg+xml,{quote(picture)}")}}'
+            )
+    shape = "display:inline-block;width:1.25em;height:1em;background:currentColor;mask:center/contain no-repeat;-webkit-mask:center/contain no-repeat"
+    return f'.fa-solid::before,.fa-regular::before{{content:""!important;{shape}}}' + "".join(rules)
+
+
+def lighten(app: Sphinx, error: Exception | None) -> None:
+    """Rewrite what was copied."""
+    if error or app.builder.name != "html":
+        return
+    out = Path(app.outdir)
+    static = out / "_static"
+    (static / "scripts" / "fontawesome.js").write_text("// Icons are drawn by the style sheet.\n")
+    texts = [
+        p.read_text() for p in [*out.rglob("*.html"), *static.rglob("*.js")] if "lab" not in p.relative_to(out).parts
+    ]
+    words = set(re.findall(r"[\w-]+", "\n".join(texts)))
+    for pattern in SHEETS:
+        for sheet in static.glob(pattern):
+            sheet.write_text(purged(sheet.read_text(), words))
+    theme = static / SHEETS[0]
+    theme.write_text(theme.read_text() + drawn({word.removeprefix("fa-") for word in words if word.startswith("fa-")}))
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """When the pages are written."""
+    app.connect("build-finished", lighten)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
