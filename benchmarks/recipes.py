@@ -1,0 +1,121 @@
+"""What every recipe takes and reaches: time, memory, result, seed, machine. Writes benchmarks/recipes.md.
+
+    python benchmarks/recipes.py                        all recipes that this machine has the data and the device for
+    python benchmarks/recipes.py digits-rbm moons-energy --machine "one thread of a laptop"
+    python benchmarks/recipes.py --page                 the page alone, from recipes.json
+
+Every recipe is run as a user would run it, `gibbsian train NAME`, in a process of its own, judged and reported. Rows are kept in
+benchmarks/recipes.json, one for every recipe and kind of device; a new run replaces its own row alone. CPU seconds are those of the
+process (a loaded machine does not change them much), memory is the largest that it held. Results are those of `gibbsian train`
+on the recipe's own held-out part, so a recipe that has none shows none.
+"""
+
+import argparse
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from gibbsian.app.catalog import entries, recipe_names
+
+HERE = Path(__file__).resolve().parent
+ROWS = HERE / "recipes.json"
+
+
+def result_of(found: dict[str, Any]) -> str:
+    """The figure that tells most, with its interval where there is one."""
+    if "likelihood" in found:
+        ll = found["likelihood"]
+        upper = "open" if ll["upper"] is None or ll["upper"] == float("inf") else f"{ll['upper']:.2f}"
+        return f"{ll['value']:.2f} nats a row in [{ll['lower']:.2f}, {upper}], {ll['rows']} {found['part']} rows"
+    if "classes" in found:
+        classes = found["classes"]
+        return f"accuracy {100 * classes['accuracy']:.2f} %, calibration error {classes['calibration_error']:.3f}, {found['rows']} {found['part']} rows"
+    if "anomalies" in found:
+        return f"AUROC {found['anomalies']['auroc']:.3f} of anomalies"
+    if "two_sample" in found:
+        two = found["two_sample"]
+        return (
+            f"energy distance of samples and data {two['statistic']:.4f}, p = {two['p_value']:.2f}"
+            if "statistic" in two
+            else "–"
+        )
+    return "–"
+
+
+def run(name: str, most: float, device: str) -> dict[str, Any]:
+    """A row: one training in a process of its own."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    begun = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "gibbsian", "train", name, "--json", "--run", f"{folder}/run"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=most, check=False)
+        except subprocess.TimeoutExpired:
+            return {"recipe": name, "device": device, "result": f"not done after {most:.0f} s"}
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    row: dict[str, Any] = {
+        "recipe": name,
+        "device": device,
+        "seconds": round(time.perf_counter() - begun, 1),
+        "cpu_seconds": round(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 1),
+        "memory_mib": round(after.ru_maxrss / 1024),  # of the largest child so far
+    }
+    if done.returncode:
+        return row | {"result": "failed: " + " ".join(done.stderr.split())[-160:]}
+    found = json.loads(done.stdout)
+    members = (
+        [one for one in found.values() if isinstance(one, dict) and "step" in one] if "step" not in found else [found]
+    )
+    return row | {"updates": sum(int(one["step"]) for one in members), "result": result_of(found)}
+
+
+def page(rows: list[dict[str, Any]]) -> str:
+    """The table."""
+    about = {entry.name: entry.about for entry in entries("recipes")}
+    lines = [
+        "# Recipes",
+        "",
+        "What `gibbsian train NAME` takes and reaches, from data to report, with the recipe as it is (seed 0). Written by",
+        "`python benchmarks/recipes.py`; CPU seconds are those of the process, wall seconds also tell how loaded the machine was.",
+        "",
+        "| recipe | machine | updates | CPU s | wall s | memory, MiB | result | seed |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in sorted(rows, key=lambda r: (r["recipe"], r["device"])):
+        cells = [row["recipe"], row.get("machine", row["device"])]
+        cells += [str(row.get(key, "–")) for key in ("updates", "cpu_seconds", "seconds", "memory_mib", "result")]
+        lines.append("| " + " | ".join([*cells, "0"]) + " |")
+    missing = [name for name in about if name not in {row["recipe"] for row in rows}]
+    lines += ["", f"Not run yet: {', '.join(missing)}." if missing else "All recipes were run."]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", help="which recipes; all by default")
+    parser.add_argument("--most", type=float, default=1800.0, help="seconds for one of them")
+    parser.add_argument("--machine", help="in words; by default what the system says of itself")
+    parser.add_argument("--page", action="store_true", help="write the page from what is kept, and run nothing")
+    chosen = parser.parse_args()
+    rows = json.loads(ROWS.read_text()) if ROWS.exists() else []
+    import torch
+
+    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+    machine = chosen.machine or (device if device != "cpu" else f"{platform.machine()}, {os.cpu_count()} cores")
+    for name in [] if chosen.page else chosen.names or recipe_names():
+        row = run(name, chosen.most, device) | {"machine": machine, "torch": torch.__version__}
+        print(json.dumps(row), flush=True)
+        rows = [r for r in rows if (r["recipe"], r["device"]) != (name, device)] + [row]
+        ROWS.write_text(json.dumps(sorted(rows, key=lambda r: (r["recipe"], r["device"])), indent=1) + "\n")
+    (HERE / "recipes.md").write_text(page(rows), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
