@@ -477,6 +477,15 @@ def test_dates_and_nullable_types_come_back():
     assert not model.impute(table).isna().any().any()
 
 
+@pytest.mark.parametrize("written", ["1.0", "1", 1, 1.0])
+def test_categories_that_are_numbers_are_given_as_anyone_writes_them(written):
+    table = pd.DataFrame({"x": np.arange(60.0), "stage": np.tile([0.0, 1.0, 2.0], 20)})
+    estimator = TableEnergy("mixture", n_components=1, types={"stage": "category"}, random_state=0).fit(table)
+    assert estimator.sample(4, given={"stage": written})["stage"].tolist() == [1.0] * 4
+    with pytest.raises(DataError, match=r"knows no '1\.5'"):
+        estimator.sample(4, given={"stage": "1.5"})
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [

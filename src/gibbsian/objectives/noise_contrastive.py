@@ -60,10 +60,10 @@ class NoiseContrastive(ContrastWithNoise):
     """E_data[ζ(-G)] + ν·E_noise[ζ(G)] with G = -E(x) - c - log p_n(x) - log ν, and c = log Z learned along.
 
     Logistic regression between data and ν noise draws per datum: no sampler, and the model comes out
-    normalized. The factor ν belongs there: without it c tends to log Z - log ν. With noise equal to the
-    data's law the variance of an estimate is (1 + 1/ν) times the maximum-likelihood one; noise that is told
-    apart at once gives no gradient, so watch the metric `accuracy` (½ is ideal, 1 is hopeless) and choose
-    closer noise.
+    normalized. Both ν belong there: without the factor in front c tends to log Z - log ν, without that in G to
+    log Z + log ν. With noise equal to the data's law the variance of an estimate is (1 + 1/ν) times the
+    maximum-likelihood one; noise that is told apart at once gives no gradient, so watch the metric `accuracy` (½ is
+    ideal, 1 is hopeless) and choose closer noise.
 
     Reference: Gutmann & Hyvärinen 2010, 2012; Gao et al. 2020 for flows trained along.
 

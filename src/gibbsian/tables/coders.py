@@ -67,6 +67,8 @@ class Names:
 
     def _keys(self, values: Sequence[Any]) -> list[str]:
         keys = [key_of(value) for value in values]
+        if self.column.categories and all(isinstance(name, int | float) for name in self.column.categories):
+            keys = [number_key(key) for key in keys]
         if self.column.kind == "boolean":
             keys = [_TRUTH.get(key.lower(), key) if key not in ("True", "False") else key for key in keys]
         return keys
@@ -283,6 +285,18 @@ def key_of(value: Any) -> str:
     if isinstance(value, float | np.floating) and float(value).is_integer():
         return str(int(value))
     return str(value)
+
+
+def number_key(key: str) -> str:
+    """The key of a number that may have been written in another way; anything else stays what it is.
+
+    >>> number_key("1.0"), number_key("2.50"), number_key("many")
+    ('1', '2.5', 'many')
+    """
+    try:
+        return key_of(float(key))
+    except (ValueError, OverflowError):
+        return key
 
 
 Coder = Names | FewValues | Numbers
