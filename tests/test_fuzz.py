@@ -120,7 +120,7 @@ def test_damage_is_noticed_and_the_older_checkpoint_taken(draw, run, copy):
         draw.draw(st.sampled_from(names)),
     )
     loaded = attempt(lambda: gb.load(folder))
-    resumed = attempt(lambda: gb.resume(folder, data(), steps=5, progress=False))
+    resumed = attempt(lambda: gb.resume(folder, data(), steps=5, validation=data(), progress=False))
     refused = isinstance(resumed, gb.errors.GibbsianError)
     if name.startswith("config"):
         assert isinstance(loaded, gb.errors.GibbsianError) or weights(loaded) == known[4]

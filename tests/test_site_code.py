@@ -12,6 +12,8 @@ import pandas as pd
 import pytest
 import torch
 
+import gibbsian as gb
+
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 
@@ -85,7 +87,7 @@ def test_the_page_of_tables_runs(tmp_path, monkeypatch, recwarn):
 )
 def test_blocks_of_python_are_run_somewhere(page):
     """A page either is a notebook, run when the site is built, or has its plain blocks run here or by test_readme."""
-    run_here = {"start/five-minutes.md", "tables.md", "index.md"}
+    run_here = {"start/five-minutes.md", "tables.md", "index.md", "data.md", "distributed.md", "zoo.md"}
     plain = [text for language, text in blocks(page) if language == "python"]
     assert not plain or page in run_here or page.startswith("_"), (
         f"{page}: blocks of Python that nothing runs; make them {{code-cell}}s"
@@ -96,3 +98,33 @@ def test_the_first_page_runs(capsys):
     (code,) = [text for language, text in blocks("index.md") if language == "python"]
     exec(compile(code.replace("steps=1500", "steps=50"), "index.md", "exec"), {})
     assert "LogLikelihood(" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("page", ["distributed.md", "zoo.md"])
+def test_pages_run_as_they_are_printed(page, capsys):
+    scope: dict = {}
+    for language, code in blocks(page):
+        if language == "python":
+            exec(compile(code, page, "exec"), scope)
+    assert capsys.readouterr().out
+
+
+def test_the_page_of_data_runs(tmp_path, monkeypatch):
+    """On small files of the names that it reads, and a small stream in place of the one from elsewhere."""
+    datasets = pytest.importorskip("datasets")
+    pytest.importorskip("pyarrow")
+    monkeypatch.chdir(tmp_path)
+    g = np.random.default_rng(0)
+    bits = g.integers(0, 2, (60, 16), dtype=np.uint8)
+    np.save("pixels.npy", 255 * bits)
+    (tmp_path / "folder").mkdir()
+    columns = {f"bit{i}": bits[:, i].astype(np.float32) for i in range(16)}
+    pd.DataFrame(columns).to_parquet("folder/part.parquet")
+    images = datasets.Dataset.from_dict({"image": (255 * bits).reshape(-1, 4, 4).tolist()}).with_format("torch")
+    monkeypatch.setattr(datasets, "load_dataset", lambda *args, **options: images.to_iterable_dataset())
+    cd = gb.objectives.ContrastiveDivergence(gb.kernels.Gibbs())
+    scope = {"energy": gb.models.RBM(16, 4), "objective": cd}
+    for language, code in blocks("data.md"):
+        if language == "python":
+            exec(compile(code.replace("100_000", "3").replace("10_000", "3"), "data.md", "exec"), scope)
+    assert scope["run"].step == 3

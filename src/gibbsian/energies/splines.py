@@ -53,7 +53,7 @@ class ColumnSplines(Energy):
         count = len(self.value) - 1
         inside = x.clamp(self.low, self.high)
         t = (inside - self.low) * (count / (self.high - self.low))
-        piece = t.detach().floor().clamp(0, count - 1)
+        piece = t.detach().nan_to_num(0.0).floor().clamp(0, count - 1)  # NaN has no piece, and stays NaN by t
         t = t - piece
         at = piece.long() + count * torch.arange(x.shape[1], device=x.device)
         a, b, c, d = self._pieces[at].unbind(-1)

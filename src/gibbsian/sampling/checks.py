@@ -136,7 +136,7 @@ def report_rounding(kernel: Kernel, state: Any, chains: int) -> None:
             "by their differences: its draws are biased. Subtract a constant from the energy, or sample in double precision "
             "(energy.double(), x0.double())",
             PrecisionWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
 
 
@@ -176,4 +176,4 @@ def report_divergence(found: Trouble, chains: int, kernel: Kernel) -> None:
             "which were refused; a smaller step size explores such regions, see trace.divergences"
         )
     if trouble:
-        warnings.warn(trouble, DivergenceWarning, stacklevel=3)
+        warnings.warn(trouble, DivergenceWarning, stacklevel=4)
