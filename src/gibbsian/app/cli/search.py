@@ -67,7 +67,7 @@ def _search(options: argparse.Namespace, rest: list[str]) -> Search:
         raise ArgumentError(f"{name} is a comparison of several recipes; search one of them")
     space = Path(options.space).expanduser()
     if not space.is_file():
-        raise ArgumentError(f"--space {options.space}: there is no such file; see docs/search.md for what stands in it")
+        raise ArgumentError(f"--space {options.space}: there is no such file; see docs/tuning.md for what stands in it")
     axes = read_space(space.read_text(encoding="utf-8"), space.name)
     folder = options.folder = Path(options.run) if options.run else runs.usual_folder(f"search-{name}")
     keys = ("objective", "storage", "sampler", "pruner", "seed", "looks", "heartbeat")
