@@ -1,5 +1,6 @@
 """The lab as a page: in a browser, from a server and from the disk; its command; what is shipped."""
 
+import base64
 import json
 import re
 import subprocess
@@ -7,10 +8,13 @@ import sys
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
+import numpy as np
 import pytest
 from chromium import browsing, find_chromium
 
+import gibbsian as gb
 from gibbsian.app.cli import main
+from gibbsian.app.lab import make_weights
 from gibbsian.app.lab.bundle import bundle
 from gibbsian.app.lab.serve import page, serving
 
@@ -186,3 +190,12 @@ def test_a_port_that_is_taken_is_refused(address, capsys):
     assert main(["lab", "--no-browser", "--port", port]) == 2
     assert "cannot be had" in capsys.readouterr().err
     assert main(["lab", "--no-browser", "--port", "99999999"]) == 2
+
+
+def test_the_machine_of_the_zoo_is_the_one_that_the_lab_draws_from(tmp_path):
+    make_weights.write_zoo(tmp_path)
+    shipped = page() / "models" / "zoo-digits-rbm.json"
+    assert json.loads((tmp_path / shipped.name).read_text()) == json.loads(shipped.read_text())
+    file, rbm = json.loads(shipped.read_text()), gb.zoo.load("digits-rbm")
+    weight = np.frombuffer(base64.b64decode(file["weight"]), "<f2").reshape(file["visible"], file["hidden"])
+    np.testing.assert_array_equal(weight.astype(np.float32), rbm.weight.detach().float().numpy())

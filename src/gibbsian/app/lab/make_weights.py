@@ -2,7 +2,7 @@
 
     python -m gibbsian.app.lab.make_weights
 
-writes `page/models/digits.json` and `page/models/digits-rbm.json`. Machines of your own go there in the same form, by `machine_file`, and
+writes `page/models/digits.json`, `page/models/digits-rbm.json` and, of the zoo, `page/models/zoo-digits-rbm.json`. Machines of your own go there in the same form, by `machine_file`, and
 into the list of `page/sections/digits.js`.
 """
 
@@ -91,7 +91,7 @@ def machine_file(rbm: gb.models.RBM, pixels: int, **facts: Any) -> dict[str, Any
 
 
 def main(folder: Path | None = None) -> None:
-    """Write both files."""
+    """Write all files."""
     folder = folder or page() / "models"
     x, y = digits()
     bits = base64.b64encode(np.packbits(x.numpy().astype(np.uint8), axis=1).tobytes()).decode()
@@ -103,6 +103,14 @@ def main(folder: Path | None = None) -> None:
     file = machine_file(rbm, 64, name="digits", about=about, shape=[8, 8], trained=facts)
     (folder / "digits-rbm.json").write_text(json.dumps(file) + "\n")
     print(facts)
+    write_zoo(folder)
+
+
+def write_zoo(folder: Path) -> None:
+    """The machine of the zoo that is small enough for a page."""
+    card, rbm = gb.zoo.card("digits-rbm"), gb.zoo.load("digits-rbm")
+    file = machine_file(rbm, 64, name="digits-rbm of the zoo", about=card.about, shape=[8, 8])
+    (folder / "zoo-digits-rbm.json").write_text(json.dumps(file) + "\n")
 
 
 if __name__ == "__main__":

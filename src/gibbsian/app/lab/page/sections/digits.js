@@ -6,7 +6,7 @@ import { digits as readDigits, machine } from "../ui/models.js";
 import { Plot } from "../ui/plot.js";
 import { Tiles } from "../ui/tiles.js";
 
-const MACHINES = [["digits-rbm.json", "digits, 8 × 8"]];
+const MACHINES = [["digits-rbm.json", "digits, 8 × 8"], ["zoo-digits-rbm.json", "digits-rbm of the zoo"]];
 const CHAINS = 24;
 const FREE = 0, INK = 1, BLANK = 2;
 const TOOLS = { ink: INK, blank: BLANK, free: FREE };
@@ -15,12 +15,12 @@ export const digits = {
   id: "digits",
   tab: "Draw with it",
   title: "A trained machine completes what you draw",
-  lead: "This machine has learned 64 pixels together with the name of the digit. Whatever you fix, pixels or the name, is held; Gibbs sampling fills in the rest again and again, drawing from its law given what you fixed.",
+  lead: "The first machine has learned 64 pixels together with the name of the digit, that of the zoo pixels alone. Whatever you fix, pixels or the name, is held; Gibbs sampling fills in the rest again and again, drawing from its law given what you fixed.",
   look: "a few pixels that narrow twenty-four dreams down to one digit, and bars that say which. Or fix nothing but the name, and let it draw.",
   controls: [
     { id: "model", kind: "select", label: "Machine", options: MACHINES, value: MACHINES[0][0], fresh: true },
     { id: "tool", kind: "choice", label: "Drag over the picture to set", options: [["ink", "ink"], ["blank", "no ink"], ["free", "let it choose"]], value: "ink" },
-    { id: "label", kind: "choice", label: "It is a", options: [["any", "any"], ..."0123456789".split("").map((d) => [d, d])], value: "any" },
+    { id: "label", kind: "choice", label: "It is a", options: [["any", "any"], ..."0123456789".split("").map((d) => [d, d])], value: "any", when: (v) => v.model === MACHINES[0][0] },
     { id: "drawn", kind: "hidden", value: "" }, // 64 of . (free), # (ink) and - (no ink), row by row
     { id: "speed", kind: "slider", label: "sweeps a frame", min: 0.05, max: 8, value: 0.5, log: true },
   ],
@@ -67,6 +67,7 @@ class Pad {
     this.labels = Array.from({ length: CHAINS }, () => this.rng.integer(Math.max(1, rbm.classes)));
     this.dream = new Float64Array(rbm.visible).fill(0.3);
     this.guess = new Float64Array(rbm.classes).fill(1 / Math.max(1, rbm.classes));
+    this.names.canvas.parentElement.hidden = !rbm.classes;
     this.hold();
     for (let t = 0; t < 30; t++) this.sweep();
     this.bench.redraw();
@@ -112,9 +113,9 @@ class Pad {
   charts() {
     if (!this.machine) return;
     const { bench, guess } = this, { c } = bench, best = guess.indexOf(Math.max(...guess)), k = guess.length;
-    this.names.begin(c, { x: [-0.5, k - 0.5], y: [0, 1.05], yTicks: false, every: Array.from({ length: k }, (_, y) => y) });
+    if (k) this.names.begin(c, { x: [-0.5, k - 0.5], y: [0, 1.05], yTicks: false, every: Array.from({ length: k }, (_, y) => y) });
     guess.forEach((p, y) => this.names.bars(y - 0.38, y + 0.38, [p], y === best ? c.accent : c.axis, y === best ? 0.9 : 0.5));
-    bench.tell("best", `${best}  (${fixed(100 * guess[best], 0)} %)`);
+    bench.tell("best", k ? `${best}  (${fixed(100 * guess[best], 0)} %)` : "knows no names");
     bench.tell("held", `${this.held.filter((s) => s !== FREE).length} of ${this.held.length}`);
     bench.tell("sweeps", String(bench.steps));
   }
@@ -122,7 +123,8 @@ class Pad {
   describe() {
     if (!this.machine) return "The machine is being read.";
     const best = this.guess.indexOf(Math.max(...this.guess));
-    return `${this.held.filter((s) => s !== FREE).length} pixels are held. The machine takes it for a ${best}, with ${fixed(100 * this.guess[best], 0)} % of its chains. Arrow keys move over the picture, space sets a pixel.`;
+    const taken = this.guess.length ? ` The machine takes it for a ${best}, with ${fixed(100 * this.guess[best], 0)} % of its chains.` : "";
+    return `${this.held.filter((s) => s !== FREE).length} pixels are held.${taken} Arrow keys move over the picture, space sets a pixel.`;
   }
 
   // --- hands ----------------------------------------------------------------------------------------------------
