@@ -132,7 +132,7 @@ def main() -> None:
     path = Path(options.out)
     path.parent.mkdir(parents=True, exist_ok=True)
     waits = [140] * (frames - 1) + [2500]
-    pictures[0].save(path, save_all=True, append_images=pictures[1:], duration=waits, loop=0, quality=62, method=5)
+    pictures[0].save(path, save_all=True, append_images=pictures[1:], duration=waits, loop=0, quality=55, method=6)
     for step, _, words in dreams:
         print(f"update {step:>5}: {words}")
     print(f"picture: {path}, {path.stat().st_size / 1e6:.2f} MB")

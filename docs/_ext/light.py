@@ -1,11 +1,13 @@
 """Pages that weigh little: of the theme's style sheets only the rules that some page can meet, and icons without their script and font."""
 
 import re
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pydata_sphinx_theme
+from PIL import Image
 from sphinx.application import Sphinx
 
 RULE = re.compile(r"([^{}]+)\{([^{}]*)\}")
@@ -44,6 +46,16 @@ def drawn(names: set[str]) -> str:
     return f'.fa-solid::before,.fa-regular::before{{content:""!important;{shape}}}' + "".join(rules)
 
 
+def shrink(picture: Path) -> None:
+    """A picture in 256 colors of its own, where that is smaller."""
+    with Image.open(picture) as whole:
+        few = whole.convert("RGBA").quantize(256, method=Image.Quantize.FASTOCTREE)
+    lighter = BytesIO()
+    few.save(lighter, "PNG", optimize=True)
+    if lighter.tell() < 0.8 * picture.stat().st_size:
+        picture.write_bytes(lighter.getvalue())
+
+
 def lighten(app: Sphinx, error: Exception | None) -> None:
     """Rewrite what was copied."""
     if error or app.builder.name != "html":
@@ -58,6 +70,9 @@ def lighten(app: Sphinx, error: Exception | None) -> None:
     for pattern in SHEETS:
         for sheet in static.glob(pattern):
             sheet.write_text(purged(sheet.read_text(), words))
+    for picture in (out / "_images").glob("*.png"):
+        if picture.stat().st_size > 100_000:
+            shrink(picture)
     theme = static / SHEETS[0]
     theme.write_text(theme.read_text() + drawn({word.removeprefix("fa-") for word in words if word.startswith("fa-")}))
 
