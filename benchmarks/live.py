@@ -125,8 +125,8 @@ def by_turns(folder: Path, epochs: int) -> list[tuple[bool, float, float]]:
     with looking(folder) as pids:
         turns = Turns(*pids)
 
-        def train(job, steps, held_out, hooks, progress):
-            return whole(job, steps, held_out, [*timed([(TURN, turns)]), *hooks], progress)
+        def train(job, steps, held_out, hooks, *rest):
+            return whole(job, steps, held_out, [*timed([(TURN, turns)]), *hooks], *rest)
 
         fit.train = train
         try:
