@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from gibbsian.data.on_disk import RowsOnDisk
 from gibbsian.data.sets import DataSet, Rows
 from gibbsian.errors import CapabilityError, DataError
 from gibbsian.training.feeds.base import INPUTS, LABELS
@@ -71,12 +72,12 @@ def _rows(part: Any, label: str | None, where: str) -> Rows:
     return Rows(Table(part, known[:1] or names), y)
 
 
-class Table:
+class Table(RowsOnDisk):
     """Columns of a `datasets.Dataset` as rows that stay on disk, sliced and looked at like an array."""
 
-    def __init__(self, part: Any, columns: Sequence[str], begin: int = 0, end: int | None = None) -> None:
+    def __init__(self, part: Any, columns: Sequence[str]) -> None:
         self.part, self.columns = part.select_columns(list(columns)).with_format("numpy"), tuple(columns)
-        self.begin, self.end = begin, len(part) if end is None else end
+        self.begin, self.end = 0, len(part)
         example = self._some(slice(0, 1))
         self.event, self.dtype = example.shape[1:], example.dtype
 
@@ -94,6 +95,10 @@ class Table:
         """The rows from `start` to `stop`."""
         return self._some(slice(self.begin + start, self.begin + stop))
 
+    def take(self, numbers: np.ndarray) -> np.ndarray:
+        """The rows of these numbers."""
+        return self._some(numbers + self.begin)
+
     def edges(self) -> np.ndarray:
         """Where pieces begin, and where the last ends."""
         return np.append(np.arange(0, len(self), _PIECE), len(self))
@@ -102,36 +107,3 @@ class Table:
         """A text that other data would not have."""
         few = self._some(np.linspace(self.begin, self.end - 1, 16).astype(np.int64)).astype(np.float64)
         return f"{self.columns} {self.begin} {self.end} {few.sum():.6e} {few.std():.6e}"
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Rows, and the shape of one."""
-        return (len(self), *self.event)
-
-    @property
-    def ndim(self) -> int:
-        """How many axes."""
-        return len(self.shape)
-
-    @property
-    def row_bytes(self) -> float:
-        """Bytes of a row in memory."""
-        return float(np.prod(self.event, initial=1.0)) * self.dtype.itemsize
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all rows in memory."""
-        return int(self.row_bytes) * len(self)
-
-    def __len__(self) -> int:
-        return self.end - self.begin
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            start, stop, _ = index.indices(len(self))
-            return Table(self.part, self.columns, self.begin + start, self.begin + max(start, stop))
-        return self._some(np.asarray(index) + self.begin)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        rows = self.read(0, len(self))
-        return rows if dtype is None else rows.astype(dtype)

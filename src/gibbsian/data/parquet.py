@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gibbsian.data.on_disk import RowsOnDisk
 from gibbsian.errors import CapabilityError, DataError
 
 
@@ -40,7 +41,7 @@ class _Group(NamedTuple):
     number: int
 
 
-class Parquet:
+class Parquet(RowsOnDisk):
     """Rows of numbers in parquet files, on disk: to be trained on, sliced and looked at like an array.
 
     Columns of numbers become the entries of rows `(columns,)`; one column of lists (or of fixed-shape tensors) of one length
@@ -118,52 +119,14 @@ class Parquet:
         """A text that other data would not have: names, sizes and statistics that the files keep of their columns."""
         return f"{self.text.hexdigest()} {self.columns} {self.begin} {self.end}"
 
-    # --- like an array ----------------------------------------------------------------------------
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Rows, and the shape of one."""
-        return (len(self), *self.event)
-
-    @property
-    def ndim(self) -> int:
-        """How many axes."""
-        return len(self.shape)
-
-    @property
-    def row_bytes(self) -> float:
-        """Bytes of a row in memory."""
-        return float(np.prod(self.event, initial=1.0)) * self.dtype.itemsize
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all rows in memory."""
-        return int(self.row_bytes) * len(self)
-
-    def __len__(self) -> int:
-        return self.end - self.begin
-
-    def __getitem__(self, index: Any) -> Any:
-        """Rows of a slice without steps stay on disk; those of row numbers are read."""
-        if isinstance(index, slice):
-            start, stop, step = index.indices(len(self))
-            if step != 1:
-                raise DataError("rows of parquet files are sliced without steps; give row numbers instead")
-            view = object.__new__(Parquet)
-            view.__dict__.update(self.__dict__)
-            view.begin, view.end = self.begin + start, self.begin + max(start, stop)
-            return view
-        numbers = np.asarray(index, dtype=np.int64)
+    def take(self, numbers: np.ndarray) -> np.ndarray:
+        """The rows of these numbers, a row group at a time."""
         out = np.empty((len(numbers), *self.event), self.dtype)
         group_of = np.searchsorted(self.starts, numbers + self.begin, side="right") - 1
         for group in np.unique(group_of):
             mine = group_of == group
             out[mine] = self._decoded(int(group))[numbers[mine] + self.begin - self.starts[group]]
         return out
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        rows = self.read(0, len(self))
-        return rows if dtype is None else rows.astype(dtype)
 
     def __repr__(self) -> str:
         return f"Parquet({self.name}: {len(self)} × {self.event} in {len(self.edges()) - 1} row groups)"
