@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import gibbsian
 from gibbsian.errors import ArgumentError, GibbsianError
@@ -329,7 +329,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (GibbsianError, KeyboardInterrupt, OSError) as error:
-        return _fail(*_reason(error, options))
+        handler = _launchers_ear()
+        code = _fail(*_reason(error, options))
+        if handler is not None:
+            handler.record_exception(error)
+        return code
+
+
+def _launchers_ear() -> Any:
+    """Where a process that `torchrun` started leaves its error, so that the launcher knows what has been said; else None."""
+    if "TORCHELASTIC_ERROR_FILE" not in os.environ:
+        return None
+    return import_module("torch.distributed.elastic.multiprocessing.errors").get_error_handler()
 
 
 def _make_printable() -> None:

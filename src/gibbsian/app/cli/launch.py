@@ -5,6 +5,7 @@ is kept until the end, and the sentence of one that failed by itself is passed o
 """
 
 import argparse
+import json
 import logging
 import os
 import signal
@@ -66,8 +67,9 @@ def _failed(failures: dict[int, ProcessFailure], logs: Path) -> int:
         name = signal.Signals(-first.exitcode).name
         print(f"gibbsian: process {rank} was ended from outside ({name})", file=sys.stderr)
         return 128 - first.exitcode
-    if rank:
-        print(_last_words(rank, logs), file=sys.stderr)
+    words = _last_words(rank, logs)
+    if rank and not _said_aloud(words.removeprefix("gibbsian: "), logs):
+        print(words, file=sys.stderr)
     return first.exitcode
 
 
@@ -75,6 +77,11 @@ def _last_words(rank: int, logs: Path) -> str:
     texts = [path.read_text(errors="replace") for path in logs.rglob(f"{rank}/stderr.log")]
     lines = [line for line in "\n".join(texts).splitlines() if line.startswith("gibbsian: ")]
     return lines[-1] if lines else f"gibbsian: process {rank} failed without a word"
+
+
+def _said_aloud(words: str, logs: Path) -> bool:
+    """Whether process 0, whose words go straight to the terminal, has ended with the same ones."""
+    return any(json.dumps(words)[1:-1] in path.read_text() for path in logs.rglob("0/error.json"))
 
 
 def world_of(options: argparse.Namespace) -> World | None:
