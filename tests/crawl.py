@@ -37,7 +37,7 @@ RECIPES = {
 }
 FETCHED = {
     "wine-density": ["--fit.steps", "100", *FEW],
-    "anomaly-tabular": ["--fit.steps", "300"],
+    "anomaly-tabular": ["--fit.steps", "20"],
     "patches-ica": ["--fit.steps", "100"],
     "neural-words": ["--fit.steps", "50", *FEW],
 }

@@ -530,6 +530,7 @@ MADE = {
     energies.ChainField: {"emission": torch.nn.Linear(2, 3), "length": 4, "classes": 3},
     energies.LabelField: {"net": torch.nn.Linear(2, 3), "labels": 3},
     energies.Parzen: {"points": real(), "bandwidth": 0.1},
+    energies.WindowProduct: {"columns": 2, "windows": 5, "column_windows": 5, "marginal_weight": 0.5},
     domains.Real: {"shape": 2},
     domains.Box: {"shape": 2, "low": 0.0, "high": 1.0},
     domains.Categorical: {"shape": 2, "classes": 3},

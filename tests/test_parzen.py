@@ -7,7 +7,8 @@ import torch
 from scipy import stats
 from sklearn.neighbors import KernelDensity
 
-from gibbsian.energies import ColumnSplines, MarginalParzen, Parzen, parzen
+import gibbsian as gb
+from gibbsian.energies import ColumnSplines, MarginalParzen, Parzen, WindowProduct, parzen, windows
 from gibbsian.errors import GibbsianError
 from gibbsian.testing import check_energy
 
@@ -132,3 +133,42 @@ def test_bad_input_is_refused(bad):
     with pytest.raises(GibbsianError) as caught:
         bad()
     assert len(str(caught.value)) > 25
+
+
+def product(x, **options):
+    energy = WindowProduct(x.shape[1], **options).to(x.dtype)
+    energy.stand_on(x, gen(5))
+    return energy
+
+
+def test_a_product_of_windows_is_that_of_joint_and_columns(monkeypatch):
+    x, new = normal(40, 3), 2 * normal(12, 3, 1)
+    energy = product(x, windows=50, column_windows=15, marginal_weight=0.7)
+    points, widths = energy.points[:40], energy.log_widths.detach().exp()
+    assert energy.standing() == 40
+    assert energy.log_width.exp().item() == pytest.approx(float(Parzen.fit(points).bandwidth[0]))
+    assert widths.tolist() == pytest.approx(MarginalParzen.fit(points[:15]).bandwidth.tolist())
+    h = energy.log_width.detach().exp()
+    expected = Parzen(points, h)(new) + 0.7 * MarginalParzen(points[:15], widths)(new)
+    torch.testing.assert_close(energy(new).detach(), expected, rtol=0, atol=1e-9)
+    monkeypatch.setattr(windows, "_BLOCK", 300)  # three rows at a time
+    torch.testing.assert_close(energy(new).detach(), expected, rtol=0, atol=1e-9)
+    left = energy.left_out(torch.tensor([3, 20])).detach()  # the second has no window on its columns
+    for i, found in zip((3, 20), left, strict=True):
+        rows, few = (torch.cat([some[:i], some[i + 1 :]]) for some in (points, points[:15]))
+        one = points[i : i + 1]
+        assert float(found) == pytest.approx(float(Parzen(rows, h)(one) + 0.7 * MarginalParzen(few, widths)(one)))
+    assert check_energy(energy, chains=5000, generator=gen()) == ["rows", "score"]
+
+
+def test_leaving_rows_out_learns_the_widths_of_windows():
+    x = torch.cat([normal(60, 2), normal(40, 2, 1) * 0.1 + 4])
+    energy = WindowProduct(2, windows=100).double()
+    gb.fit(energy, gb.objectives.LeaveOneOut(rows=100), x, steps=150, lr=0.05, schedule="cosine", progress=False)
+    grid = torch.linspace(0.05, 0.5, 91, dtype=F64)
+    best = float(Parzen.fit(energy.points, grid).bandwidth[0])  # all rows judge: 100 are fewer than it takes a part of
+    assert energy.log_width.exp().item() == pytest.approx(best, abs=0.006)  # a step of the grid
+    with pytest.raises(GibbsianError, match="stand_on"):
+        gb.fit(gb.energies.MLPEnergy(2).double(), gb.objectives.LeaveOneOut(), x, steps=1)
+    with pytest.raises(GibbsianError, match="no rows yet"):
+        WindowProduct(2)(x.float())

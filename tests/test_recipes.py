@@ -111,6 +111,9 @@ def test_recipes_run_from_data_to_report(name, tmp_path, monkeypatch, capsys):
         assert 0 <= found["classes"]["accuracy"] <= 1
     if name == "anomaly-tabular":
         assert 0 <= found["anomalies"]["auroc"] <= 1
+        page = (tmp_path / "run" / "report.html").read_text()
+        assert "labeled anomalies" in page
+        assert page.count(" sd)") >= 8  # the cells of the strangest rows
     for other in recipe.evaluate.outside:
         assert 0 <= found["outside"][other]["auroc"] <= 1
     assert (

@@ -22,6 +22,7 @@ __all__ = [
     "JointModel", "LabeledModel", "LatentModel", "LayerContrast", "LayeredModel", "Multiple", "NoiseLevels",
     "Normalized", "Pairwise", "PairwiseModel", "PairwiseTables", "Path", "PicturedModel", "ReconstructingModel", "Sampleable", "Scaled",
     "SiteModel", "SplittingModel", "SummableModel", "TabledModel", "TaylorModule", "VariationalModel", "WakeSleep", "WakeSleepModel",
+    "WindowModel",
     "require",
 ]  # fmt: skip
 
@@ -585,6 +586,20 @@ class InitializableModel(Protocol):
 
     def initialize_visible_bias(self, data: Tensor) -> None:
         """Set the bias so that the model without weights has the means of the data."""
+
+
+@runtime_checkable
+class WindowModel(Protocol):
+    """Is made of windows on rows of data."""
+
+    def stand_on(self, rows: Tensor, generator: torch.Generator) -> None:
+        """Put the windows on rows."""
+
+    def standing(self) -> int:
+        """How many rows have a window."""
+
+    def left_out(self, index: Tensor) -> Tensor:
+        """E of some of those rows, each under the windows of all others, `(rows,)`."""
 
 
 C = TypeVar("C")

@@ -25,6 +25,7 @@ from gibbsian.energies.parzen import MarginalParzen, Parzen
 from gibbsian.energies.random_fields import ChainField, LabelField
 from gibbsian.energies.splines import ColumnSplines
 from gibbsian.energies.tilted import LatentEnergy, PosteriorEnergy, PushedEnergy, TiltedEnergy
+from gibbsian.energies.windows import WindowProduct
 from gibbsian.nets import (
     MLP,
     AttentionNet,
@@ -43,6 +44,6 @@ __all__ = [
     "Gaussian", "GaussianMixture", "GivenEnergy", "GraphEnergy", "GraphNet", "Graphs", "Grid", "LabelField",
     "LatentEnergy", "LayerNorm", "LennardJones", "MLPEnergy", "MarginalParzen", "Monomials", "NeuralEnergy", "Observed", "PairMLP",
     "Parzen", "PosteriorEnergy", "ProductOfExperts", "PushedEnergy", "RecurrentEnergy", "RecurrentNet",
-    "ResidualEnergy", "ResidualNet", "Ring", "StudentExperts", "StudentT", "TiltedEnergy", "WideResidualNet",
+    "ResidualEnergy", "ResidualNet", "Ring", "StudentExperts", "StudentT", "TiltedEnergy", "WideResidualNet", "WindowProduct",
     "as_distribution", "as_energy",
 ]  # fmt: skip

@@ -6,6 +6,7 @@ from gibbsian.objectives.classification import ClassificationLikelihood, CrossEn
 from gibbsian.objectives.conditional import Conditional
 from gibbsian.objectives.contrastive import ContrastiveDivergence, ExactLikelihood, MonteCarloLikelihood
 from gibbsian.objectives.discrepancy import EnergyDiscrepancy
+from gibbsian.objectives.left_out import LeaveOneOut
 from gibbsian.objectives.matching import EnergyMatching
 from gibbsian.objectives.neighbors import MinimumProbabilityFlow, PseudoLikelihood, RatioMatching
 from gibbsian.objectives.noise import FlowNoise, GaussianNoise, MarginalNoise, MixtureNoise, UniformNoise
@@ -53,6 +54,7 @@ __all__ = [
     "ImplicitSampler",
     "ImplicitScoreMatching",
     "LatentLikelihood",
+    "LeaveOneOut",
     "Loss",
     "MarginalNoise",
     "Masked",
