@@ -1,5 +1,6 @@
 """Several processes on the CPU: the same training as one, per-rank chains, and what happens when one dies."""
 
+import json
 import os
 import re
 import subprocess
@@ -7,6 +8,7 @@ import sys
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,10 +17,13 @@ import torch
 from rank_checks import STATES, machine
 from scipy.stats import chisquare, kstest
 from torch import Tensor
+from torch.distributed import DistBackendError
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 import gibbsian as gb
 from gibbsian import errors, kernels, models, objectives
 from gibbsian.app.cli import main
+from gibbsian.app.cli.launch import _failed, _words
 from gibbsian.distributed import Shards, World
 from gibbsian.distributed.gradients import GradientExchange
 from gibbsian.objectives.persistent import Chains
@@ -191,6 +196,47 @@ def test_a_lost_process_ends_the_job_with_one_sentence(ranks):
     assert "another process of this job did not answer in time (" in ranks("late", 2)
 
 
+NCCL = {
+    "was lost (remote process exited or there was a network error, NCCL version 2.28.8 ncclRemoteError: A call failed possibly due to "
+    "a network error or a remote process exiting prematurely)": """[rank1]: NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.hpp:268,
+ remote process exited or there was a network error, NCCL version 2.28.8
+ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.
+Last error:
+""",
+    "did not answer in time ([Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=808, OpType=ALLREDUCE, NumelIn=980, "
+    "NumelOut=980, Timeout(ms)=600000) ran for 600020 milliseconds before timing out)": """[Rank 0] Watchdog caught collective operation
+ timeout: WorkNCCL(SeqNum=808, OpType=ALLREDUCE, NumelIn=980, NumelOut=980, Timeout(ms)=600000) ran for 600020 milliseconds before timing out.
+Exception raised from checkTimeout at /pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:632 (most recent call first):
+frame #0: c10::Error::Error(c10::SourceLocation, std::string) + 0x96""",
+}
+
+
+@pytest.mark.parametrize("meaning", NCCL)
+def test_errors_of_nccl_end_the_job_with_the_same_sentence(tmp_path, monkeypatch, meaning):
+    """As torch raises them: from a sum, from the wait for one, or from whatever looks at its result first."""
+    sentence = f"another process of this job {meaning}; see its own message"
+
+    def broken(*_: Any, **__: Any) -> Any:
+        raise DistBackendError(NCCL[meaning])
+
+    monkeypatch.setattr(torch.distributed, "all_reduce", broken)
+    with pytest.raises(errors.ProcessError, match=f"^{re.escape(sentence)}$"):
+        World(0, 2).sum(torch.zeros(1))
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda *_, **__: SimpleNamespace(wait=broken))
+    parameter = torch.nn.Parameter(torch.zeros(1))
+    with pytest.raises(errors.ProcessError, match=f"^{re.escape(sentence)}$"):
+        GradientExchange(World(0, 2), [parameter]).finish(3, (0.0,))
+
+    def look(run: Any) -> None:
+        if run.step == 17:
+            broken()
+
+    where = r"; the last checkpoint is of step 10 in \S+; go on with gibbsian.resume\("
+    with pytest.raises(errors.ProcessError, match=f"^{re.escape(sentence)}{where}"):
+        gb.fit(models.RBM(6, 3).double(), objectives.ExactLikelihood(), the_data(), steps=30, hooks=[look],
+               run_dir=tmp_path / "run", checkpoints=gb.training.Checkpoints(every=10))  # fmt: skip
+
+
 def test_a_lost_run_goes_on_to_the_bit_on_as_many_processes(ranks):
     undisturbed, resumed = ranks("straight", 2), ranks("resumed", 2)
     assert torch.equal(resumed["weights"], undisturbed["weights"])
@@ -250,6 +296,50 @@ def test_the_launcher_passes_on_one_sentence_and_the_exit_code(tmp_path):
     assert done.returncode == 1
     assert done.stderr.count("there is no run folder") == 1
     assert "Traceback" not in done.stderr
+
+
+def left(folder: Path, rank: int, code: int, sentence: str = "", log: str = "") -> ProcessFailure:
+    """A process that ended with a code, having left a sentence for the launcher, and a log."""
+    own = folder / "attempt_0" / str(rank)
+    own.mkdir(parents=True)
+    (own / "stderr.log").write_text(log)
+    if sentence:
+        message = {"message": f"GibbsianError: {sentence}", "extraInfo": {"py_callstack": "", "timestamp": "7"}}
+        (own / "error.json").write_text(json.dumps({"message": message}))
+    return ProcessFailure(rank, 1, code, str(own / "error.json"))
+
+
+LOST = "another process of this job was lost (Connection closed by peer); see its own message"
+
+
+@pytest.mark.parametrize(
+    ("ends", "code", "said"),
+    [
+        ([(1, "No space: a"), (1, "No space: a")], 1, ""),
+        ([(1, LOST), (2, "bad row")], 2, "gibbsian: bad row\n"),
+        ([(-6, ""), (-6, "")], 134, "gibbsian: process 0 aborted (SIGABRT), as those do that wait on NCCL for a process that was lost "
+         "or does not answer\n"),
+        ([(1, LOST), (-9, "")], 137, "gibbsian: process 1 was ended from outside (SIGKILL)\n"),
+        ([(1, LOST), (1, "", "noise\nTraceback (most recent call last):\n  a\nKeyError: 3\n")], 1,
+         "Traceback (most recent call last):\n  a\nKeyError: 3\n"),
+        ([(1, LOST), (3, "")], 3, "gibbsian: process 1 failed without a word\n"),
+        ([(1, LOST), (3, "", "gibbsian: first\ngibbsian: last\n")], 3, "gibbsian: last\n"),
+    ],
+)  # fmt: skip
+def test_the_launcher_passes_on_who_failed_by_itself(tmp_path, capsys, ends, code, said):
+    """Process 0, which has spoken already, fails for the other's sake in the same second."""
+    failures = {rank: left(tmp_path, rank, *end) for rank, end in enumerate(ends)}
+    assert _failed(failures, tmp_path) == code
+    assert capsys.readouterr().err == said
+
+
+def test_what_is_left_for_the_launcher_is_what_was_said(tmp_path, monkeypatch, capsys):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "0" / "error.json"))
+    (tmp_path / "0").mkdir()
+    assert main(["train", "digits-rbm", "--run", str(tmp_path / "file" / "run"), "--quiet"]) == 1
+    assert f": {tmp_path}" in (said := capsys.readouterr().err)
+    assert _words(0, tmp_path) == said.strip()
 
 
 def test_a_table_is_refused_in_several_processes(tmp_path, monkeypatch, capsys):

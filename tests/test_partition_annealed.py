@@ -9,6 +9,7 @@ import torch
 
 import gibbsian as gb
 from gibbsian import domains, energies, kernels, models, partition, schedules, units
+from gibbsian.distributed import OneStream
 from gibbsian.energies.bases import Exponential, Factorized, IndependentGaussian, Uniform, fitted_base
 from gibbsian.errors import (
     ArgumentError,
@@ -21,7 +22,7 @@ from gibbsian.errors import (
 )
 from gibbsian.models.rbm.fused_path import BernoulliPath
 from gibbsian.models.rbm.path import RBMPath
-from gibbsian.partition.annealed import _crowded
+from gibbsian.partition.annealed import _crowded, _Runs
 from gibbsian.partition.paths import GeometricPath, path_of, single
 from gibbsian.partition.runner import ladder_of, run_path, weight_statistics
 from gibbsian.partition.smc import systematic
@@ -550,6 +551,27 @@ def test_resumed_chains_and_chunks_add_up():
         rbm.weight.mul_(1.1)
     with pytest.raises(ArgumentError, match="parameters have changed"):
         partition.ais(rbm, resume=first, generator=gen())
+
+
+@pytest.mark.filterwarnings("ignore::gibbsian.errors.EstimateWarning")
+@pytest.mark.parametrize("chunk", [1, 7])
+def test_a_ladder_grows_from_the_spread_of_all_chains_however_few_run_at_a_time(monkeypatch, chunk):
+    """Temperatures crowd where the weights of all chains spread: pieces of one chain have no variance of their own."""
+    monkeypatch.setattr("gibbsian.partition.annealed._FIRST", 20)
+    rbm = models.RBM(6, 4).double()
+    with torch.no_grad():
+        rbm.weight.copy_(1.5 * torch.randn(6, 4, generator=gen(3), dtype=torch.float64))
+    options = {"base": torch.zeros(6, dtype=torch.float64), "chains": 64, "max_betas": 40, "tolerance": 0.0}
+    cut = partition.ais(rbm, chunk=chunk, generator=gen(1), **options)
+    assert [n for n, _, _ in cut.diagnostics["ladders"]] == [20, 40]
+    betas = cut.diagnostics["betas"]
+    assert bool((betas.diff() > 0).all())
+    assert not torch.allclose(betas, torch.linspace(0, 1, 41, dtype=torch.float64))
+    assert abs(float(cut.value) - float(partition.exact(rbm).value)) < 4 * float(cut.stderr)
+    path = path_of(rbm, None, options["base"], None, stacklevel=1)
+    runs, spread = _Runs(rbm, path, 64, chunk, OneStream(gen(2)), False), torch.zeros(1, dtype=torch.float64)
+    weights = runs.climb(ladder_of(1), [], spread, warn=False).diagnostics["log_weights"]  # one step adds all of them
+    assert float(spread) == pytest.approx(float(weights.var()))
 
 
 def test_same_seed_same_estimate_and_no_global_randomness():

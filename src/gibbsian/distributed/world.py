@@ -141,10 +141,21 @@ def peers() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        reason = re.sub(r"\[/[^]]*\]|This is typically.*", "", " ".join(str(error).split()))[:200].strip(" .")
-        late = "imed out" in reason or "imeout" in reason
-        what = "did not answer in time" if late else "was lost"
-        raise ProcessError(f"another process of this job {what} ({reason}); see its own message") from error
+        raise lost(error) from error
+
+
+def lost(error: RuntimeError) -> ProcessError:
+    """What an error of the connection means, in one sentence: gloo's, NCCL's, or that of the place where processes meet.
+
+    >>> print(lost(RuntimeError("[/pytorch/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:9")))
+    another process of this job was lost (Connection closed by peer [127.0.0.1]:9); see its own message
+    """
+    whole = " ".join(str(error).split())
+    reason = re.sub(r"\[/[^]]*\]|\[rank\d+\]:|This is typically.*|Exception raised from.*", "", whole)
+    reason = re.sub(r"NCCL error in: \S+,|in: \S+\.(cpp|hpp|cu):\d+,|Last error:$", "", reason).strip(" .")[:200]
+    late = "imed out" in whole or "imeout" in whole
+    what = "did not answer in time" if late else "was lost"
+    return ProcessError(f"another process of this job {what} ({reason}); see its own message")
 
 
 def join(device: torch.device | str | None = None) -> tuple[World, torch.device | None]:

@@ -128,18 +128,22 @@ class _Runs(NamedTuple):
     progress: bool | None
 
     def climb(self, ladder: Tensor, earlier: list[Tensor], spread: Tensor | None = None, warn: bool = True) -> LogZ:
-        """Weights from the base up to the energy, with those of an earlier climb."""
-        spreads, ends = [], []
+        """Weights from the base up to the energy, with those of an earlier climb; the variance over all chains of what every
+        step adds to the log weights is added to `spread`."""
+        sums, ends, grows = [], [], spread is not None
         with self._bar(len(ladder) - 1, f"AIS, {len(ladder) - 1} temperatures") as tick:
             for _, sizes, generator in self._parts():
-                spreads.append(torch.zeros(len(ladder) - 1, dtype=torch.float64, device=generator.device))
-                wanted = None if spread is None else spreads[-1]
+                sums.append(torch.zeros(2, len(ladder) - 1, dtype=torch.float64, device=generator.device))
                 for n in sizes:
                     start = self.path.sample(n, generator=generator)
-                    ends.append(run_path(self.path, start, ladder, generator, tick, spread=wanted))
+                    ends.append(run_path(self.path, start, ladder, generator, tick, sums=sums[-1] if grows else None))
         x, log_w = (torch.cat(each) for each in zip(*ends, strict=True))
         if spread is not None:
-            spread += self.streams.total(spreads)
+            total, squares = self.streams.total(
+                sums
+            )  # of all chains: pieces of one chain have no variance of their own
+            variance = (squares - total.square() / self.chains) / (self.chains - 1)
+            spread += variance.nan_to_num(0.0, 0.0).clamp(min=0)  # weights that vanish say nothing of where
         log_w = torch.cat([*earlier, self.path.log_z0().double() + self.streams.gather(log_w)])
         warn = warn and self.streams.world.first
         return of_run(self.energy, self.path, ladder, x, log_w, "AIS", warn=warn, stacklevel=5)

@@ -78,11 +78,11 @@ def run_path(
     generator: torch.Generator,
     tick: Callable[..., None],
     resample: Resample | None = None,
-    spread: Tensor | None = None,
+    sums: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Go along the ladder, up or down: weight each step, then move. The positions and log weights after it; `resample`
-    may exchange the first and reset the second after every step; the variance of the weights of every step is added to
-    `spread`."""
+    may exchange the first and reset the second after every step; the sums over chains of what every step adds to the
+    log weights, and of its square, are added to `sums` `(2, steps)`."""
     state = x, torch.zeros(len(x), dtype=torch.float64, device=x.device)
     captured = x.is_cuda and path.on_device and resample is None
     betas = ladder.to(x.device) if captured else ladder.cpu()
@@ -96,8 +96,9 @@ def run_path(
             state, increments = _along(path, state, inputs, _one, resample)
         else:
             state, increments = graph(path, state, inputs)
-        if spread is not None:
-            spread[done : done + count] += increments.double().var(1).to(spread.device)
+        if sums is not None:
+            added = increments.double()
+            sums[:, done : done + count] += torch.stack([added.sum(1), added.square().sum(1)]).to(sums.device)
         done += count
         if done - shown >= 50:
             tick(done - shown)

@@ -16,7 +16,9 @@ from typing import Any, NamedTuple, NoReturn
 
 import torch
 from torch import Tensor
+from torch.distributed import DistError
 
+from gibbsian.distributed.world import lost
 from gibbsian.errors import ArgumentError, ProcessError
 from gibbsian.objectives.base import Step
 from gibbsian.progress import progress_bar
@@ -285,8 +287,9 @@ def _opened(job: Job, progress: bool | None, loggers: Sequence[Logger]) -> Itera
     try:
         with progress_bar(settings.steps, "training", progress if job.world.first else False) as advance:
             yield _Show(advance, run.step, run.objective.descends())
-    except ProcessError as error:
-        raise ProcessError(f"{error}; {keep.where(run.folder)}") from error
+    except (ProcessError, DistError) as error:  # NCCL's come late: wherever its results are looked at
+        said = error if isinstance(error, ProcessError) else lost(error)
+        raise ProcessError(f"{said}; {keep.where(run.folder)}") from error
     finally:
         run.energy.train(was_training)
         job.feed.close()

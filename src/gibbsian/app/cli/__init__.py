@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import gibbsian
 from gibbsian.errors import ArgumentError, GibbsianError
@@ -329,18 +329,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (GibbsianError, KeyboardInterrupt, OSError) as error:
-        handler = _launchers_ear()
-        code = _fail(*_reason(error, options))
-        if handler is not None:
-            handler.record_exception(error)
+        message, code = _reason(error, options)
+        _fail(message, code)
+        _tell_launcher(message)
         return code
 
 
-def _launchers_ear() -> Any:
-    """Where a process that `torchrun` started leaves its error, so that the launcher knows what has been said; else None."""
-    if "TORCHELASTIC_ERROR_FILE" not in os.environ:
-        return None
-    return import_module("torch.distributed.elastic.multiprocessing.errors").get_error_handler()
+def _tell_launcher(message: str) -> None:
+    """Leave what was said where the launcher that started this process, `torchrun`, looks for it."""
+    if "TORCHELASTIC_ERROR_FILE" in os.environ:
+        errors = import_module("torch.distributed.elastic.multiprocessing.errors")
+        errors.get_error_handler().record_exception(GibbsianError(" ".join(message.split())))
 
 
 def _make_printable() -> None:

@@ -21,6 +21,8 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from gibbsian.distributed.world import World, join, slurm_step
 from gibbsian.errors import ArgumentError, ProcessError
 
+_LOST = "gibbsian: another process of this job"  # what a process says that failed for another's sake
+
 
 def launch(options: argparse.Namespace) -> int:
     """Run the command of these options in as many processes as it says; its exit code."""
@@ -61,27 +63,31 @@ def _without_flag(arguments: list[str]) -> list[str]:
 
 
 def _failed(failures: dict[int, ProcessFailure], logs: Path) -> int:
-    """Pass on what the process that failed first has said, unless it has been heard already; its exit code."""
-    rank, first = min(failures.items(), key=lambda item: item[1].timestamp)
+    """Pass on what the process that failed by itself has said, unless it has been heard already; its exit code."""
+    said = {rank: _words(rank, logs) for rank in (0, *failures)}
+    rank, first = min(failures.items(), key=lambda item: (said[item[0]].startswith(_LOST), item[1].timestamp))
     if first.exitcode < 0:
-        name = signal.Signals(-first.exitcode).name
-        print(f"gibbsian: process {rank} was ended from outside ({name})", file=sys.stderr)
+        print(f"gibbsian: process {rank} {_ended(signal.Signals(-first.exitcode))}", file=sys.stderr)
         return 128 - first.exitcode
-    words = _last_words(rank, logs)
-    if rank and not _said_aloud(words.removeprefix("gibbsian: "), logs):
-        print(words, file=sys.stderr)
+    if rank and said[rank] != said[0]:  # process 0 has spoken aloud
+        print(said[rank] or f"gibbsian: process {rank} failed without a word", file=sys.stderr)
     return first.exitcode
 
 
-def _last_words(rank: int, logs: Path) -> str:
-    texts = [path.read_text(errors="replace") for path in logs.rglob(f"{rank}/stderr.log")]
-    lines = [line for line in "\n".join(texts).splitlines() if line.startswith("gibbsian: ")]
-    return lines[-1] if lines else f"gibbsian: process {rank} failed without a word"
+def _ended(by: signal.Signals) -> str:
+    if by == signal.SIGABRT:  # so does NCCL's watchdog, which can say nothing to Python
+        return "aborted (SIGABRT), as those do that wait on NCCL for a process that was lost or does not answer"
+    return f"was ended from outside ({by.name})"
 
 
-def _said_aloud(words: str, logs: Path) -> bool:
-    """Whether process 0, whose words go straight to the terminal, has ended with the same ones."""
-    return any(json.dumps(words)[1:-1] in path.read_text() for path in logs.rglob("0/error.json"))
+def _words(rank: int, logs: Path) -> str:
+    """What a process said last: the sentence that it left for us, else what stands in its log, a traceback as a whole."""
+    for path in logs.rglob(f"{rank}/error.json"):
+        return f"gibbsian: {json.loads(path.read_text())['message']['message'].partition(': ')[2]}"
+    text = "\n".join(path.read_text(errors="replace") for path in logs.rglob(f"{rank}/stderr.log"))
+    lines = [line for line in text.splitlines() if line.startswith("gibbsian: ")]
+    broken = text.rfind("Traceback (most recent call last)")
+    return text[broken:].rstrip() if broken >= 0 else lines[-1] if lines else ""
 
 
 def world_of(options: argparse.Namespace) -> World | None:
