@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import gibbsian as gb
-from gibbsian import domains, energies, kernels, models, objectives, partition
+from gibbsian import domains, energies, kernels, metrics, models, objectives, partition
 from gibbsian.app.cli import main
 from gibbsian.distributed import Shards, World, join
 from gibbsian.distributed.gradients import GradientExchange
@@ -113,6 +113,42 @@ def judged(world: World, folder: Path) -> dict[str, Any]:
     report = gb.evaluate(rbm, data, train=data, outside={"ones": torch.ones(20, 6).double()}, seed=shards(world))
     plain = {key: value for key, value in report.to_dict().items() if key not in {"seconds", "warnings"}}
     found["evaluated"] = plain
+    return found
+
+
+def measured(world: World, folder: Path) -> dict[str, Any]:
+    """Distances of samples, of which every process has all rows or its own, in features that each computes for its share."""
+    x, y = torch.randn(700, 3, generator=gen(1)), 0.3 + torch.randn(600, 3, generator=gen(2))
+    law, seen = energies.Gaussian(torch.zeros(3), torch.eye(3)), [0]
+    made = shards(world).draw(700, lambda n, g: torch.randn(n, 3, generator=g))
+    whole = world.gather_rows(made.rows)
+
+    def squares(rows: Tensor) -> Tensor:
+        seen[0] += len(rows)
+        return torch.cat([rows.flatten(1), rows.flatten(1) ** 2], 1)
+
+    found: dict[str, Any] = {
+        "mmd": metrics.mmd(x, y, world=world),
+        "energy": metrics.energy_distance(x, y, world=world),
+        "stein": metrics.kernel_stein_discrepancy(x, law, world=world),
+        "sliced": metrics.sliced_wasserstein(x, y, generator=shards(world)),
+        "scores": metrics.ood_scores(law, x, "score_norm", batch_size=100, world=world),
+        "kid": metrics.kid(x, y, squares, subset_size=50, subsets=10, batch_size=90, generator=shards(world)).value,
+        "few": metrics.kid(
+            x[:3], y[:3], squares, subset_size=3, subsets=2, batch_size=2, generator=shards(world)
+        ).value,
+    }
+    test = metrics.two_sample_test(x, y, permutations=20, generator=shards(world))
+    found["test"] = torch.cat([test.value[None], torch.tensor([test.p_value]), test.permuted])
+    fid = metrics.fid(x, y.split(70), squares, batch_size=90, world=world)
+    found["fid"], found["rows"] = fid.value, fid.rows
+    found["own"] = seen[0]
+    found["shared"] = [
+        metrics.mmd(made, y, world=world).item() - metrics.mmd(whole, y).item(),
+        metrics.kernel_stein_discrepancy(made, law, world=world).item()
+        - metrics.kernel_stein_discrepancy(whole, law).item(),
+        metrics.fid(made, y, squares, world=world).value.item() - metrics.fid(whole, y, squares).value.item(),
+    ]
     return found
 
 
@@ -321,7 +357,11 @@ def commanded(world: World, folder: Path) -> dict[str, Any]:
     return {"codes": codes, "drawn": torch.from_numpy(np.load(samples)), "judged": judged, "pictures": pictures}
 
 
-JOBS = [(name, function, size) for name, function in (("sampled", sampled), ("judged", judged)) for size in (1, 2, 3)]
+JOBS = [
+    (name, function, size)
+    for name, function in (("sampled", sampled), ("judged", judged), ("measured", measured))
+    for size in (1, 2, 3)
+]
 JOBS += [("exchanged", exchanged, size) for size in (1, 2, 3)]
 JOBS += [("trained", trained, 2), ("diverged", diverged, 2), ("killed", killed, 2), ("straight", straight, 2)]
 JOBS += [

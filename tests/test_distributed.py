@@ -92,6 +92,22 @@ def test_what_is_found_is_that_of_one_process_to_the_bit(ranks, job, own, size):
     assert sum(other[own] for other in others) == one[own]  # every process holds its share
 
 
+@pytest.mark.parametrize("size", [2, 3])
+def test_metrics_of_several_processes_are_those_of_one(ranks, size):
+    """To the bit but for moments of features, which are added in another order; each process computes its share of the features."""
+    one, others = ranks("measured", 1), [ranks("measured", size, rank) for rank in range(size)]
+    for other in others:
+        assert differing(one, other) <= {"own", "fid", "shared"}
+        assert float(other["fid"]) == pytest.approx(float(one["fid"]), rel=1e-10)
+        assert other["shared"] == pytest.approx(
+            [0.0] * 3, abs=1e-7
+        )  # of samples of which every process has its own rows
+    assert sum(other["own"] for other in others) == one["own"] == 2 * 1300 + 6
+    x, y = torch.randn(700, 3, generator=gen(1)), 0.3 + torch.randn(600, 3, generator=gen(2))
+    assert torch.equal(one["mmd"], gb.metrics.mmd(x, y))
+    assert one["rows"] == (700, 600)
+
+
 def test_pooled_diagnostics_are_those_of_the_gathered_chains(ranks):
     for size in (1, 2, 3):
         found = ranks("sampled", size)

@@ -9,6 +9,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from scipy.stats import chisquare
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 import gibbsian as gb
@@ -18,7 +19,7 @@ from gibbsian.training.feeds import ahead
 from gibbsian.training.feeds.choose import make_feed
 from gibbsian.training.feeds.rows import ArrayRows, TensorRows
 from gibbsian.training.feeds.streams import Stream
-from gibbsian.training.feeds.windows import Pieces
+from gibbsian.training.feeds.windows import Pieces, _evenly
 
 CPU = torch.device("cpu")
 N, SIZE = 203, 10
@@ -186,8 +187,10 @@ def test_every_row_comes_once_an_epoch_in_another_order_and_a_resumed_run_sees_t
 
 @forks
 @pytest.mark.parametrize(
-    "name", ["array on disk", "array on disk in windows", "parquet", "dataset", "table", "stream", "table stream"]
-)
+    "name",
+    ["array on disk", "array on disk in windows", "windows below a batch", "parquet", "parquet at once", "dataset", "table", "stream",
+     "table stream"],
+)  # fmt: skip
 def test_processes_share_every_batch_whatever_their_number(name, tmp_path):
     whole = feed_of(name, tmp_path)
     wanted = [Counter(ids(whole.next())) for _ in range(2 * PER_EPOCH - 3)]
@@ -240,6 +243,38 @@ def test_windows_hold_a_few_pieces_and_never_the_whole(tmp_path):
         assert sum(window.end - window.begin for _, window in feed.held) <= 3 * (50 + 17)
     assert sum(stop - start for start, stop in decoded) <= N + 50 + 17  # every group once, and the next window
     feed.close()
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_processes_decode_row_groups_of_their_own(world, tmp_path):
+    """A share of the groups each, and one more where two shares meet; but what objectives are shown first is from all over."""
+    groups, looked = [], []
+    for rank in range(world):
+        feed = feed_of("parquet at once", tmp_path, rank=rank, world=world)
+        decoded, read = set(), feed.parts[0].read
+        feed.parts[0].read = lambda start, stop, read=read, decoded=decoded: decoded.add(start) or read(start, stop)
+        looked.append(ids(feed.first()))
+        most = -(-(len(feed.edges) - 1) // world) + 2
+        assert len(decoded) > most
+        decoded.clear()
+        for _ in range(PER_EPOCH):
+            feed.next()
+        feed.close()
+        groups.append(decoded)
+        assert len(decoded) <= most
+    assert set.union(*groups) == set(feed.edges[:-1].tolist())
+    assert len(set().union(*looked)) == sum(map(len, looked))
+
+
+def test_every_row_of_a_window_comes_in_any_batch_and_every_batch_from_all_over_it():
+    """Sixty rows in five batches of twelve: each batch has one or two of every fifth row; chi-square of who has which (p > 10⁻³)."""
+    batch, g, seen = np.arange(60) // 12, torch.Generator().manual_seed(0), np.zeros((60, 5))
+    for _ in range(1000):
+        row = _evenly(batch, g)
+        assert sorted(row) == list(range(60))
+        seen[row, batch] += 1
+        assert all(np.abs(row[batch == k] - (np.arange(12) * 5 + 2)).max() <= 8 for k in range(5))
+    assert chisquare(seen.ravel()).pvalue > 1e-3
 
 
 def test_slow_sources_are_read_ahead_and_quick_ones_are_not(tmp_path, monkeypatch):

@@ -8,9 +8,9 @@ import torch
 from scipy import stats
 
 import gibbsian as gb
-from gibbsian import domains, energies, metrics
+from gibbsian import distributed, domains, energies, metrics
 from gibbsian.errors import GibbsianError
-from gibbsian.metrics import stein, two_sample
+from gibbsian.metrics import two_sample
 
 F64 = torch.float64
 
@@ -263,9 +263,21 @@ def test_blocks_change_nothing(monkeypatch):
 
     whole = everything()
     monkeypatch.setattr(two_sample, "_TILE", 17)
-    assert len(list(stein.tiles(60))) == 10
+    assert len(list(two_sample.tiles(60))) == 10
     for a, b in zip(whole, everything(), strict=True):
         assert torch.allclose(a, b, atol=1e-13)
+
+
+def test_a_share_whose_other_rows_nobody_has_is_refused():
+    share = distributed.Share(normal(50, 2), 100)
+    for call in (
+        lambda: metrics.mmd(share, normal(40, 2)),
+        lambda: metrics.fid(share, normal(40, 2), torch.nn.Identity()),
+    ):
+        with pytest.raises(GibbsianError, match="50 rows of a share of 100"):
+            call()
+    whole = share._replace(total=50)
+    assert torch.equal(metrics.mmd(whole, normal(40, 2)), metrics.mmd(whole.rows, normal(40, 2)))
 
 
 def test_images_and_single_precision():

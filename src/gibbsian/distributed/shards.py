@@ -35,6 +35,13 @@ class Share(NamedTuple):
     rows: Tensor
     total: int
 
+    def check(self, rows: int) -> None:
+        """Refuse another number of rows of all processes than there should be."""
+        if rows != self.total:
+            raise ArgumentError(
+                f"the processes have {rows} rows of a share of {self.total}; give world=distributed.join()[0], and the rows of all"
+            )
+
 
 class Streams(ABC):
     """Where random numbers come from: one stream, or shards that are dealt to processes."""

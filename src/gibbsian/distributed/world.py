@@ -8,11 +8,11 @@ import atexit
 import gc
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from gibbsian.errors import ProcessError
 
+Task = TypeVar("Task")
 _PATIENCE = 1800.0  # seconds that a process waits for the others
 
 
@@ -94,6 +95,18 @@ class World:
                 part.copy_(rows)
             self.copy_from(part, source)
         return whole
+
+    def collect(self, tasks: Sequence[Task], work: Callable[[Task], Tensor]) -> Tensor:
+        """The rows `(n, ...)` of `work(task)` for all tasks, in their order, on every process, each of which does its share; all
+        do everything where there are fewer tasks than processes.
+
+        >>> World().collect([2, 3], lambda n: torch.arange(n))
+        tensor([0, 1, 0, 1, 2])
+        """
+        shared, n = len(tasks) >= self.size, len(tasks)
+        own = tasks[n * self.rank // self.size : n * (self.rank + 1) // self.size] if shared else tasks
+        rows = torch.cat([work(task) for task in own])
+        return self.gather_rows(rows) if shared else rows
 
     def copy_from(self, tensor: Tensor, source: int) -> Tensor:
         """The tensor of another process in the place of this one's, which is like it."""

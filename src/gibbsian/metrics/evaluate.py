@@ -105,7 +105,7 @@ def evaluate(
             "reconstruction_error": _reconstruction_error(model, x, streams),
             "classes": _classes(model, x, y, streams),
         }
-        found["two_sample"] = _compared(model, samples, x, streams.common)
+        found["two_sample"] = _compared(model, samples, x, streams)
     said = {" ".join(str(w.message).split()) for w in caught if issubclass(w.category, UserWarning)}
     return Evaluation(len(x), **found, warnings=tuple(sorted(said)), seconds=time.perf_counter() - begun)
 
@@ -256,9 +256,9 @@ def _classes(model: Any, x: Tensor, y: Tensor | None, streams: Streams) -> Class
     return Classes(accuracy, float(expected_calibration_error(log_p.exp(), y)), len(x))
 
 
-def _compared(model: Any, samples: Tensor | None, x: Tensor, generator: torch.Generator) -> Comparison | None:
+def _compared(model: Any, samples: Tensor | None, x: Tensor, streams: Streams) -> Comparison | None:
     size = 0 if samples is None else min(_COMPARED, len(x), len(samples))
     if samples is None or size < 20 or isinstance(model.domain, Discrete):
         return None
-    test = two_sample_test(samples[:size].to(x), x[:size], method="energy", permutations=200, generator=generator)
+    test = two_sample_test(samples[:size].to(x), x[:size], method="energy", permutations=200, generator=streams)
     return Comparison("energy distance", float(test.value), test.p_value)

@@ -2,6 +2,10 @@
 
 A figure means nothing without its features: "FID" in papers is that of one Inception checkpoint. Every result
 here carries the name of the extractor, and figures of different extractors do not compare.
+
+Several processes share the batches where they are told of each other (`world=distributed.join()[0]`, for `kid`
+`generator=distributed.Shards(seed)`): all make the same call, each computes the features of its batches, or of its own rows
+given as a `distributed.Share`, and all get the figure of all rows.
 """
 
 import inspect
@@ -11,10 +15,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from gibbsian.distributed.shards import Share, Streams, streams_of
+from gibbsian.distributed.world import World
 from gibbsian.errors import DataError, ShapeError, check_count, check_tensor
-from gibbsian.random import require_generator
 
-Images = Tensor | Iterable[Any]  # a tensor (n, *event), or an iterable of batches
+Images = Tensor | Share | Iterable[Any]  # a tensor (n, *event), this process's share of one, or an iterable of batches
 Extractor = Callable[[Tensor], Tensor]
 
 
@@ -81,14 +86,22 @@ def _batches(images: Any, size: int, name: str) -> Iterable[Any]:
     return images.split(size)
 
 
-def _features(images: Images, extractor: Extractor, batch_size: int, name: str) -> Iterable[Tensor]:
-    given = _batches(images, check_count("images", "batch_size", batch_size), name)
+def _features(
+    images: Images, extractor: Extractor, batch_size: int, name: str, world: World
+) -> Iterable[tuple[int, Tensor]]:
+    """Features of the batches that are this process's, with their numbers among all."""
+    batch_size = check_count("images", "batch_size", batch_size)
+    given: Iterable[tuple[int, Any]]
+    if isinstance(images, Share):  # those of process 0 come first
+        given = enumerate(_batches(images.rows, batch_size, name), world.rank << 32)
+    else:
+        given = (one for one in enumerate(_batches(images, batch_size, name)) if one[0] % world.size == world.rank)
     training = extractor if isinstance(extractor, nn.Module) and extractor.training else None
     if training is not None:
         training.eval()
     try:
         with torch.no_grad():
-            for one in given:
+            for number, one in given:
                 batch = one[0] if isinstance(one, tuple | list) else one
                 check_tensor(batch, f"a batch of {name}")
                 if not batch.dim() or not len(batch):
@@ -98,7 +111,7 @@ def _features(images: Images, extractor: Extractor, batch_size: int, name: str) 
                     raise ShapeError(f"the extractor gave {len(f)} rows of features for {len(batch)} images")
                 if not bool(torch.isfinite(f).all()):
                     raise DataError(f"features of {name} are not finite; check its images and the extractor")
-                yield f
+                yield number, f
     finally:
         if training is not None:
             training.train()
@@ -109,25 +122,56 @@ def _name(extractor: Extractor, label: str | None) -> str:
     return own if label is None else label
 
 
+class _Sums(NamedTuple):
+    """Rows, their mean μ, and their scatter Σ (f - μ)(f - μ)ᵀ."""
+
+    rows: int
+    mean: Tensor
+    scatter: Tensor
+
+    def with_more(self, other: "_Sums") -> "_Sums":
+        """Those of all rows of both (Chan, Golub & LeVeque 1979)."""
+        gap, total = other.mean - self.mean, self.rows + other.rows
+        between = torch.outer(gap, gap) * (self.rows * other.rows / total)
+        return _Sums(total, self.mean + gap * (other.rows / total), self.scatter + other.scatter + between)
+
+
+def _gathered(own: _Sums | None, world: World) -> _Sums | None:
+    """The sums over all processes, added in their order on each of them; None where nobody has any."""
+    if world.alone:
+        return own
+    sizes = world.gather_rows(torch.tensor([[0, 0] if own is None else [own.rows, len(own.mean)]])).tolist()
+    home, everything = torch.device("cpu") if own is None else own.mean.device, None
+    for rank, (rows, d) in enumerate(sizes):
+        if not rows:
+            continue
+        packed = torch.empty(1 + d, d, dtype=torch.float64)
+        if own is not None and rank == world.rank:
+            packed[0], packed[1:] = own.mean, own.scatter
+        packed = world.copy_from(packed, rank).to(home)
+        one = _Sums(rows, packed[0], packed[1:])
+        everything = one if everything is None else everything.with_more(one)
+    return everything
+
+
 def feature_moments(
-    images: Images, extractor: Extractor, *, batch_size: int = 256, name: str = "images"
+    images: Images, extractor: Extractor, *, batch_size: int = 256, name: str = "images", world: World | None = None
 ) -> FeatureMoments:
     """Mean and covariance of features in one pass, in double precision, without keeping the features.
 
     Compute them once for a data set and give them to `fid` instead of its images.
     """
-    rows, mean, scatter = 0, torch.zeros(()), torch.zeros(())
-    for f in _features(images, extractor, batch_size, name):
+    world, sums = world or World(), None
+    for _, f in _features(images, extractor, batch_size, name, world):
         own = f.mean(0)
-        if rows == 0:
-            mean, scatter = torch.zeros_like(own), f.new_zeros(f.shape[1], f.shape[1])
-        gap, total = own - mean, rows + len(f)
-        centered = f - own
-        scatter = scatter + centered.T @ centered + torch.outer(gap, gap) * (rows * len(f) / total)
-        mean, rows = mean + gap * (len(f) / total), total
-    if rows < 2:
-        raise DataError(f"{name} holds {rows} images; a covariance needs at least two")
-    return FeatureMoments(mean, scatter / (rows - 1), rows)
+        one = _Sums(len(f), own, (f - own).T @ (f - own))
+        sums = one if sums is None else sums.with_more(one)
+    found = _gathered(sums, world)
+    if isinstance(images, Share):
+        images.check(0 if found is None else found.rows)
+    if found is None or found.rows < 2:
+        raise DataError(f"{name} holds {0 if found is None else found.rows} images; a covariance needs at least two")
+    return FeatureMoments(found.mean, found.scatter / (found.rows - 1), found.rows)
 
 
 def fid(
@@ -137,6 +181,7 @@ def fid(
     *,
     label: str | None = None,
     batch_size: int = 256,
+    world: World | None = None,
 ) -> FeatureDistance:
     """Fréchet distance of the features of two sets of images, each taken for Gaussian.
 
@@ -146,10 +191,12 @@ def fid(
     Reference: Heusel et al. 2017.
 
     Args:
-        real, fake: tensors `(n, *event)`, iterables of batches, or the `feature_moments` of a set.
+        real, fake: tensors `(n, *event)`, iterables of batches, or the `feature_moments` of a set; `distributed.Share` of rows that
+            every process has for itself.
         extractor: maps a batch of images to features; called in evaluation mode, without gradients.
         label: name of the extractor in the result; its own where left out.
         batch_size: images at a time.
+        world: processes that share the work; their order of adding rounds otherwise than that of one.
 
     >>> g = torch.Generator().manual_seed(0)
     >>> a, b = torch.randn(500, 1, 2, 2, generator=g), 1 + torch.randn(500, 1, 2, 2, generator=g)
@@ -157,7 +204,9 @@ def fid(
     3.71 (features: pixels; 500 and 500 rows)
     """
     x, y = (
-        s if isinstance(s, FeatureMoments) else feature_moments(s, extractor, batch_size=batch_size, name=name)
+        s
+        if isinstance(s, FeatureMoments)
+        else feature_moments(s, extractor, batch_size=batch_size, name=name, world=world)
         for s, name in ((real, "real"), (fake, "fake"))
     )
     value = frechet_distance(x.mean, x.covariance, y.mean, y.covariance)
@@ -173,7 +222,7 @@ def kid(
     subsets: int = 100,
     subset_size: int = 1000,
     batch_size: int = 256,
-    generator: torch.Generator,
+    generator: "torch.Generator | Streams",
 ) -> FeatureDistance:
     """Kernel distance of features: unbiased MMD² with k(x, y) = (x·y/d + 1)³, averaged over random subsets.
 
@@ -185,7 +234,7 @@ def kid(
     Args:
         real, fake, extractor, label, batch_size: as in `fid`; features are kept in memory.
         subsets, subset_size: how many random subsets, and of how many rows (fewer where a set is smaller).
-        generator: required.
+        generator: required; `distributed.Shards(seed)` lets processes share batches and subsets.
 
     >>> g = torch.Generator().manual_seed(0)
     >>> a, b = torch.randn(500, 1, 2, 2, generator=g), 1 + torch.randn(500, 1, 2, 2, generator=g)
@@ -193,20 +242,39 @@ def kid(
     True
     """
     subsets, subset_size = check_count("kid", "subsets", subsets, 2), check_count("kid", "subset_size", subset_size, 2)
-    x = torch.cat(list(_features(real, extractor, batch_size, "real")))
-    y = torch.cat(list(_features(fake, extractor, batch_size, "fake")))
-    require_generator(generator, x.device)
+    world = generator.world if isinstance(generator, Streams) else World()
+    x, y = (_kept(s, extractor, batch_size, name, world) for s, name in ((real, "real"), (fake, "fake")))
+    common = streams_of(generator, x.device).common
     if len(x) < 2 or len(y) < 2:
         raise DataError(f"{len(x)} and {len(y)} images; an unbiased estimate needs at least two of each")
     if x.shape[1] != y.shape[1]:
         raise ShapeError(f"real images have {x.shape[1]} features, fake ones {y.shape[1]}; they must agree")
     n, m = min(subset_size, len(x)), min(subset_size, len(y))
-    values = []
-    for _ in range(subsets):
-        a = x[torch.randperm(len(x), generator=generator, device=x.device)[:n]]
-        b = y[torch.randperm(len(y), generator=generator, device=y.device)[:m]]
+    chosen = [
+        tuple(torch.randperm(len(f), generator=common, device=f.device)[:k] for f, k in ((x, n), (y, m)))
+        for _ in range(subsets)
+    ]
+
+    def distance(rows: tuple[Tensor, ...]) -> Tensor:
+        a, b = x[rows[0]], y[rows[1]]
         k = [(u @ v.T / x.shape[1] + 1) ** 3 for u, v in ((a, a), (b, b), (a, b))]
         within = (k[0].sum() - k[0].trace()) / (n * (n - 1)) + (k[1].sum() - k[1].trace()) / (m * (m - 1))
-        values.append(within - 2 * k[2].mean())
-    value = torch.stack(values)
+        return (within - 2 * k[2].mean())[None]
+
+    value = world.collect(chosen, distance)
     return FeatureDistance(value.mean(), value.std() / subsets**0.5, _name(extractor, label), (len(x), len(y)))
+
+
+def _kept(images: Images, extractor: Extractor, batch_size: int, name: str, world: World) -> Tensor:
+    """Features of all batches of all processes, in their order."""
+    found = list(_features(images, extractor, batch_size, name, world))
+    if world.alone:
+        return torch.cat([f for _, f in found]) if found else torch.empty(0, 1)
+    width = int(world.gather_rows(torch.tensor([found[0][1].shape[1] if found else 0])).max())
+    rows = torch.cat([f.cpu() for _, f in found]) if found else torch.empty(0, width, dtype=torch.float64)
+    numbers = torch.cat([torch.full((len(f),), number) for number, f in found]) if found else torch.empty(0).long()
+    order = world.gather_rows(numbers).argsort(stable=True)
+    kept = world.gather_rows(rows)[order].to(found[0][1].device if found else "cpu")
+    if isinstance(images, Share):
+        images.check(len(kept))
+    return kept

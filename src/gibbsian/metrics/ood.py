@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from gibbsian.capabilities import Classifier, NoiseLevels
+from gibbsian.distributed.world import World
 from gibbsian.energy import Energy, ScoreField
 from gibbsian.errors import ArgumentError, CapabilityError, DataError, ShapeError, as_numbers, check_count, check_number
 from gibbsian.placement import check_rows
@@ -174,7 +175,13 @@ def _check(model: Any, method: str, background: Energy | None) -> None:
 
 
 def ood_scores(
-    model: Any, x: Tensor, method: str = "energy", *, background: Energy | None = None, batch_size: int = 1024
+    model: Any,
+    x: Tensor,
+    method: str = "energy",
+    *,
+    background: Energy | None = None,
+    batch_size: int = 1024,
+    world: World | None = None,
 ) -> Tensor:
     """A number a row, higher for rows that look less like the model's data; `(batch,)`, detached.
 
@@ -197,6 +204,7 @@ def ood_scores(
         method: one of the four.
         background: E₀ of "ratio".
         batch_size: rows evaluated at a time.
+        world: processes that share the batches, `distributed.join()[0]`: all make the same call.
 
     >>> import gibbsian as gb
     >>> narrow, wide = (gb.energies.Gaussian(torch.zeros(2), s * torch.eye(2)) for s in (1.0, 4.0))
@@ -208,7 +216,9 @@ def ood_scores(
     check_rows(model, x)
     batch_size = check_count("ood_scores", "batch_size", batch_size)
     score: Callable[[Any, Tensor], Tensor] = {"score_norm": _score_norm, "confidence": _confidence}.get(method, _energy)
-    rows = [score(model, part) for part in x.split(batch_size)]
-    if background is not None:
-        rows = [a - _energy(background, part) for a, part in zip(rows, x.split(batch_size), strict=True)]
-    return torch.cat(rows).detach()
+
+    def scores(part: Tensor) -> Tensor:
+        own = score(model, part)
+        return (own if background is None else own - _energy(background, part)).detach()
+
+    return (world or World()).collect(x.split(batch_size), scores)

@@ -6,10 +6,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gibbsian.distributed.world import World
 from gibbsian.domains import Real
 from gibbsian.energy import Energy, ScoreField
 from gibbsian.errors import ArgumentError, DataError, DomainError, ShapeError, check_number
-from gibbsian.metrics.two_sample import as_rows, median_distance, precision, squared_distances, tiles
+from gibbsian.metrics.two_sample import (
+    Sample,
+    as_rows,
+    median_distance,
+    precision,
+    squared_distances,
+    sum_over_tiles,
+    whole,
+)
 from gibbsian.placement import check_rows
 
 
@@ -30,7 +39,10 @@ def _rbf(q: Tensor, c: float, beta: float) -> tuple[Tensor, Tensor, Tensor]:
 _KERNELS = {"imq": _imq, "rbf": _rbf}
 
 
-def _scores(x: Tensor, model: Any) -> Tensor:
+_BLOCK = 1024  # rows whose scores are computed at once
+
+
+def _scores(x: Tensor, model: Any, world: World) -> Tensor:
     if isinstance(model, Energy | ScoreField):
         if not isinstance(model.domain, Real):
             raise DomainError(
@@ -38,7 +50,7 @@ def _scores(x: Tensor, model: Any) -> Tensor:
                 "map a bounded law with gibbsian.unconstrained, compare discrete ones with mmd"
             )
         check_rows(model, x)
-        score = model.score(x)
+        score = world.collect(x.split(_BLOCK), lambda part: model.score(part).detach())
     elif isinstance(model, Tensor):
         score = model
     elif callable(model):
@@ -54,13 +66,14 @@ def _scores(x: Tensor, model: Any) -> Tensor:
 
 
 def kernel_stein_discrepancy(
-    x: Tensor,
+    x: Sample,
     energy: Energy | ScoreField | Tensor | Callable[[Tensor], Tensor],
     *,
     kernel: str = "imq",
     bandwidth: float | None = None,
     beta: float = -0.5,
     unbiased: bool = True,
+    world: World | None = None,
 ) -> Tensor:
     """Squared kernel Stein discrepancy of a sample from p ∝ exp(-E), with no need of Z or of draws from p.
 
@@ -80,6 +93,7 @@ def kernel_stein_discrepancy(
         bandwidth: c; the median distance of x when left out.
         beta: exponent of the inverse multiquadric, between -1 and 0.
         unbiased: U-statistic, else V-statistic.
+        world: processes that share the work, `distributed.join()[0]`: all make the same call.
 
     >>> import gibbsian as gb
     >>> g = torch.Generator().manual_seed(0)
@@ -91,16 +105,18 @@ def kernel_stein_discrepancy(
     if kernel not in _KERNELS:
         raise ArgumentError(f"kernel={kernel!r}: expected one of {sorted(_KERNELS)}")
     check_number("kernel_stein_discrepancy", "beta", beta, -1.0, 0.0, open_low=True, open_high=True)
+    world = world or World()
+    x = whole(x, world)
     points = as_rows(x, "x")
     if bandwidth is not None:
         check_number("kernel_stein_discrepancy", "bandwidth", bandwidth, open_low=True)
     c = median_distance(x) if bandwidth is None else float(bandwidth)
-    s = _scores(x, energy)
+    s = _scores(x, energy, world)
     points = points - points.mean(0)
     n, d = points.shape
     own = (s * points).sum(1)
-    total = points.new_zeros(())
-    for rows, columns in tiles(n):
+
+    def sums(rows: slice, columns: slice) -> Tensor:
         (x1, s1), (x2, s2) = (points[rows], s[rows]), (points[columns], s[columns])
         q = squared_distances(x1, x2)
         k, first, second = _KERNELS[kernel](q, c, beta)
@@ -108,5 +124,7 @@ def kernel_stein_discrepancy(
         u = (s1 @ s2.T) * k - 2 * first * (across + d) - 4 * q * second
         if rows == columns and unbiased:
             u.diagonal().zero_()
-        total = total + u.sum() * (1 if rows == columns else 2)  # a tile above the diagonal has a mirror image
+        return u.sum() * (1 if rows == columns else 2)  # a tile above the diagonal has a mirror image
+
+    total = sum_over_tiles(n, sums, world)
     return (total / (n * (n - 1) if unbiased else n * n)).to(precision(x))

@@ -2,7 +2,7 @@
 
 The order of the pieces is drawn from the stream `data/<salt>/<epoch>`, that inside a window from `data/<salt>/<epoch>/<number>`:
 again two whole numbers say where a run stands, whatever the number of processes. Batches go through window after window
-without a gap, and every process keeps its share of a window.
+without a gap, and every process keeps its share of a window: that of pieces it can choose so that it reads few of them.
 """
 
 from abc import abstractmethod
@@ -184,13 +184,31 @@ class Pieces(Windowed):
         pieces = self.order[self.cuts[number] : self.cuts[number + 1]]
         return f"data/{self.salt}/{self.epoch}/{number}", int(self.begins[number]), pieces
 
-    def load(self, name: str, begin: int, pieces: np.ndarray) -> Window:
-        """Read a window, in the order of the file."""
-        spans = [(int(self.edges[i]), int(self.edges[i + 1])) for i in np.sort(pieces)]
-        count = sum(stop - start for start, stop in spans)
-        rows = self.named(tuple(torch.cat([_slice(part, *span) for span in spans]) for part in self.parts))
-        window = self.shuffled(name, begin, rows, count)
-        return window._replace(rows=mapped(Tensor.pin_memory, window.rows)) if self.device.type == "cuda" else window
+    def load(self, name: str, begin: int, pieces: np.ndarray, alike: bool = False) -> Window:
+        """Read this process's share of a window, or, `alike`, one at random that has rows of all its pieces."""
+        ends = np.cumsum(np.diff(self.edges)[pieces])
+        at = np.arange(begin, begin + int(ends[-1]))
+        row = _evenly(at // self.size, stream(self.seed, name))
+        if alike:
+            turn = torch.randperm(len(at), generator=stream(self.seed, f"{name}/first")).numpy() % self.world
+        else:  # as many of a batch as in turns, and those of neighboring pieces
+            turn = at % self.size % self.world
+            turn = turn[np.lexsort((turn, at // self.size))]
+        at, row = at[turn == self.rank], row[turn == self.rank]
+        piece = np.searchsorted(ends, row, side="right")
+        row = row - np.append(0, ends)[piece]
+        rows = self.named(tuple(self._picked(part, pieces[piece], row) for part in self.parts))
+        rows = mapped(Tensor.pin_memory, rows) if self.device.type == "cuda" else rows
+        return Window(begin, begin + int(ends[-1]), rows, torch.from_numpy(at))
+
+    def _picked(self, part: Any, piece: np.ndarray, row: np.ndarray) -> Tensor:
+        """Rows by their pieces and their numbers there; only pieces are read that hold some, in the order of the file."""
+        found = []
+        for k in np.unique(piece) if len(piece) else [0]:
+            whole = _slice(part, int(self.edges[k]), int(self.edges[k + 1]))
+            found.append(whole[torch.from_numpy(row[piece == k])])
+        back = np.argsort(np.argsort(piece, kind="stable"))
+        return torch.cat(found)[torch.from_numpy(back)]
 
     def named(self, parts: tuple[Tensor, ...]) -> Any:
         """The parts as they were given."""
@@ -200,6 +218,16 @@ class Pieces(Windowed):
         if self.index >= self.per_epoch:
             self.seek(self.epoch + 1, 0, self.salt)
         return self.rows_between(self.index * self.size, min((self.index + 1) * self.size, self.rows))
+
+    def first(self) -> Any:
+        if self.world == 1:
+            return super().first()
+        self.plan()
+        found = [self.load(*self.asked(0), alike=True)]
+        while found[-1].end < min(AT_HAND, self.rows):
+            found.append(self.load(*self.asked(len(found)), alike=True))
+        rows = found[0].rows if len(found) == 1 else mapped(lambda *t: torch.cat(t), *(window.rows for window in found))
+        return self.prepare(mapped(lambda t: t[: -(-AT_HAND // self.world)], rows))
 
     def sweep(self) -> Iterator[Any]:
         left: list[tuple[Tensor, ...]] = []
@@ -232,6 +260,17 @@ class Pieces(Windowed):
         if self.pool is not None:
             self.pool.shutdown(cancel_futures=True)
             self.pool = None
+
+
+def _evenly(batch: np.ndarray, generator: torch.Generator) -> np.ndarray:
+    """Which row stands at each place of a window, where `batch` says whose places they are: every batch takes rows from all over
+    the window, the i-th of m at random from the i-th of m stretches (but for what others have taken)."""
+    _, first, inverse, counts = np.unique(batch, return_index=True, return_inverse=True, return_counts=True)
+    nth = np.arange(len(batch)) - first[inverse]
+    wanted = (nth + torch.rand(len(batch), generator=generator, dtype=torch.float64).numpy()) / counts[inverse]
+    row = np.empty(len(batch), np.int64)
+    row[np.argsort(wanted, kind="stable")] = np.arange(len(batch))
+    return row
 
 
 def _row_bytes(part: Any) -> float:
