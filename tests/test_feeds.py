@@ -13,6 +13,8 @@ from scipy.stats import chisquare
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 import gibbsian as gb
+from gibbsian.app import runs
+from gibbsian.app.recipe import parse_recipe
 from gibbsian.errors import DataError, GibbsianError
 from gibbsian.training import Loading, checkpoint
 from gibbsian.training.feeds import ahead
@@ -479,3 +481,63 @@ def test_states_are_plain_values(tmp_path):
         for _ in itertools.repeat(None, 9):
             feed.next()
         json.dumps(feed.state())
+
+
+STREAMED = """
+data:
+  name: {place}
+  streaming: true
+  steps: [{{split: {{validation: 20, test: 30}}}}, {{rescale: {{old: [0, 300]}}}}]
+model: {{MLPEnergy: {{domain: 3, hidden: [4, 4]}}}}
+objective: {{DenoisingScoreMatching: {{sigma: 0.3}}}}
+fit: {{steps: 12, batch_size: 10, lr: 0.01, checkpoints: {{every: 5}}, loading: {{buffer: 32, workers: 0}}}}
+evaluate: {{likelihood: none}}
+sample: {{show: 4, steps: 5}}
+"""
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_recipes_stream_sets_of_hugging_face(saved, tmp_path):
+    """The first rows are held out, the stream goes on after them, steps run batch by batch, and a run is resumed at the exact row."""
+    folder = tmp_path / "set"
+    if saved:
+        table(tmp_path).save_to_disk(folder)
+    else:
+        pytest.importorskip("datasets")
+        parquet(tmp_path)
+        folder = tmp_path / "parquet"
+    text = STREAMED.format(place=folder)
+    recipe = parse_recipe(text, name="streamed")
+    prepared = recipe.data.prepare()
+    rows = "a stream" if not saved else str(N - 50)
+    assert repr(prepared.data) == f"DataSet({folder.name}: train {rows}, validation 20, test 30 × (3,), labeled)"
+    held = [prepared.data.parts[part].x[:, 0].tolist() for part in ("test", "validation")]
+    assert held == [list(range(30)), list(range(30, 50))]
+    assert prepared.finished("train", 4).x[:, 0].mul(300).round().tolist() == [50, 51, 52, 53]
+    options = {"seed": 0, "device": CPU, "check": lambda batch: None, "transform": prepared.transform}
+    x, y = make_feed(prepared.data.train.batches(True), 10, **options).next()
+    assert y.tolist() == [
+        (i if saved else (i - 51 * (i >= 51) - 51 * (i >= 102) - 51 * (i >= 153))) % 3
+        for i in x[:, 0].mul(300).round().long().tolist()
+    ]
+
+    runs.train(recipe, tmp_path / "whole", progress=False)
+    short = parse_recipe(text, ["--fit.steps", "7"], name="streamed")
+    runs.train(short, tmp_path / "cut", progress=False)
+    runs.resume_run(tmp_path / "cut", steps=12)
+    whole, cut = (gb.load(tmp_path / name).state_dict() for name in ("whole", "cut"))
+    assert all(torch.equal(whole[key], cut[key]) for key in whole)
+
+
+def test_streams_in_recipes_refuse_what_needs_an_end(tmp_path):
+    pytest.importorskip("datasets")
+    parquet(tmp_path)
+    text = STREAMED.format(place=tmp_path / "parquet")
+    with pytest.raises(GibbsianError, match="say how long to train with fit\\.steps"):
+        runs.train(parse_recipe(text.replace("steps: 12", "epochs: 2"), name="a"), tmp_path / "a", progress=False)
+    with pytest.raises(GibbsianError, match="of a stream without an end; say a number of rows"):
+        parse_recipe(text.replace("test: 30", "test: 0.1"), name="a").data.prepare()
+    with pytest.raises(GibbsianError, match="no set of Hugging Face"):
+        gb.data.load("digits.csv", streaming=True)
+    with pytest.raises(GibbsianError, match="only the first rows"):
+        gb.data.load(tmp_path / "parquet", streaming=True).train[5:9]

@@ -52,6 +52,7 @@ class DataSpec:
         steps: what is done to the data, in order: names, or names with options.
         seed: of random steps and toy laws.
         offline: never fetch anything.
+        streaming: for sets of Hugging Face and folders that its `datasets` knows: fetch rows as they are needed.
     """
 
     name: str
@@ -61,12 +62,14 @@ class DataSpec:
     steps: list[Any] = field(default_factory=list)
     seed: int = 0
     offline: bool = False
+    streaming: bool = False
 
     def prepare(self, fitted: list[dict[str, torch.Tensor]] | None = None, *, whole: bool = True) -> Prepared:
         """The data after its steps; see `gibbsian.data.prepare`."""
-        raw = load(self.name, n=self.n, seed=self.seed, label=self.label, offline=self.offline)
+        how: dict[str, Any] = {"label": self.label, "offline": self.offline, "streaming": self.streaming}
+        raw = load(self.name, n=self.n, seed=self.seed, **how)
         prepared = prepare(raw, self.steps, seed=self.seed, fitted=fitted, whole=whole)
-        if self.labels and prepared.data.train.y is None:
+        if self.labels and not prepared.data.train.labeled:
             raise DataError(
                 f"labels: true, but {self.name} has no labels; say data.label: COLUMN for a file that has some"
             )

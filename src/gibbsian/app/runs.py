@@ -27,7 +27,8 @@ from torch import Tensor
 
 from gibbsian.app.recipe import DataSpec, Recipe, parse_recipe, read_recipe
 from gibbsian.capabilities import Classifier, InitializableModel, require
-from gibbsian.data import Pipeline, Prepared, make_steps, path_of
+from gibbsian.data import Pipeline, Prepared, Rows, make_steps, path_of
+from gibbsian.data.sets import ENDLESS
 from gibbsian.distributed import Shards, World, join
 from gibbsian.energy import ScoreField
 from gibbsian.errors import (
@@ -235,15 +236,21 @@ def _note_end(folder: Path, run: Run, begun: float) -> None:
     _note(folder, seconds=seconds, log_z=None if log_z is None else float(log_z))
 
 
+def _transform(prepared: Prepared) -> Any:
+    """What is done to every batch, where there is something."""
+    return prepared.transform if prepared.late or prepared.data.train.streamed else None
+
+
 def _batches(recipe: Recipe, prepared: Prepared, part: str = "train") -> Any:
     rows = prepared.data.parts.get(part)
     if rows is None:
         return None
-    x, y = rows.x, rows.y
     device = recipe.fit["device"]
-    if device is not None and isinstance(x, Tensor) and x.nbytes < _AT_HAND:  # batches are then cut on the device
-        x, y = x.to(device), None if y is None else y.to(device)
-    return (x, y) if recipe.data.labels else x
+    if (
+        device is not None and isinstance(rows.x, Tensor) and rows.x.nbytes < _AT_HAND
+    ):  # batches are then cut on the device
+        rows = Rows(rows.x.to(device), None if rows.y is None else rows.y.to(device))
+    return rows.batches(recipe.data.labels)
 
 
 def _held_out(recipe: Recipe, prepared: Prepared) -> Any:
@@ -280,6 +287,8 @@ def _total(recipe: Recipe, prepared: Prepared, steps: int | None, epochs: int | 
     if epochs is None:
         return check_count("fit", "steps", steps)
     check_count("fit", "epochs", epochs)
+    if len(prepared.data.train) == ENDLESS:
+        raise ArgumentError("a stream without an end has no epochs; say how long to train with fit.steps")
     rows, size = len(prepared.data.train), check_count("fit", "batch_size", recipe.fit["batch_size"])
     return epochs * math.ceil(rows / min(size, rows))
 
@@ -325,7 +334,7 @@ def train(
     if recipe.initialize:
         able = require(model, InitializableModel, "initialize: true", "leave it out")
         able.initialize_visible_bias(prepared.finished("train", 65536).x)
-    transform = prepared.transform if prepared.late else None
+    transform = _transform(prepared)
     data = _batches(recipe, prepared)
     begun = time.perf_counter()
     if recipe.pretrain.objective is not None:
@@ -444,7 +453,7 @@ def resume_run(
         steps,
         epochs=epochs,
         device=recipe.fit["device"],
-        transform=prepared.transform if prepared.late else None,
+        transform=_transform(prepared),
         validation=_held_out(recipe, prepared),
         hooks=[([first], note_total), (snapshots.marks, snapshots)],
         loggers=recipe.fit["loggers"],

@@ -9,11 +9,14 @@ import torch
 
 from gibbsian.data.on_disk import RowsOnDisk
 from gibbsian.data.sets import DataSet, Rows
+from gibbsian.data.streamed import Columns as StreamedColumns
+from gibbsian.data.streamed import Streamed
 from gibbsian.errors import CapabilityError, DataError
 from gibbsian.training.feeds.base import INPUTS, LABELS
 
 PREFIX = "hf:"
 _PIECE = 512  # rows that are read at once
+_HELD_OUT = 10_000  # rows of parts that are held out, where they are a stream
 _SPLITS = {"train": "train", "validation": "validation", "valid": "validation", "test": "test"}
 
 
@@ -32,44 +35,82 @@ def is_saved(path: Path) -> bool:
     return (path / "dataset_info.json").exists() or (path / "dataset_dict.json").exists()
 
 
-def read_hugging_face(name: str | Path, *, label: str | None = None, offline: bool = False) -> DataSet:
+def read_hugging_face(
+    name: str | Path, *, label: str | None = None, offline: bool = False, streaming: bool = False
+) -> DataSet:
     """A set by its name on the hub (`hf:ylecun/mnist`, `hf:owner/name/configuration`), or from the folder it was saved to.
 
     Inputs are the column of a usual name ("image", "x", ...), or all columns of numbers together; they stay on disk.
+    With `streaming` nothing is fetched before it is needed, and any folder that `datasets.load_dataset` knows will do: training
+    rows come one after the other, of other parts the first 10,000 are read.
     """
     library, text = _library(), str(name)
-    if text.startswith(PREFIX):
-        owner, *rest = text.removeprefix(PREFIX).split("/")
-        mode = library.DownloadConfig(local_files_only=True) if offline else None
-        try:
-            found = library.load_dataset("/".join([owner, *rest[:1]]), *rest[1:], download_config=mode)
-        except (OSError, ValueError) as error:
-            raise DataError(
-                f"{text} could not be had ({' '.join(str(error).split())[:200]}); see to the name, or to the network"
-            ) from error
-    else:
-        found = library.load_from_disk(text)
-    parts = dict(found.items()) if isinstance(found, library.DatasetDict) else {"train": found}
-    rows = {_SPLITS[key]: _rows(part, label, text) for key, part in parts.items() if key in _SPLITS}
+    found = _found(library, text, offline, streaming)
+    several = isinstance(found, library.DatasetDict | library.IterableDatasetDict)
+    parts = dict(found.items()) if several else {"train": found}
+    make = _stream if streaming else _rows
+    rows = {_SPLITS[key]: make(part, label, text) for key, part in parts.items() if key in _SPLITS}
     if "train" not in rows:
         raise DataError(f"{text} has the parts {', '.join(parts)}, and none of them is called train")
-    told = parts["train"].features.get(_label(parts["train"], label) or "")
+    told = (parts["train"].features or {}).get(_label(_names(parts["train"]), label) or "")
     classes = tuple(told.names) if isinstance(told, library.ClassLabel) else ()
-    return DataSet(Path(text).name, rows["train"], rows.get("validation"), rows.get("test"), classes)
+    held = {key: part[:_HELD_OUT] if streaming else part for key, part in rows.items() if key != "train"}
+    return DataSet(Path(text).name, rows["train"], held.get("validation"), held.get("test"), classes)
 
 
-def _label(part: Any, label: str | None) -> str | None:
-    return label or next((name for name in part.column_names if name.lower() in LABELS), None)
+def _found(library: Any, text: str, offline: bool, streaming: bool) -> Any:
+    """What the library finds under a name or in a folder."""
+    if not text.startswith(PREFIX) and is_saved(Path(text)):
+        return library.load_from_disk(text)
+    owner, *rest = text.removeprefix(PREFIX).split("/") if text.startswith(PREFIX) else (text,)
+    mode = library.DownloadConfig(local_files_only=True) if offline else None
+    try:
+        return library.load_dataset("/".join([owner, *rest[:1]]), *rest[1:], download_config=mode, streaming=streaming)
+    except (OSError, ValueError) as error:
+        why = " ".join(str(error).split())[:200]
+        raise DataError(f"{text} could not be had ({why}); see to the name, or to the network") from error
+
+
+def _names(part: Any) -> list[str]:
+    """The columns of a table, or of a stream, which may know them from its first row only."""
+    return list(part.column_names or next(iter(part)))
+
+
+def _label(names: Sequence[str], label: str | None) -> str | None:
+    return label or next((name for name in names if name.lower() in LABELS), None)
+
+
+def _columns(part: Any, label: str | None, where: str) -> tuple[list[str], str | None]:
+    """The columns of inputs, all or the one of a usual name, and that of the labels."""
+    every = _names(part)
+    own = _label(every, label)
+    if own is not None and own not in every:
+        raise DataError(f"{where} has no column {own!r} for the labels; it has {', '.join(every)}")
+    names = [name for name in every if name != own]
+    known = [name for name in INPUTS if name in names]
+    return known[:1] or names, own
+
+
+def _stream(part: Any, label: str | None, where: str) -> Rows:
+    names, own = _columns(part, label, where)
+    saved = isinstance(part, _library().Dataset)
+    rows = len(part) if saved else _told(part)
+    source = part.to_iterable_dataset() if saved else part
+    example: dict[str, Any] = next(iter(source.with_format("torch")), {})
+    numbers = [name for name in names if isinstance(example.get(name), torch.Tensor)]
+    return Streamed(StreamedColumns(source, numbers or names, own, rows))
+
+
+def _told(part: Any) -> int | None:
+    """How many rows a stream says it has."""
+    splits = part.info.splits or {}
+    return splits[part.split].num_examples if part.split in splits else None
 
 
 def _rows(part: Any, label: str | None, where: str) -> Rows:
-    own = _label(part, label)
-    if own is not None and own not in part.column_names:
-        raise DataError(f"{where} has no column {own!r} for the labels; it has {', '.join(part.column_names)}")
-    names = [name for name in part.column_names if name != own]
-    known = [name for name in INPUTS if name in names]
+    columns, own = _columns(part, label, where)
     y = None if own is None else torch.as_tensor(np.asarray(part.with_format("numpy")[own])).long()
-    return Rows(Table(part, known[:1] or names), y)
+    return Rows(Table(part, columns), y)
 
 
 class Table(RowsOnDisk):

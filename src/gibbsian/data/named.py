@@ -49,6 +49,7 @@ def load(
     label: str | None = None,
     part: str | None = None,
     offline: bool = False,
+    streaming: bool = False,
 ) -> DataSet:
     """A data set by name (`gibbsian list data`), a toy law by name, or a file or folder by path.
 
@@ -60,6 +61,7 @@ def load(
         label: for files, the column or array with the labels.
         part: "test" where nothing else is needed: files of the training part are then not asked for.
         offline: never fetch anything.
+        streaming: for sets of Hugging Face, and folders of files that its `datasets` knows: fetch rows as they are needed.
 
     >>> load("moons", n=100)
     DataSet(moons: train 100 × (2,))
@@ -71,8 +73,11 @@ def load(
         return DataSet(law, Rows(toy(law, n, generator=stream(seed, "toy"))))
     if key in NAMED:
         return NAMED[key].load(part, offline=offline).replace(name=key)
-    if text.startswith(PREFIX):
-        return read_hugging_face(text, label=label, offline=offline)
+    if text.startswith(PREFIX) or (streaming and Path(text).expanduser().is_dir()):
+        place = text if text.startswith(PREFIX) else Path(text).expanduser()
+        return read_hugging_face(place, label=label, offline=offline, streaming=streaming)
+    if streaming:
+        raise ArgumentError(f"streaming: {text} is no set of Hugging Face (hf:owner/name) and no folder; leave it out")
     if Path(text).expanduser().exists() or "/" in text or Path(text).suffix:
         return read(text, label=label)
     near = suggest(key, [*NAMED, *TOYS])

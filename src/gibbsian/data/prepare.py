@@ -109,7 +109,8 @@ class Prepared(Pipeline):
         return list(zip(self.steps[first:], self.fitted[first:], strict=True))
 
     def transform(self, batch: Any, generator: torch.Generator) -> Any:
-        """The late steps on a batch, as `gibbsian.fit(transform=...)` wants it."""
+        """The late steps on a batch, as `gibbsian.fit(transform=...)` wants it; columns of a stream become rows first."""
+        batch = self.data.train.arranged(batch)
         x, *rest = batch if isinstance(batch, tuple) else (batch,)
         x = self._late(x, generator, augment=True)
         return (x, *rest) if rest else x

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gibbsian.data.sets import DataSet, Rows
+from gibbsian.data.sets import ENDLESS, DataSet, Rows
 from gibbsian.data.steps import Fitted, Step
 from gibbsian.errors import ArgumentError, DataError
 
@@ -24,25 +24,17 @@ class Split(Step):
         for part, size in (("test", self.test), ("validation", self.validation)):
             if not (size >= 0 and math.isfinite(size)):
                 raise ArgumentError(f"split: {part}={size} must be a share below 1 or a number of rows")
+            if 0 < size < 1 and n >= ENDLESS:
+                raise ArgumentError(f"split: {part}={size} of a stream without an end; say a number of rows")
             sizes[part] = int(size) if size >= 1 else round(n * size)
         if sum(sizes.values()) >= n:
             raise ArgumentError(f"split: {sizes} rows are to be held out of {n}; leave some to train on")
         return sizes
 
     def apply_to_set(self, data: DataSet, fitted: Fitted, generator: torch.Generator) -> DataSet:
-        n = len(data.train)
-        sizes = self._sizes(n)
-        order = None if data.train.on_disk else torch.randperm(n, generator=generator)
-
-        def rows(start: int, stop: int) -> Rows:
-            return data.train[slice(start, stop) if order is None else order[start:stop]]
-
-        parts, end = {}, n
-        for part, size in sizes.items():
-            if size:
-                parts[part] = rows(end - size, end)
-                end -= size
-        return data.replace(train=rows(0, end), **parts)
+        sizes = {part: size for part, size in self._sizes(len(data.train)).items() if size}
+        train, parts = data.train.held_out(sizes, generator)
+        return data.replace(train=train, **parts)
 
 
 @dataclass(frozen=True)
@@ -55,8 +47,9 @@ class Take(Step):
     def apply_to_set(self, data: DataSet, fitted: Fitted, generator: torch.Generator) -> DataSet:
         if not self.n >= 1:
             raise ArgumentError(f"take: n={self.n} must be a whole number from 1 on")
-        order = torch.randperm(len(data.train), generator=generator)[: self.n]
-        return data.replace(train=data.train[slice(0, self.n) if data.train.on_disk else order])
+        if data.train.on_disk:
+            return data.replace(train=data.train[: self.n])
+        return data.replace(train=data.train[torch.randperm(len(data.train), generator=generator)[: self.n]])
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from torch import Tensor
 from gibbsian.errors import DataError
 
 PARTS = ("train", "validation", "test")
+ENDLESS = 1 << 62  # rows of a stream that does not say how many it has
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,34 @@ class Rows:
     def on_disk(self) -> bool:
         """Are the examples a memory-mapped array?"""
         return not isinstance(self.x, Tensor)
+
+    @property
+    def labeled(self) -> bool:
+        """Are there labels?"""
+        return self.y is not None
+
+    def held_out(self, sizes: dict[str, int], generator: torch.Generator) -> "tuple[Rows, dict[str, Rows]]":
+        """What is left after parts of these sizes are held out, and those: the last rows of arrays on disk, others at random."""
+        order = None if self.on_disk else torch.randperm(len(self), generator=generator)
+        parts, end = {}, len(self)
+        for part, size in sizes.items():
+            cut = slice(end - size, end)
+            parts[part] = self[cut if order is None else order[cut]]
+            end -= size
+        return self[slice(0, end) if order is None else order[:end]], parts
+
+    def batches(self, labels: bool) -> Any:
+        """What `gibbsian.fit` takes: examples, or pairs of them and labels."""
+        return (self.x, self.y) if labels else self.x
+
+    def arranged(self, batch: Any) -> Any:
+        """A batch of these rows as examples, or a pair of them and labels."""
+        return batch
+
+    @property
+    def streamed(self) -> bool:
+        """Do rows come one after the other only?"""
+        return False
 
     @property
     def tensor(self) -> Tensor:
@@ -74,6 +103,10 @@ class DataSet:
         return replace(self, **changes)
 
     def __repr__(self) -> str:
-        parts = ", ".join(f"{name} {len(rows)}" for name, rows in self.parts.items())
-        labels = ", labeled" if self.train.y is not None else ""
+        parts = ", ".join(f"{name} {_count(rows)}" for name, rows in self.parts.items())
+        labels = ", labeled" if self.train.labeled else ""
         return f"DataSet({self.name}: {parts} × {tuple(self.train.x.shape[1:])}{labels})"
+
+
+def _count(rows: Rows) -> str:
+    return str(len(rows)) if len(rows) < ENDLESS else "a stream"

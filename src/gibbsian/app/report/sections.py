@@ -16,6 +16,7 @@ from gibbsian.app.report import figures
 from gibbsian.app.report.pictures import some_rows
 from gibbsian.app.report.words import brief, count, duration, end, thousands
 from gibbsian.data import Prepared
+from gibbsian.data.sets import ENDLESS
 from gibbsian.energy import Energy
 from gibbsian.errors import GibbsianError
 from gibbsian.metrics.evaluate import costly
@@ -59,7 +60,8 @@ def facts(
     recipe: Recipe, prepared: Prepared, energy: Any, found: dict[str, Any], known: dict[str, Any]
 ) -> list[tuple[str, str]]:
     data = prepared.data
-    parts = ", ".join(f"{thousands(len(rows))} {name}" for name, rows in data.parts.items())
+    counts = {name: thousands(len(rows)) if len(rows) < ENDLESS else "a stream of" for name, rows in data.parts.items()}
+    parts = ", ".join(f"{count} {name}" for name, count in counts.items())
     steps = " → ".join(brief(step) for step in prepared.steps) or "as it is"
     length = f"{recipe.fit['epochs']} epochs" if recipe.fit["epochs"] else f"{recipe.fit['steps']} steps"
     how = [f"{recipe.fit['optimizer'] or 'adam'}, learning rate {brief(recipe.fit['lr'])}"]

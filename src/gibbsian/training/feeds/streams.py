@@ -9,6 +9,7 @@ import copy
 import itertools
 import logging
 import time
+import warnings
 from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -141,12 +142,25 @@ class Chunks(IterableDataset[Chunk]):
 
     def _raw(self, source: Any) -> Iterator[Any]:
         if isinstance(source, _GivesBatches):
-            for batch in source.iter(batch_size=self.size):
-                yield {name: part for name, part in batch.items() if isinstance(part, Tensor)}
+            yield from tensors_in(source, self.size)
         else:
             examples = iter(source)
             while some := list(itertools.islice(examples, self.size)):
                 yield default_collate(some)
+
+
+def tensors_in(source: Any, size: int) -> Iterator[dict[str, Tensor]]:
+    """Batches of a stream of tables in torch's format, without the columns that are none of numbers."""
+    batches = source.iter(batch_size=size)
+    while True:
+        with (
+            warnings.catch_warnings()
+        ):  # rows that were skipped or filtered are tensors already, and are made so once more
+            warnings.filterwarnings("ignore", message="To copy construct from a tensor")
+            batch = next(batches, None)
+        if batch is None:
+            return
+        yield {name: part for name, part in batch.items() if isinstance(part, Tensor)}
 
 
 def _is_last(rows: Any, size: int) -> bool:
