@@ -1,9 +1,9 @@
 """A search of twenty trials of `digits-rbm` by two workers, one of which is killed on the way and started again.
 
-    python benchmarks/search.py --save benchmarks/results/search.json
+    python benchmarks/search.py --save benchmarks/results/search.json        (beside searches with trials of other lengths)
 
-Trials are short and chosen on validation rows; then the best settings and the recipe as it is are trained at the recipe's own
-length, two seeds each, and judged on test rows, row by row against each other.
+Trials are chosen on validation rows; then the best settings and the recipe as it is are trained at the recipe's own length, two
+seeds each, and judged on test rows, row by row against each other.
 """
 
 import argparse
@@ -61,7 +61,7 @@ def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--save")
     options.add_argument("--trials", type=int, default=20)
-    options.add_argument("--epochs", type=int, default=60)
+    options.add_argument("--epochs", type=int, default=300)
     options.add_argument("--seeds", type=int, default=2)
     given = options.parse_args()
     with tempfile.TemporaryDirectory() as place:
@@ -95,7 +95,9 @@ def main() -> None:
             found[name]["test"] = [float(one.mean()) for one in values]
         found["gain"] = {"value": float(gain.mean()), "stderr": error, "rows": len(gain), "seeds": given.seeds}
     print(json.dumps(found, indent=1))
-    save(found, given.save)
+    path = Path(given.save or "")
+    others = [one for one in json.loads(path.read_text()) if one["epochs"] != given.epochs] if path.is_file() else []
+    save(sorted([*others, found], key=lambda one: one["epochs"]), given.save)
 
 
 if __name__ == "__main__":

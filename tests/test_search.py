@@ -11,6 +11,7 @@ import pytest
 from gibbsian.app.cli import main
 from gibbsian.app.recipe import parse_recipe
 from gibbsian.app.search.space import as_flags, read_space, settled
+from gibbsian.app.search.study import Search
 from gibbsian.errors import ArgumentError
 
 RECIPE = """
@@ -137,6 +138,26 @@ def test_killing_a_worker_loses_one_trial_at_most(made, capsys):
     assert search(made, "--json", "--no-report", trials=2) == 0
     assert json.loads(capsys.readouterr().out)["trials"] == 2
     assert states() == ["COMPLETE", "FAIL", "COMPLETE"]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_worker_tells_of_its_own_trial_though_others_began_since(made, monkeypatch):
+    optuna = pytest.importorskip("optuna")
+    axes, told = tuple(read_space(SPACE, "space.yaml")), []
+    own = Search("tiny", RECIPE, (), axes, objective="likelihood", folder=made / "out")
+
+    def attempt(self, trial):
+        other = {"fit.lr": 0.5, "model.hidden": 3, "fit.optimizer": '"sgd"'}
+        trial.study.enqueue_trial(other)  # of another worker, that comes next
+        return 1.0
+
+    monkeypatch.setattr(Search, "attempt", attempt)
+    study = own.work(1, told.append)
+    assert [(trial.number, trial.value) for trial in told] == [(0, 1.0)]
+    assert [trial.state for trial in study.trials] == [
+        optuna.trial.TrialState.COMPLETE,
+        optuna.trial.TrialState.WAITING,
+    ]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

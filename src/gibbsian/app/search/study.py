@@ -30,6 +30,7 @@ PRUNERS = {
 }  # fmt: skip
 
 
+_CAUGHT = (GibbsianError, ArithmeticError, RuntimeError, ValueError)  # of settings that do not work
 _TRIES = 10  # to open the data base, while another worker makes it
 
 
@@ -118,16 +119,17 @@ class Search:
     def _store(self, url: str) -> Any:
         """The data base; two workers that begin at the same moment may both want to make its tables, and one has to ask again."""
         signs = {"heartbeat_interval": self.heartbeat, "grace_period": 3 * self.heartbeat}
-        for left in reversed(range(_TRIES)):
+        tries = 0
+        while True:
             try:
                 with quiet():
                     return library().storages.RDBStorage(url, **signs)
             except Exception as error:  # whatever the data base says
                 raced = "UNIQUE" in str(error) or "already exists" in str(error) or "locked" in str(error)
-                if not (raced and left):
+                tries += 1
+                if tries == _TRIES or not raced:
                     raise ArgumentError(f"--storage {url}: {' '.join(str(error).split())[:300]}") from error
             time.sleep(0.5)
-        return None
 
     def _agree(self, study: Any) -> None:
         for _ in range(50):  # the first worker may be at it
@@ -166,10 +168,7 @@ class Search:
             alive = [t for t in study.get_trials(deepcopy=False) if t.state == states.RUNNING]
             if len(counted(study)) + len(alive) < trials:
                 with quiet():
-                    study.optimize(
-                        self.attempt, n_trials=1, catch=(GibbsianError, ArithmeticError, RuntimeError, ValueError)
-                    )
-                tell(study.get_trials(deepcopy=False)[-1])
+                    study.optimize(self.attempt, n_trials=1, catch=_CAUGHT, callbacks=[lambda _, trial: tell(trial)])
             elif alive:
                 time.sleep(min(1.0, self.heartbeat))
             else:
@@ -186,7 +185,7 @@ class Search:
             hooks = [] if self.pruner == "none" else [self._looking(trial, recipe)]
             _, (recipe, prepared) = runs.train(recipe, folder, progress=False, hooks=hooks)
             score = AIMS[self.objective].judge(recipe, prepared, runs.trained(folder, recipe))
-        except (GibbsianError, ArithmeticError, RuntimeError, ValueError) as error:
+        except _CAUGHT as error:
             trial.set_user_attr("error", " ".join(str(error).split())[:500])
             raise
         for name, value in zip(("lower", "upper"), score[1:], strict=True):
