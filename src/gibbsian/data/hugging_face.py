@@ -11,7 +11,7 @@ from gibbsian.data.on_disk import RowsOnDisk
 from gibbsian.data.sets import DataSet, Rows
 from gibbsian.data.streamed import Columns as StreamedColumns
 from gibbsian.data.streamed import Streamed
-from gibbsian.errors import CapabilityError, DataError
+from gibbsian.errors import ArgumentError, CapabilityError, DataError
 from gibbsian.training.feeds.base import INPUTS, LABELS
 
 PREFIX = "hf:"
@@ -47,22 +47,29 @@ def read_hugging_face(
     library, text = _library(), str(name)
     found = _found(library, text, offline, streaming)
     several = isinstance(found, library.DatasetDict | library.IterableDatasetDict)
-    parts = dict(found.items()) if several else {"train": found}
-    make = _stream if streaming else _rows
-    rows = {_SPLITS[key]: make(part, label, text) for key, part in parts.items() if key in _SPLITS}
-    if "train" not in rows:
-        raise DataError(f"{text} has the parts {', '.join(parts)}, and none of them is called train")
-    told = (parts["train"].features or {}).get(_label(_names(parts["train"]), label) or "")
-    classes = tuple(told.names) if isinstance(told, library.ClassLabel) else ()
-    held = {key: part[:_HELD_OUT] if streaming else part for key, part in rows.items() if key != "train"}
-    return DataSet(Path(text).name, rows["train"], held.get("validation"), held.get("test"), classes)
+    parts = {_SPLITS[key]: part for key, part in found.items() if key in _SPLITS} if several else {"train": found}
+    if "train" not in parts:
+        raise DataError(f"{text} has the parts {', '.join(found)}, and none of them is called train")
+    rows = {key: (_stream if streaming else _rows)(part, label, text) for key, part in parts.items()}
+    if streaming:
+        rows |= {key: part[:_HELD_OUT] for key, part in rows.items() if key != "train"}
+    classes = _classes(library, parts["train"], label)
+    return DataSet(Path(text).name, rows["train"], rows.get("validation"), rows.get("test"), classes)
+
+
+def _classes(library: Any, part: Any, label: str | None) -> tuple[str, ...]:
+    told = (part.features or {}).get(_label(_names(part), label) or "")
+    return tuple(told.names) if isinstance(told, library.ClassLabel) else ()
 
 
 def _found(library: Any, text: str, offline: bool, streaming: bool) -> Any:
     """What the library finds under a name or in a folder."""
-    if not text.startswith(PREFIX) and is_saved(Path(text)):
-        return library.load_from_disk(text)
-    owner, *rest = text.removeprefix(PREFIX).split("/") if text.startswith(PREFIX) else (text,)
+    place = Path(text).expanduser()
+    if not text.startswith(PREFIX) and is_saved(place):
+        return library.load_from_disk(str(place))
+    if not text.startswith(PREFIX) and not place.is_dir():
+        raise ArgumentError(f"streaming: {text} is no set of Hugging Face (hf:owner/name) and no folder; leave it out")
+    owner, *rest = text.removeprefix(PREFIX).split("/") if text.startswith(PREFIX) else (str(place),)
     mode = library.DownloadConfig(local_files_only=True) if offline else None
     try:
         return library.load_dataset("/".join([owner, *rest[:1]]), *rest[1:], download_config=mode, streaming=streaming)

@@ -73,11 +73,8 @@ def load(
         return DataSet(law, Rows(toy(law, n, generator=stream(seed, "toy"))))
     if key in NAMED:
         return NAMED[key].load(part, offline=offline).replace(name=key)
-    if text.startswith(PREFIX) or (streaming and Path(text).expanduser().is_dir()):
-        place = text if text.startswith(PREFIX) else Path(text).expanduser()
-        return read_hugging_face(place, label=label, offline=offline, streaming=streaming)
-    if streaming:
-        raise ArgumentError(f"streaming: {text} is no set of Hugging Face (hf:owner/name) and no folder; leave it out")
+    if text.startswith(PREFIX) or streaming:
+        return read_hugging_face(text, label=label, offline=offline, streaming=streaming)
     if Path(text).expanduser().exists() or "/" in text or Path(text).suffix:
         return read(text, label=label)
     near = suggest(key, [*NAMED, *TOYS])

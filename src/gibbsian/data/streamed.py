@@ -43,11 +43,10 @@ class Columns:
         missing = [name for name in self.names if name not in batch]
         if missing:
             raise DataError(f"column {missing[0]!r} holds no numbers of one shape; say which columns do")
-        columns = [batch[name] for name in self.names]
-        x = columns[0] if len(columns) == 1 else torch.stack([c.float() for c in columns], 1)
-        x = x[:, None] if x.dim() == 1 else x
-        y = batch.get(self.label) if self.label is not None else None
-        return x.float() if x.is_floating_point() else x, None if y is None else y.long()
+        columns = [batch[name].float() if batch[name].is_floating_point() else batch[name] for name in self.names]
+        x = columns[0] if len(columns) == 1 else torch.stack([column.float() for column in columns], 1)
+        y = batch.get(self.label or "")
+        return x[:, None] if x.dim() == 1 else x, None if y is None else y.long()
 
     def head(self, rows: int) -> Rows:
         """The first rows, read once."""

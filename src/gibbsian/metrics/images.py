@@ -86,35 +86,40 @@ def _batches(images: Any, size: int, name: str) -> Iterable[Any]:
     return images.split(size)
 
 
+def _own(images: Images, size: int, name: str, world: World) -> Iterable[tuple[int, Any]]:
+    """The batches that are this process's, with their numbers among all."""
+    if isinstance(images, Share):  # those of process 0 come first
+        return enumerate(_batches(images.rows, size, name), world.rank << 32)
+    return (one for one in enumerate(_batches(images, size, name)) if one[0] % world.size == world.rank)
+
+
 def _features(
     images: Images, extractor: Extractor, batch_size: int, name: str, world: World
 ) -> Iterable[tuple[int, Tensor]]:
     """Features of the batches that are this process's, with their numbers among all."""
-    batch_size = check_count("images", "batch_size", batch_size)
-    given: Iterable[tuple[int, Any]]
-    if isinstance(images, Share):  # those of process 0 come first
-        given = enumerate(_batches(images.rows, batch_size, name), world.rank << 32)
-    else:
-        given = (one for one in enumerate(_batches(images, batch_size, name)) if one[0] % world.size == world.rank)
+    given = _own(images, check_count("images", "batch_size", batch_size), name, world)
     training = extractor if isinstance(extractor, nn.Module) and extractor.training else None
     if training is not None:
         training.eval()
     try:
         with torch.no_grad():
             for number, one in given:
-                batch = one[0] if isinstance(one, tuple | list) else one
-                check_tensor(batch, f"a batch of {name}")
-                if not batch.dim() or not len(batch):
-                    raise ShapeError(f"a batch of {name} has shape {tuple(batch.shape)}; give at least one image")
-                f = extractor(batch).flatten(1).double()
-                if len(f) != len(batch):
-                    raise ShapeError(f"the extractor gave {len(f)} rows of features for {len(batch)} images")
-                if not bool(torch.isfinite(f).all()):
-                    raise DataError(f"features of {name} are not finite; check its images and the extractor")
-                yield number, f
+                yield number, _extracted(one[0] if isinstance(one, tuple | list) else one, extractor, name)
     finally:
         if training is not None:
             training.train()
+
+
+def _extracted(batch: Any, extractor: Extractor, name: str) -> Tensor:
+    check_tensor(batch, f"a batch of {name}")
+    if not batch.dim() or not len(batch):
+        raise ShapeError(f"a batch of {name} has shape {tuple(batch.shape)}; give at least one image")
+    f = extractor(batch).flatten(1).double()
+    if len(f) != len(batch):
+        raise ShapeError(f"the extractor gave {len(f)} rows of features for {len(batch)} images")
+    if not bool(torch.isfinite(f).all()):
+        raise DataError(f"features of {name} are not finite; check its images and the extractor")
+    return f
 
 
 def _name(extractor: Extractor, label: str | None) -> str:
@@ -268,13 +273,11 @@ def kid(
 def _kept(images: Images, extractor: Extractor, batch_size: int, name: str, world: World) -> Tensor:
     """Features of all batches of all processes, in their order."""
     found = list(_features(images, extractor, batch_size, name, world))
-    if world.alone:
-        return torch.cat([f for _, f in found]) if found else torch.empty(0, 1)
-    width = int(world.gather_rows(torch.tensor([found[0][1].shape[1] if found else 0])).max())
-    rows = torch.cat([f.cpu() for _, f in found]) if found else torch.empty(0, width, dtype=torch.float64)
-    numbers = torch.cat([torch.full((len(f),), number) for number, f in found]) if found else torch.empty(0).long()
+    own = torch.cat([f for _, f in found]) if found else torch.empty(0, 0, dtype=torch.float64)
+    numbers = torch.cat([torch.full((len(f),), number) for number, f in found] or [torch.empty(0).long()])
+    width = int(world.gather_rows(torch.tensor([own.shape[1]])).max())  # a process without a batch does not know
+    rows = world.gather_rows(own.cpu().reshape(len(own), width))
     order = world.gather_rows(numbers).argsort(stable=True)
-    kept = world.gather_rows(rows)[order].to(found[0][1].device if found else "cpu")
     if isinstance(images, Share):
-        images.check(len(kept))
-    return kept
+        images.check(len(rows))
+    return rows[order].to(own.device)
