@@ -328,7 +328,7 @@ def test_p_values_hold_their_level_on_new_rows():
     fresh = people(4000, seed=99)
     c = len(model.calibration)
     some = fresh.head(50)
-    score = model.judge.log_prob(model.rows(some)).value.numpy()
+    score = model.judged(some)
     counted = [(1 + sum(own <= s for own in model.calibration)) / (c + 1) for s in score]
     np.testing.assert_allclose(model.p_values(some), counted)
     for alpha in (0.05, 0.2):
@@ -336,6 +336,13 @@ def test_p_values_hold_their_level_on_new_rows():
         share = (model.p_values(fresh) <= alpha).mean()
         ends = stats.betabinom(4000, low, c + 1 - low).ppf([1e-4, 1 - 1e-4]) / 4000
         assert ends[0] <= share <= ends[1]
+    bare = fresh[["wage"]].assign(sex=None, kids=None, member=None)[list(fresh.columns)]
+    bare["kids"] = bare["kids"].astype("float64")
+    p = model.p_values(bare[bare["wage"].notna()])
+    assert (
+        0.3 < np.median(p) < 0.7
+    )  # a row looks neither usual nor strange for want of cells: the median of three cells fewer was 0.95
+    assert 0.05 < (p <= 0.2).mean() < 0.4
 
 
 # --- schema and transforms ------------------------------------------------------------------------------

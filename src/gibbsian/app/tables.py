@@ -129,7 +129,7 @@ def train(recipe: TableRecipe, folder: Path, watch: Callable[[str], None] | None
         used = all_of_them or used
         if watch is not None:
             watch(f"learned from {used} rows, {len(table)} of them at once" if all_of_them else f"learned from {used} rows of {table.attrs['rows']}")  # fmt: skip
-    run = TableRun(model, *_compared(model, frame), {"rows": used, "seconds": time.perf_counter() - begun, "began": time.time()})  # fmt: skip
+    run = TableRun(model, *compared(model, frame), {"rows": used, "seconds": time.perf_counter() - begun, "began": time.time()})  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     save(run, folder)
     write_whole(folder / "schema.json", model.schema.to_json())
@@ -145,7 +145,7 @@ def _every(source: Source, label: str | None, model: TableModel) -> Iterator[Any
     return in_pieces(own, kinds, model.schema.names)
 
 
-def _compared(model: TableModel, frame: Frame) -> tuple[Rows, np.ndarray]:
+def compared(model: TableModel, frame: Frame) -> tuple[Rows, np.ndarray]:
     """Rows for comparison, and how surprising cells of each column usually are."""
     order = torch.randperm(len(frame), generator=stream(model.seed, "kept"))[:_KEPT].numpy()
     some = frame.take(order)

@@ -13,6 +13,7 @@ from gibbsian.tables.em import Whole, features
 from gibbsian.tables.model import TableModel
 from gibbsian.tables.rows import Rows
 
+_LEAST = 5  # new rows that a column of a chi-square test should expect
 _ROWS = 1000  # of either side, in the test of whole rows
 
 
@@ -41,7 +42,7 @@ def drift(
         model: whose law is in question.
         kept: rows of the training table.
         new: new rows; the test of whole rows uses a random thousand.
-        scores: log-likelihoods of all new rows under the judge.
+        scores: of all new rows, as `TableModel.judged` has them.
         seed: of the choice and of the permutations.
         permutations: how many.
     """
@@ -78,5 +79,18 @@ def _column(model: TableModel, kept: Rows, new: Rows, i: int) -> float:
     )
     counts = counts[:, counts.sum(0) > 0]
     if counts.shape[1] > 1:
-        found.append(float(stats.chi2_contingency(counts).pvalue))
+        found.append(counted(counts))
     return min(1.0, len(found) * min(found)) if found else 1.0
+
+
+def counted(counts: np.ndarray) -> float:
+    """The p-value of two rows of counts with the same shares: Fisher's exact one of two columns, else the chi-square of columns that are put
+    together, the rarest first, until each should hold at least five, below which it says too much."""
+    counts = counts[:, np.argsort(counts.sum(0))]
+    share = counts.sum(1).min() / counts.sum()
+    while counts.shape[1] > 2 and share * counts[:, 0].sum() < _LEAST:
+        counts = np.concatenate([counts[:, :1] + counts[:, 1:2], counts[:, 2:]], 1)
+        counts = counts[:, np.argsort(counts.sum(0))]
+    if counts.shape[1] == 2:
+        return float(stats.fisher_exact(counts).pvalue)
+    return float(stats.chi2_contingency(counts).pvalue)

@@ -16,8 +16,9 @@ from gibbsian.tables.coders import TableWarning
 from gibbsian.tables.em import Whole, climb, fit_mixture
 from gibbsian.tables.families import FAMILIES, Chosen, Options, choose, refit
 from gibbsian.tables.frames import Frame, as_frame
-from gibbsian.tables.laws import MixtureLaw
-from gibbsian.tables.model import TableModel
+from gibbsian.tables.laws import Law, MixtureLaw
+from gibbsian.tables.model import TableModel, judged
+from gibbsian.tables.rows import Rows
 from gibbsian.tables.schema import Schema
 
 _FEW = 20  # rows below which none are held out
@@ -25,6 +26,7 @@ _SHARE, _MOST = 0.15, 2000  # of the rows that choose, and of those that calibra
 _KNOTS = (None, 5, 3)  # of the maps of numbers that are compared: as many as the rows allow, few, hardly any
 _SMALL = (1, 4, 8)  # components of the mixtures that compare them
 _COMPARED = 1500  # rows, at most, that they are compared on
+_GAPS = 200  # rows that say what is usual in a column
 _WORTH = 0.02  # nats a row by which a stiffer map must be better
 
 
@@ -68,8 +70,22 @@ def fit_table(
         watch(f"{rows.n} rows, {len(schema)} columns")
     chosen: Chosen = choose(names, codec, rows.take(train), rows.take(held), options, watch)
     law = refit(chosen, codec, rows, options)
-    calibration = np.sort(chosen.law.log_prob(rows.take(calibrate)).value.numpy())
-    return TableModel(codec, law, chosen.law, calibration, chosen.family, chosen.scores, options.seed, frame.make)
+    some = rows.take(calibrate)
+    per_gap = _per_gap(chosen.law, codec, some.take(slice(0, _GAPS)))
+    calibration = np.sort(judged(chosen.law, codec, per_gap, some))
+    return TableModel(
+        codec, law, chosen.law, calibration, per_gap, chosen.family, chosen.scores, options.seed, frame.make
+    )
+
+
+def _per_gap(law: Law, codec: Codec, rows: Rows) -> np.ndarray:
+    """Mean log p(xᵢ | x₋ᵢ) of every column's cells, 0 where none is there."""
+    out = np.zeros(len(codec.schema))
+    for i, coder in enumerate(codec.coders):
+        found = law.log_given(rows, i) if coder is not None else torch.zeros(0)
+        finite = found[torch.isfinite(found)]
+        out[i] = float(finite.mean()) if len(finite) else 0.0
+    return out
 
 
 def learn_from_all(model: TableModel, pieces: Iterable[Any], some: Any) -> tuple[TableModel, int]:

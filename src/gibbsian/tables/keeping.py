@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 from gibbsian.errors import CheckpointError
 from gibbsian.tables.codec import Codec
 from gibbsian.tables.laws import Law, MixtureLaw, TiltedLaw
@@ -15,6 +17,7 @@ def tree_of(model: TableModel) -> dict[str, Any]:
     return {
         "columns": list(model.schema.columns), "coders": list(model.codec.coders),
         "law": _law_parts(model.law), "judge": _law_parts(model.judge), "calibration": model.calibration,
+        "per_gap": model.per_gap,
         "family": model.family, "scores": model.scores, "seed": model.seed,
     }  # fmt: skip
 
@@ -31,8 +34,9 @@ def model_of(tree: dict[str, Any]) -> TableModel:
         parts["tilted"].net.eval().requires_grad_(False)
         return TiltedLaw(parts["tilted"], codec, parts["seed"])
 
+    per_gap = tree.get("per_gap", np.zeros(len(codec.schema)))  # runs of 0.2.0 before it was there
     return TableModel(
-        codec, law(tree["law"]), law(tree["judge"]), tree["calibration"], tree["family"], tree["scores"], tree["seed"], "pandas"
+        codec, law(tree["law"]), law(tree["judge"]), tree["calibration"], per_gap, tree["family"], tree["scores"], tree["seed"], "pandas"
     )  # fmt: skip
 
 

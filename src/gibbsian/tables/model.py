@@ -29,6 +29,8 @@ class TableModel:
         law: fitted to all rows; for everything but outliers.
         judge: the same family fitted without the rows that calibrate it; for p-values.
         calibration: the scores of those rows under the judge, in order.
+        per_gap: what a missing cell of each column adds to a score: the mean log p(xᵢ | x₋ᵢ) of cells that are there, so that a row does
+            not look usual for want of cells.
         family, scores: what was chosen, and the held-out log-likelihood a row of all that were tried.
         seed: of draws.
         make: of the table that it was fitted to.
@@ -38,6 +40,7 @@ class TableModel:
     law: Law
     judge: Law
     calibration: np.ndarray
+    per_gap: np.ndarray
     family: str
     scores: dict[str, float]
     seed: int = 0
@@ -57,8 +60,8 @@ class TableModel:
         return Frame(tuple(columns[name] for name in self.schema.names), frame.make, frame.index)
 
     def rows(self, table: Any) -> Rows:
-        """A table as the law takes it."""
-        return self.codec.encode(self.frame(table))
+        """A table as the law takes it; rows that are so already stay as they are."""
+        return table if isinstance(table, Rows) else self.codec.encode(self.frame(table))
 
     def _blockwise(self, rows: Rows, function: Callable[[Rows], Any]) -> list[Any]:
         return [function(rows.take(slice(i, i + _BLOCK))) for i in range(0, rows.n, _BLOCK)]
@@ -84,9 +87,15 @@ class TableModel:
     def p_values(self, table: Any) -> np.ndarray:
         """How unusual rows are: the share of calibrating rows that are no more likely, so that a new normal row has a p-value at or
         below α with probability at most α (split conformal; Vovk, Gammerman & Shafer 2005)."""
-        parts = self._blockwise(self.rows(table), self.judge.log_prob)
-        score = torch.cat([part.value for part in parts]).numpy()
+        return self.p_value_of(self.judged(table))
+
+    def p_value_of(self, score: np.ndarray) -> np.ndarray:
+        """The p-values of scores."""
         return (1 + np.searchsorted(self.calibration, score, side="right")) / (len(self.calibration) + 1)
+
+    def judged(self, table: Any) -> np.ndarray:
+        """The scores that p-values compare: log p under the judge, with what is usual in the place of gaps."""
+        return judged(self.judge, self.codec, self.per_gap, self.rows(table))
 
     # --- draws and gaps -----------------------------------------------------------------------------
 
@@ -241,6 +250,12 @@ class TableModel:
         atoms = np.broadcast_to(np.array(coder.column.atoms), (len(z), len(coder.column.atoms)))
         codes = law.codes.numpy()
         return np.concatenate([atoms, values], 1), np.concatenate([codes[:, :-1], codes[:, -1:] * weights], 1)
+
+
+def judged(judge: Law, codec: Codec, per_gap: np.ndarray, rows: Rows) -> np.ndarray:
+    """log p of every row under a judge, with `per_gap` of its column for every missing cell."""
+    parts = [judge.log_prob(rows.take(slice(i, i + _BLOCK))).value for i in range(0, rows.n, _BLOCK)]
+    return torch.cat(parts).numpy() + codec.missing(rows).numpy() @ per_gap
 
 
 def _number(name: str, text: str, kind: str) -> Any:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 import yaml
 
 from gibbsian.app import tables
@@ -137,7 +136,8 @@ def run_score(options: argparse.Namespace, rest: list[str]) -> int:
     shown: list[tuple[str, str, str, str]] = []
     scores, kept, n, flagged, total = list[np.ndarray](), list[Rows](), 0, 0, 0.0
     for piece in _pieces(run, _source(options, rows)):
-        made = _scored(run, piece, options.alpha, options.explain)
+        encoded = run.model.rows(piece)
+        made, score = _scored(run, encoded, options.alpha, options.explain)
         made.index = range(n + 1, n + 1 + len(made))
         if target is not None:
             made.to_csv(target, index_label="row", mode="a" if n else "w", header=not n)
@@ -148,8 +148,7 @@ def run_score(options: argparse.Namespace, rest: list[str]) -> int:
             total + float(made["log_likelihood"].sum()),
         )
         if options.against:
-            encoded = run.model.rows(piece)
-            scores.append(torch.cat([run.model.judge.log_prob(encoded.take(slice(i, i + 4096))).value for i in range(0, encoded.n, 4096)]).numpy())  # fmt: skip
+            scores.append(score)
             kept = [Rows.cat([*kept, encoded]).take(slice(0, _HIDDEN))]
     found: dict[str, Any] = {
         "run": str(folder),
@@ -181,19 +180,21 @@ def _places(options: argparse.Namespace) -> tuple[Path, str]:
     return Path(given[0]), given[1]
 
 
-def _scored(run: tables.TableRun, piece: Any, alpha: float, explain: bool) -> Any:
+def _scored(run: tables.TableRun, rows: Rows, alpha: float, explain: bool) -> tuple[Any, np.ndarray]:
+    """What is said of rows, and the scores behind their p-values."""
     import pandas as pd
 
     model = run.model
-    made = pd.DataFrame({"log_likelihood": model.log_prob(piece).value.numpy(), "p_value": model.p_values(piece)})
+    score = model.judged(rows)
+    made = pd.DataFrame({"log_likelihood": model.log_prob(rows).value.numpy(), "p_value": model.p_value_of(score)})
     made["outlier"] = made["p_value"] <= alpha
     if explain:
-        surprise = model.surprise(piece)
+        surprise = model.surprise(rows)
         beyond = np.where(np.isnan(surprise), -np.inf, surprise - run.usual)
         made["strangest"] = np.array(model.schema.names, dtype=object)[beyond.argmax(1)]
         for i, name in enumerate(model.schema.names):
             made[f"surprise {name}"] = surprise[:, i]
-    return made
+    return made, score
 
 
 def _line(i: Any, row: Any) -> tuple[str, str, str, str]:
