@@ -484,6 +484,27 @@ def test_dates_and_nullable_types_come_back():
     assert not model.impute(table).isna().any().any()
 
 
+@pytest.mark.filterwarnings("ignore:column 'none'")
+def test_orders_zones_and_what_is_predicted_keep_their_types():
+    rng, n = np.random.default_rng(0), 80  # before summer time begins
+    day = pd.date_range("2021-01-01", periods=n, tz="Europe/Berlin")  # no whole days in UTC
+    size = pd.Categorical(rng.choice(["low", "high"], n), ["low", "middle", "high"], ordered=True)
+    few = pd.Timestamp("2021-03-01 07:30:05") + pd.to_timedelta(rng.integers(0, 9, n), unit="h")
+    table = pd.DataFrame({"day": day, "size": size, "few": few, "n": rng.poisson(30, n), "k": rng.poisson(1, n), "none": np.full(n, np.nan)})  # fmt: skip
+    model = TableEnergy("mixture", n_components=1, random_state=0).fit(table)
+    drawn = model.sample(50)
+    assert drawn.dtypes.to_dict() == table.dtypes.to_dict()
+    assert ((drawn["day"] - day[0]) % pd.Timedelta("1D") == pd.Timedelta(0)).all()
+    assert ((drawn["few"] - few.min()) % pd.Timedelta("1h") == pd.Timedelta(0)).all()
+    assert model.predict(table, "n").dtype == model.predict(table, "n", return_interval=0.9)[1].dtype == np.int64
+    assert all(isinstance(v, np.integer) for v in model.predict(table, "k", return_probabilities=True)[1])
+    value, ends = model.predict(table, "few", return_interval=0.9)
+    assert value.dtype.kind == ends.dtype.kind == "M"
+    assert (ends[:, 0] >= np.datetime64("2021-03-01")).all()
+    assert (ends[:, 0] <= value).all()
+    assert (value <= ends[:, 1]).all()
+
+
 @pytest.mark.parametrize("written", ["1.0", "1", 1, 1.0])
 def test_categories_that_are_numbers_are_given_as_anyone_writes_them(written):
     table = pd.DataFrame({"x": np.arange(60.0), "stage": np.tile([0.0, 1.0, 2.0], 20)})

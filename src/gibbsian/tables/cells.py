@@ -77,6 +77,11 @@ def _days(values: np.ndarray, missing: np.ndarray) -> np.ndarray:
     return np.where(missing, np.nan, values.astype("datetime64[us]").astype(np.int64) / 86_400_000_000)
 
 
+def dates_of(days: np.ndarray) -> np.ndarray:
+    """Days since 1970 as dates, to the microsecond."""
+    return np.round(days.astype(np.float64) * 86_400_000_000).astype(np.int64).astype("datetime64[us]")
+
+
 def _form(value: Any) -> str:
     if isinstance(value, bool | np.bool_):
         return "truth"

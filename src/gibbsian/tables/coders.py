@@ -270,7 +270,8 @@ class Numbers:
             x = self.transform.inverse(z)
         else:
             x = self._origin() + step * self._expanded(self._index(z))
-            x = np.round(x, 12 - math.ceil(math.log10(max(abs(self.column.high or 1.0), step))))
+            if self.column.kind != "date":  # whose grid, a day or a second, is none of decimals
+                x = np.round(x, 12 - math.ceil(math.log10(max(abs(self.column.high or 1.0), step))))
         if self.column.atoms:
             x = np.where(is_atom, np.array([*self.column.atoms, 0.0])[np.where(is_atom, code, -1)], x)
         return x

@@ -151,7 +151,8 @@ def _numeric(x: np.ndarray, kind: str, common: dict[str, Any]) -> Column:
     values, counts = np.unique(x, return_counts=True)
     told: tuple[float, ...] = ()
     if step is not None and len(values) <= _COARSE and (high - low) / step <= _SPAN:
-        told = tuple((low + step * np.arange(round((high - low) / step) + 1)).round(10).tolist())
+        grid = low + step * np.arange(round((high - low) / step) + 1)
+        told = tuple((grid if kind == "date" else grid.round(10)).tolist())
         return Column(kind=kind, lower=lower, step=step, low=low, high=high, values=told, **common)
     atoms = _atoms(values, counts, step, lower)
     return Column(kind=kind, lower=lower, step=step, low=low, high=high, atoms=atoms, **common)

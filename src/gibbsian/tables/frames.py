@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gibbsian.errors import CapabilityError, DataError
-from gibbsian.tables.cells import CellError, Cells, cells_of
+from gibbsian.tables.cells import CellError, Cells, cells_of, dates_of
 
 
 class Frame(NamedTuple):
@@ -81,6 +81,7 @@ def check_columns(found: Sequence[str], expected: Sequence[str], where: str) -> 
         )
 
 
+_ORDERED = "ordered category"
 _Parts = tuple[list[str], list[tuple[Any, Any, str, Any]], Any]
 
 
@@ -114,7 +115,8 @@ def _from_pandas(table: Any) -> _Parts:
             values = plain.to_numpy(dtype="datetime64[us]")
         else:
             values = series.to_numpy(dtype=object)
-        columns.append((values, missing, str(kind), categories))
+        ordered = isinstance(kind, pd.CategoricalDtype) and kind.ordered
+        columns.append((values, missing, _ORDERED if ordered else str(kind), categories))
     return list(table.columns), columns, table.index
 
 
@@ -173,10 +175,7 @@ def as_table(frame: Frame) -> Any:
 def _plain(cells: Cells) -> np.ndarray:
     """Values with what stands for missing in their type."""
     if cells.form == "date":
-        micro = np.round(np.where(cells.missing, 0.0, cells.values.astype(np.float64)) * 86_400_000_000).astype(
-            np.int64
-        )
-        dates = micro.astype("datetime64[us]")
+        dates = dates_of(np.where(cells.missing, 0.0, cells.values.astype(np.float64)))
         dates[cells.missing] = np.datetime64("NaT")
         return dates
     if cells.form == "number":
@@ -192,14 +191,16 @@ def _to_pandas(frame: Frame) -> Any:
     made = {}
     for cells in frame.columns:
         series = pd.Series(_plain(cells), index=frame.index)
-        kind = pd.CategoricalDtype(cells.categories) if cells.categories is not None else _pandas_type(cells)
+        kind = _pandas_type(cells)
+        if cells.categories is not None:
+            kind = pd.CategoricalDtype(cells.categories, ordered=cells.dtype == _ORDERED)
         if cells.form == "date" and str(kind).startswith("datetime64[") and "," in str(kind):
             series = series.dt.tz_localize("UTC")
-        made[cells.name] = series if cells.form == "empty" else series.astype(kind)
+        made[cells.name] = series.astype(kind)
     return pd.DataFrame(made, index=frame.index)
 
 
-def _pandas_type(cells: Cells) -> str:
+def _pandas_type(cells: Cells) -> Any:
     """The type of a column, or one that can hold its gaps."""
     if not cells.missing.any():
         return cells.dtype

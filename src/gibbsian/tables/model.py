@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from gibbsian.errors import ArgumentError, DataError, suggest
-from gibbsian.tables.cells import Cells, cells_of
+from gibbsian.tables.cells import Cells, cells_of, dates_of
 from gibbsian.tables.codec import Codec
 from gibbsian.tables.coders import FewValues, Names, Numbers
 from gibbsian.tables.frames import Frame, as_frame, check_columns
@@ -188,7 +188,14 @@ class TableModel:
         """The value of a column given the others: the mean of numbers, else the most probable."""
         i = self._index(column)
         parts = self._blockwise(self.rows(table), lambda part: self._best(self.law.cell(part, i), i))
-        return self.codec.cells(i, np.concatenate(parts), np.zeros(0, bool)).values
+        return self._natural(i, self.codec.cells(i, np.concatenate(parts), np.zeros(0, bool)).values)
+
+    def _natural(self, i: int, values: np.ndarray) -> np.ndarray:
+        """Dates as dates, whole numbers as such."""
+        kind = self.schema.columns[i].kind
+        if kind == "date":
+            return dates_of(values)
+        return values.astype(np.int64) if kind == "integer" else values
 
     def probabilities(self, table: Any, column: str) -> tuple[list[Any], np.ndarray]:
         """The values that a column of names, truth values or few numbers can have, and their probabilities given the others."""
@@ -197,7 +204,8 @@ class TableModel:
         if isinstance(coder, Numbers) or coder is None:
             raise ArgumentError(f"column {column!r} is {coder.column.kind if coder else 'ignored'}: it has intervals, and no list of probabilities")  # fmt: skip
         p = torch.cat(self._blockwise(self.rows(table), lambda part: self.law.cell(part, i).codes)).numpy()
-        values = list(coder.column.categories if isinstance(coder, Names) else coder.column.values)
+        told = isinstance(coder, Names)
+        values = list(coder.column.categories) if told else list(self._natural(i, np.array(coder.column.values)))
         p = p[:, : len(values)]
         return values, p / p.sum(1, keepdims=True)
 
@@ -212,7 +220,7 @@ class TableModel:
         parts = self._blockwise(
             self.rows(table), lambda part: _quantiles(*self._points(self.law.cell(part, i), i), ends)
         )
-        return np.concatenate(parts)
+        return self._natural(i, np.concatenate(parts))
 
     def _index(self, column: str) -> int:
         i = self.schema.index(column)
