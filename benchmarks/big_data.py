@@ -151,6 +151,39 @@ def measure(kind: str, folder: Path, gigabytes: float, updates: int, limit: floa
     return found
 
 
+def shares(folder: Path, rounds: int = 5) -> dict:
+    """What one of p processes decodes of an epoch of parquet (131,072 rows in 32 row groups, windows of 16), and its processor time."""
+    import torch
+
+    import gibbsian as gb
+    from gibbsian.training.feeds.choose import make_feed
+
+    place = folder / "gibbsian-big-shares"
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir(parents=True)
+    try:
+        make("parquet", place, 2 * CHUNK)
+        found: dict[int, dict] = {p: {"processes": p, "cpu_seconds": []} for p in (1, 2, 4, 8)}
+        for _ in range(rounds):
+            for p, row in found.items():
+                rows, read = gb.data.Parquet(place), []
+                plain = rows.read
+                rows.read = lambda start, stop, plain=plain, read=read: read.append(start) or plain(start, stop)
+                options = {"seed": 0, "device": torch.device("cpu"), "check": lambda batch: None, "world": p}
+                feed = make_feed(rows, 256, **options, loading=gb.training.Loading(workers=0))
+                cpu = time.process_time()
+                for _ in range(2 * CHUNK // 256):
+                    feed.next()
+                row["cpu_seconds"].append(time.process_time() - cpu)
+                row["groups"] = len(read)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+    for row in found.values():
+        row["cpu_seconds"] = float(np.median(row["cpu_seconds"]))
+    print(json.dumps(list(found.values()), indent=1), flush=True)
+    return {"groups": 2 * CHUNK // GROUP, "rounds": rounds, "rows": list(found.values())}
+
+
 def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--train", nargs=4)
@@ -158,17 +191,19 @@ def main() -> None:
     options.add_argument("--gigabytes", type=float, default=20.0)
     options.add_argument("--limit", type=float, default=4.0)
     options.add_argument("--updates", type=int, default=300)
-    options.add_argument("--kinds", default="array,parquet")
+    options.add_argument("--kinds", default="array,parquet,shares")  # others are left as they were saved
     options.add_argument("--save")
     given = options.parse_args()
     if given.train:
         kind, place, run, upto = given.train
         train(kind, Path(place), Path(run), int(upto))
         return
-    found = {
-        kind: measure(kind, Path(given.folder), given.gigabytes, given.updates, given.limit)
-        for kind in given.kinds.split(",")
-    }
+    folder = Path(given.folder)
+    found = json.loads(Path(given.save).read_text()) if given.save and Path(given.save).exists() else {}
+    for kind in given.kinds.split(","):
+        found[kind] = (
+            shares(folder) if kind == "shares" else measure(kind, folder, given.gigabytes, given.updates, given.limit)
+        )
     if given.save:
         Path(given.save).write_text(json.dumps(found, indent=1) + "\n")
 

@@ -57,7 +57,8 @@ class Watch:
     def why(self) -> str:
         """The end, in words."""
         best = -self.best if self.rule.largest else self.best
-        return f"stopped early: {self.bad} validations in a row were no better than {best:.6g}"
+        many = "one validation was" if self.bad == 1 else f"{self.bad} validations in a row were"
+        return f"stopped early: {many} no better than {best:.6g}"
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint keeps of it."""

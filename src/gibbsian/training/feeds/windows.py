@@ -203,12 +203,16 @@ class Pieces(Windowed):
 
     def _picked(self, part: Any, piece: np.ndarray, row: np.ndarray) -> Tensor:
         """Rows by their pieces and their numbers there; only pieces are read that hold some, in the order of the file."""
-        found = []
-        for k in np.unique(piece) if len(piece) else [0]:
+        if not len(piece):
+            return _slice(part, 0, int(self.edges[1]))[:0]
+        order = np.argsort(piece, kind="stable")
+        numbers, starts = np.unique(piece[order], return_index=True)
+        picked = torch.empty(0)
+        for k, places in zip(numbers, np.split(order, starts[1:]), strict=True):
             whole = _slice(part, int(self.edges[k]), int(self.edges[k + 1]))
-            found.append(whole[torch.from_numpy(row[piece == k])])
-        back = np.argsort(np.argsort(piece, kind="stable"))
-        return torch.cat(found)[torch.from_numpy(back)]
+            picked = picked if len(picked) else whole.new_empty(len(row), *whole.shape[1:])
+            picked[torch.from_numpy(places)] = whole[torch.from_numpy(row[places])]
+        return picked
 
     def named(self, parts: tuple[Tensor, ...]) -> Any:
         """The parts as they were given."""
