@@ -49,15 +49,40 @@ def test_coins_are_certain_at_0_and_1_and_fair_between():
 
 
 @native
-def test_machines_learn_the_same_without_a_compiler(monkeypatch):
-    x = (torch.rand(30, 50, generator=gen()) < 0.4).float()
+@pytest.mark.parametrize(("rows", "chains"), [(30, None), (40, None), (50, 25), (300, None), (130, 250)])
+def test_machines_learn_the_same_without_a_compiler(rows, chains, monkeypatch):
+    """Few rows and many, with and without chains: the same samples to the bit (but for a coin whose number is its probability to
+    the last place, of chance 1e-3 here), value and gradients to rounding, and the generator left alike."""
+    x = (torch.rand(rows, 50, generator=gen()) < 0.4).float()
+    start = None if chains is None else (torch.rand(chains, 50, generator=gen(1)) < 0.4).float()
+    rbm = gb.models.RBM(50, 21)
+    with torch.no_grad():
+        rbm.weight.mul_(50)
+        rbm.visible_bias.normal_(generator=gen(2))
+        rbm.hidden_bias.normal_(generator=gen(3))
     found = []
-    for form in (None, lambda *a, seen=False, **how: Coins(*a, **how)):
+    for form in (None, lambda *given: False):
         if form is not None:
-            monkeypatch.setattr("gibbsian.models.rbm.machine.coins", form)
-        value, samples, gradients = gb.models.RBM(50, 21).contrast(x, None, 3, gen(4))
-        found.append((value.detach(), samples, *gradients.values()))
-    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+            monkeypatch.setattr("gibbsian.models.rbm.native.serves", form)
+            plain = lambda *a, seen=False, **how: Coins(*a, **how)  # noqa: E731
+            monkeypatch.setattr("gibbsian.models.rbm.machine.coins", plain)
+        g = gen(4)
+        value, samples, gradients = rbm.contrast(x, start, 3, g)
+        found.append((g.get_state(), samples, value.detach(), *gradients.values()))
+    assert torch.equal(found[0][0], found[1][0])
+    assert torch.equal(found[0][1], found[1][1])
+    for one, other in zip(found[0][2:], found[1][2:], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=2e-6)
+
+
+@native
+def test_what_is_no_number_stays_none():
+    rbm = gb.models.RBM(50, 21)
+    with torch.no_grad():
+        rbm.weight[3, 4] = torch.nan
+    value, _, gradients = rbm.contrast(torch.ones(100, 50), None, 1, gen())
+    assert torch.isnan(value)
+    assert torch.isnan(gradients[rbm.weight]).any()
 
 
 def test_sources_that_do_not_compile_are_left_alone(tmp_path, monkeypatch):

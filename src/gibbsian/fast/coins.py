@@ -10,11 +10,11 @@ from torch import Tensor
 from gibbsian.fast.native import library
 from gibbsian.random import QuickSeed, quick_uniforms
 
-__all__ = ["Coins", "NativeCoins", "coins"]
+__all__ = ["SOURCE", "Coins", "NativeCoins", "coins"]
 
 # The uniforms of `quick_uniforms`: numpy's SFC64, seeded as numpy does it (SeedSequence, O'Neill's seed_seq), gives every
 # number 16 bits, in the order of its bytes.
-_SOURCE = """
+SOURCE = """
 #include <stddef.h>
 #include <stdint.h>
 
@@ -73,7 +73,7 @@ void flip(const float *p, float *out, size_t n, uint64_t *state, float middle) {
 @functools.cache
 def _native() -> Any:
     """The C functions, or None."""
-    found = library(_SOURCE)
+    found = library(SOURCE)
     if found is not None:
         address = ctypes.c_void_p
         found.seed.argtypes, found.seed.restype = [ctypes.c_uint64, address], None

@@ -41,7 +41,7 @@ def _built(source: str, compiler: str) -> Path:
         with tempfile.TemporaryDirectory(dir=folder) as made:
             code, built = Path(made) / "source.c", Path(made) / "built.so"
             code.write_text(source)
-            command = [compiler, *_FLAGS, "-o", str(built), str(code)]
+            command = [compiler, *_FLAGS, "-o", str(built), str(code), "-lm"]
             subprocess.run(command, check=True, capture_output=True, timeout=60)
             built.replace(path)
     return path

@@ -136,7 +136,8 @@ def gaussian_inputs(
     jitter: float = 0.0,
 ) -> MoveInputs:
     """Normals for the move, log-uniforms for the acceptance and jittered step sizes, from one block of normals: if a, b
-    are standard normal then -½(a² + b²) is the log of a uniform number."""
+    are standard normal then -½(a² + b²) is the log of a uniform number. Jitter is one such number for a step, turned by
+    c/chains for chain c: uniform for every chain, and the mean over chains of what depends on it has little noise."""
     chains, event = len(x), x[0].numel()
     block = normals(steps, chains * (event + 2) + 2, generator, dtype=x.dtype, device=x.device)
     z = block[:, : chains * event].reshape(steps, *x.shape)
@@ -144,8 +145,10 @@ def gaussian_inputs(
     log_u = torch.addcmul(a * a, b, b).mul_(-0.5)
     sizes = schedule_values(step_size, steps, start, x, name)
     if jitter:
-        factor = 1 + jitter * (2 * log_u[:, -1].exp() - 1)
-        sizes = sizes * (factor if sizes.dim() == 1 else factor[:, None])
+        count = chains if sizes.dim() == 1 else sizes.shape[1]
+        turns = torch.arange(count, dtype=x.dtype, device=x.device) / count
+        u = torch.frac(log_u[:, -1:].exp() + turns)
+        sizes = (sizes[:, None] if sizes.dim() == 1 else sizes) * (1 + jitter * (2 * u - 1))
     return MoveInputs(z, log_u[:, :-1], sizes)
 
 
@@ -269,6 +272,11 @@ class Kernel(ABC):
     def best_acceptance(self, moving: int) -> float | None:
         """The goal of a warm-up with so many moving entries."""
         return self.goal
+
+    @property
+    def largest(self) -> float:
+        """What the step size is multiplied with at the most."""
+        return 1.0
 
     def probe(self) -> "Kernel":
         """The kernel whose single moves tell the order of the step size: trajectories are judged by their first step."""

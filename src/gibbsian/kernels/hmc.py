@@ -80,7 +80,7 @@ class HMC(Massive):
         step_size: ε; a number, a schedule (one value a step) or a `(1, chains)` tensor.
         leapfrog_steps: L.
         mass: M; a number, a diagonal of the event shape, or a dense matrix over flattened events.
-        jitter: the step size of every transition is multiplied by a number uniform in [1 - jitter, 1 + jitter],
+        jitter: the step size of every transition of a chain is multiplied by a number uniform in [1 - jitter, 1 + jitter],
             so that no trajectory length resonates with a period of the target; 0 for steps of one size.
 
     >>> import gibbsian as gb
@@ -102,6 +102,10 @@ class HMC(Massive):
         super().__post_init__()
         hold_counts(self, "leapfrog_steps")
         check_number(self, "jitter", self.jitter, 0.0, 1.0, open_high=True)
+
+    @property
+    def largest(self) -> float:
+        return 1 + self.jitter
 
     @property
     def unroll(self) -> int:  # type: ignore[override]

@@ -173,7 +173,7 @@ class AcceptanceLearning(LengthLearning):
         self.tuner.update(acceptance)
         self.recent.append(acceptance)
         shown = {"acceptance": acceptance, "step": kernel.step_size, "steps": float(kernel.leapfrog_steps)}
-        return float(one.step_size) * kernel.leapfrog_steps, shown
+        return float(one.step_size.mean()) * kernel.leapfrog_steps, shown
 
     def finish(self) -> Warmed:
         later = self.recent[len(self.recent) // 2 :]

@@ -228,6 +228,16 @@ def _with_full_mass(kernel: Any, x: Tensor, dense: bool) -> Kernel:
     return changed
 
 
+_TRAJECTORIES = 100  # that tell whether steps of a size diverge
+_DIVERGENT = 0.05  # share of them that may: those of funnels do now and then, of whatever size
+_BEYOND = 1.03  # so much beyond the stability most of them do
+
+
+def _apart(inputs: Any) -> list[Any]:
+    """The inputs of single steps, each with the axis of steps."""
+    return [type(inputs)(*(part[i : i + 1] for part in inputs)) for i in range(len(inputs[0]))]
+
+
 class _Run(Adaptation):
     """Chains of a kernel whose step size and mass change on the way."""
 
@@ -303,8 +313,21 @@ class _Run(Adaptation):
     def finish(self) -> Warmed:
         later = self.recent[len(self.recent) // 2 :]  # of the steps since the last mass
         reached = sum(later) / max(1, len(later))
-        new = replace(self.kernel, **{self.kernel.tuned: math.exp(self.tuner.log_average)})
-        return Warmed(new, self.state, reached, self.divergences)
+        size = self._without_divergence(math.exp(self.tuner.log_average))
+        return Warmed(replace(self.kernel, **{self.kernel.tuned: size}), self.state, reached, self.divergences)
+
+    def _without_divergence(self, size: float) -> float:
+        """The step size, smaller where the largest of jittered ones lies beyond the stability of the integrator: the mean
+        acceptance does not tell, since where there are few dimensions all smaller ones are accepted nearly always."""
+        least, tries = size / self.unit.largest, math.ceil(_TRAJECTORIES / len(self.position))
+        while size > least:
+            inputs = self.unit.draw(self.target, self.position, tries, self.generator, self.steps)
+            top = torch.full_like(inputs.step_size, _BEYOND * size * self.unit.largest)
+            ends = [run_chunk(self.target, self.unit, self.state, one) for one in _apart(inputs._replace(step_size=top))]
+            if float(torch.cat([diverged for *_, diverged in ends]).double().mean()) <= _DIVERGENT:
+                break
+            size = max(least, size / _BEYOND)
+        return size
 
     def learn_mass(self) -> None:
         """Take on the mass that the draws of a window tell."""

@@ -12,11 +12,12 @@ from gibbsian.capabilities import Contrast, Filters, Pairwise
 from gibbsian.derivatives.known import with_gradients
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DivergenceError, check_choice
-from gibbsian.fast.coins import coins
+from gibbsian.fast.coins import NativeCoins, coins
 from gibbsian.fast.compiled import compiled_copy
 from gibbsian.fast.logistic import Logistic
 from gibbsian.models.annealing import small_weights
 from gibbsian.models.pairwise import from_edges
+from gibbsian.models.rbm import native
 from gibbsian.models.rbm.contrast import bernoulli_contrast
 from gibbsian.models.rbm.fused import fused_contrast
 from gibbsian.models.rbm.fused_path import BernoulliPath
@@ -210,6 +211,9 @@ class RBM(TwoLayers):
                 uniforms = [quick_uniforms(count, generator, **where) for _ in range(steps)]
                 twin = compiled_copy(fused_contrast, len(batch), rows, steps, *weight.shape, weight.dtype, labels)
                 value, samples, gradients = twin(weight, b, c, batch, chains, uniforms, labels)
+            elif not labels and native.serves(weight, b, batch, rows):
+                flipped = [NativeCoins(generator) for _ in range(steps)]
+                value, samples, gradients = native.native_contrast(weight, b, c, batch, chains, flipped)
             else:
                 up, down = Logistic.of(c, weight), Logistic.of(b, weight.T)
                 noise = (coins(count, generator, **where, seen=labels > 0) for _ in range(steps))
