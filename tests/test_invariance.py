@@ -496,7 +496,9 @@ def test_jittered_steps_are_uniform_around_the_step_size(jitter):
     share = (sizes / 0.4 - 1 + jitter) / (2 * jitter)
     for chain in share.T:
         assert scipy.stats.kstest(chain.numpy(), "uniform").pvalue > 1e-6
-        assert 0 <= float(chain.min()) + 1e-12 < 1e-3  # the ends are reached but for a thousandth, missed with chance 2e-9
+        assert (
+            0 <= float(chain.min()) + 1e-12 < 1e-3
+        )  # the ends are reached but for a thousandth, missed with chance 2e-9
         assert 1 - 1e-3 < float(chain.max()) <= 1 + 1e-12
     thirds = share.sort(1).values.diff(dim=1)
     torch.testing.assert_close(thirds, torch.full_like(thirds, 1 / 3))

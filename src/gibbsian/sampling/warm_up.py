@@ -323,7 +323,9 @@ class _Run(Adaptation):
         while size > least:
             inputs = self.unit.draw(self.target, self.position, tries, self.generator, self.steps)
             top = torch.full_like(inputs.step_size, _BEYOND * size * self.unit.largest)
-            ends = [run_chunk(self.target, self.unit, self.state, one) for one in _apart(inputs._replace(step_size=top))]
+            ends = [
+                run_chunk(self.target, self.unit, self.state, one) for one in _apart(inputs._replace(step_size=top))
+            ]
             if float(torch.cat([diverged for *_, diverged in ends]).double().mean()) <= _DIVERGENT:
                 break
             size = max(least, size / _BEYOND)
