@@ -237,6 +237,9 @@ def test_shares_of_few_rows_are_compared_at_their_level():
         (["train", "ROWS", "--famly", "mixture"], "did you mean 'family'"),
         (["train", "ROWS", "--types", "age=number"], "must be one of 'numeric'"),
         (["train", "ROWS", "--family", "forest"], "must be one of 'mixture'"),
+        (["train", "ROWS", "--units", "20"], "give at most 12, or take the family mixture or tilted"),
+        (["train", "ROWS", "--hidden", "8,many"], "hidden must be a whole number"),
+        (["train", "ROWS", "--components", "two"], "components must be a whole number"),
     ],
 )
 def test_wrong_use_is_said_in_one_line(run, capsys, tmp_path, monkeypatch, arguments, words):

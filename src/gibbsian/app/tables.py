@@ -67,7 +67,11 @@ class TableRecipe:
                 raise ArgumentError(f"a table has no key {key!r}; {suggest(key, known)}there are {', '.join(known)}")
         if "path" not in plain:
             raise ArgumentError("say which file holds the table: table: {path: rows.csv}")
-        held: dict[str, Any] = {key: tuple(value) if key in _TUPLES else value for key, value in plain.items()}
+        held: dict[str, Any] = {}
+        for key, value in plain.items():
+            if key in _TUPLES and not isinstance(value, list | tuple):
+                raise ArgumentError(f"{key}: {value!r} was given where a list is expected, such as {key}: [{value}]")
+            held[key] = tuple(value) if key in _TUPLES else value
         parts = [{key: held[key] for key in held if key in keys} for keys in (reading, fitting, _OWN)]
         return cls(Source(**parts[0]), options=Options(**parts[1]), **parts[2])
 

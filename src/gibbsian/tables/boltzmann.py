@@ -22,7 +22,7 @@ from gibbsian.tables.mixture import Mixture
 from gibbsian.tables.rows import Rows
 from gibbsian.units import Gaussian, Joined, Softmax, Unit
 
-_MOST_HIDDEN = 12
+MOST_HIDDEN = 12
 
 
 class TableRBM(Recorded):
@@ -43,7 +43,7 @@ class TableRBM(Recorded):
         self, numbers: int, states: tuple[int, ...], hidden: int, *, generator: torch.Generator | None = None
     ) -> None:
         super().__init__()
-        check_count(self, "hidden", hidden, 1, _MOST_HIDDEN)
+        check_count(self, "hidden", hidden, 1, MOST_HIDDEN)
         generator = generator or stream(0, "TableRBM")
         size = numbers + sum(states)
         self.sizes = (numbers, tuple(states), hidden)

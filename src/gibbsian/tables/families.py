@@ -15,8 +15,9 @@ from typing import Any
 
 import torch
 
+from gibbsian.errors import ArgumentError, check_count
 from gibbsian.random import stream
-from gibbsian.tables.boltzmann import fit_rbm
+from gibbsian.tables.boltzmann import MOST_HIDDEN, fit_rbm
 from gibbsian.tables.codec import Codec
 from gibbsian.tables.em import Whole, choose_mixture, fit_mixture
 from gibbsian.tables.laws import Law, MixtureLaw, TiltedLaw
@@ -41,7 +42,7 @@ class Options:
     Attributes:
         components: of the mixture, None to choose.
         hidden: widths of networks.
-        units: hidden units of the Boltzmann machine.
+        units: hidden units of the Boltzmann machine, at most 12: all their states are gone through.
         steps: updates of networks, at most, and half as many of the Boltzmann machine.
         seed: of everything.
     """
@@ -51,6 +52,16 @@ class Options:
     units: int = 6
     steps: int = 800
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.components is not None:
+            check_count("a table", "components", self.components)
+        for width in self.hidden:
+            check_count("a table", "hidden", width)
+        check_count("a table", "steps", self.steps)
+        check_count("a table", "seed", self.seed, 0)
+        if check_count("a table", "units", self.units) > MOST_HIDDEN:
+            raise ArgumentError(f"units={self.units}: the Boltzmann machine of a table goes through all 2^units states of its hidden units; give at most {MOST_HIDDEN}, or take the family mixture or tilted")  # fmt: skip
 
 
 @dataclass

@@ -53,6 +53,8 @@ def _value(key: str, text: str) -> Any:
         return pairs(text, "--types")
     if key in {"columns", "drop"} or (key == "family" and "," in text):
         return [part.strip() for part in text.split(",")]
+    if key == "hidden":
+        return [yaml.safe_load(part) for part in text.strip("[]() ").split(",") if part.strip()]
     return text if key in _WORDS else yaml.safe_load(text)
 
 

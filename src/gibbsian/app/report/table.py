@@ -168,6 +168,7 @@ def associations(run: tables.TableRun, rows: Rows, whole: Whole) -> np.ndarray:
 
 
 def _pairs(run: tables.TableRun, drawn: Rows) -> list[str]:
+    drawn = drawn.take(slice(0, run.kept.n))  # few rows look more dependent than many
     whole = Whole.of(run.kept, tuple(run.model.codec.states))
     data, samples = (associations(run, rows, whole) for rows in (run.kept, drawn))
     names = run.model.schema.names
@@ -194,7 +195,7 @@ def _pairs(run: tables.TableRun, drawn: Rows) -> list[str]:
 
 
 def _energies(run: tables.TableRun, drawn: Rows) -> str:
-    """Energies of data, samples, and rows whose columns are shuffled on their own."""
+    """Energies under the judge, of rows that it did not learn from, of samples, and of rows whose columns are shuffled on their own."""
     model, generator = run.model, stream(0, "shuffled")
     kept = run.kept
     shuffled = kept
@@ -205,8 +206,9 @@ def _energies(run: tables.TableRun, drawn: Rows) -> str:
             if slot >= 0:
                 part[:, slot] = part[order, slot]
         shuffled = Rows(*parts)
-    sets = {"data": kept, "samples": drawn, "columns shuffled": shuffled}
-    values = {name: -model.law.log_prob(rows).value for name, rows in sets.items()}
+    others = {"samples": drawn, "columns shuffled": shuffled}
+    values = {"data": -torch.from_numpy(model.calibration)}
+    values |= {name: -torch.from_numpy(model.judged(rows)) for name, rows in others.items()}
     finite = {name: v[torch.isfinite(v)] for name, v in values.items()}
     return figures.energies(finite, {name: finite[name] for name in ("data", "samples")})
 
