@@ -276,8 +276,8 @@ def _kept(images: Images, extractor: Extractor, batch_size: int, name: str, worl
     own = torch.cat([f for _, f in found]) if found else torch.empty(0, 0, dtype=torch.float64)
     numbers = torch.cat([torch.full((len(f),), number) for number, f in found] or [torch.empty(0).long()])
     width = int(world.gather_rows(torch.tensor([own.shape[1]])).max())  # a process without a batch does not know
-    rows = world.gather_rows(own.cpu().reshape(len(own), width))
-    order = world.gather_rows(numbers).argsort(stable=True)
+    rows = world.gather_rows((own if world.alone else own.cpu()).reshape(len(own), width))
+    order = world.gather_rows(numbers).argsort(stable=True).to(rows.device)
     if isinstance(images, Share):
         images.check(len(rows))
     return rows[order].to(own.device)

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -83,7 +84,8 @@ def _ended(by: signal.Signals) -> str:
 def _words(rank: int, logs: Path) -> str:
     """What a process said last: the sentence that it left for us, else what stands in its log, a traceback as a whole."""
     for path in logs.rglob(f"{rank}/error.json"):
-        return f"gibbsian: {json.loads(path.read_text())['message']['message'].partition(': ')[2]}"
+        with suppress(ValueError):  # ended while it wrote
+            return f"gibbsian: {json.loads(path.read_text())['message']['message'].partition(': ')[2]}"
     text = "\n".join(path.read_text(errors="replace") for path in logs.rglob(f"{rank}/stderr.log"))
     lines = [line for line in text.splitlines() if line.startswith("gibbsian: ")]
     broken = text.rfind("Traceback (most recent call last)")
