@@ -541,3 +541,13 @@ def test_streams_in_recipes_refuse_what_needs_an_end(tmp_path):
         gb.data.load("digits.csv", streaming=True)
     with pytest.raises(GibbsianError, match="only the first rows"):
         gb.data.load(tmp_path / "parquet", streaming=True).train[5:9]
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_offline_nobody_is_asked_for_a_set_of_hugging_face(streaming, monkeypatch):
+    datasets, asked = pytest.importorskip("datasets"), []
+    monkeypatch.setattr("socket.getaddrinfo", lambda *place, **_: asked.append(place))
+    with pytest.raises(DataError, match="hf:nobody/nothing could not be had"):
+        gb.data.load("hf:nobody/nothing", offline=True, streaming=streaming)
+    assert not asked
+    assert not datasets.config.HF_HUB_OFFLINE

@@ -1,6 +1,7 @@
 """Sets of Hugging Face's `datasets`: by name from their hub or its cache, or saved in a folder; their rows stay on disk."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -70,12 +71,25 @@ def _found(library: Any, text: str, offline: bool, streaming: bool) -> Any:
     if not text.startswith(PREFIX) and not place.is_dir():
         raise ArgumentError(f"streaming: {text} is no set of Hugging Face (hf:owner/name) and no folder; leave it out")
     owner, *rest = text.removeprefix(PREFIX).split("/") if text.startswith(PREFIX) else (str(place),)
-    mode = library.DownloadConfig(local_files_only=True) if offline else None
     try:
-        return library.load_dataset("/".join([owner, *rest[:1]]), *rest[1:], download_config=mode, streaming=streaming)
+        with _without_network(library) if offline else nullcontext():
+            return library.load_dataset("/".join([owner, *rest[:1]]), *rest[1:], streaming=streaming)
     except (OSError, ValueError) as error:
         why = " ".join(str(error).split())[:200]
         raise DataError(f"{text} could not be had ({why}); see to the name, or to the network") from error
+
+
+@contextmanager
+def _without_network(library: Any) -> Iterator[None]:
+    """As with the environment variable HF_HUB_OFFLINE, which is looked at when the library is imported."""
+    from huggingface_hub import constants
+
+    before = library.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE
+    library.config.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        library.config.HF_HUB_OFFLINE, constants.HF_HUB_OFFLINE = before
 
 
 def _names(part: Any) -> list[str]:
