@@ -41,6 +41,19 @@ def speed(side: int, device: str, rounds: int) -> dict:
     def ours(steps: int) -> None:
         gb.sample(model, kernels.Gibbs(), x, steps=steps, burn_in=steps - 1, keep=False, generator=g, progress=False)
 
+    def captured(steps: int) -> None:  # one graph of fused kernels, replayed
+        gb.sample(
+            model,
+            kernels.Gibbs(),
+            x,
+            steps=steps,
+            burn_in=steps - 1,
+            keep=False,
+            compile=True,
+            generator=g,
+            progress=False,
+        )
+
     def sweeps(steps: int) -> None:
         model.swept(x, steps, g)
 
@@ -56,6 +69,7 @@ def speed(side: int, device: str, rounds: int) -> dict:
             ("gb.sample", ours, 10),
             ("sweeps alone", sweeps, 10),
             ("torch.rand alone", numbers, 10),
+            *([("gb.sample, compile=True", captured, 100)] if cuda else []),
         ],
         base="plain torch",
         rounds=rounds,

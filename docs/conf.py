@@ -80,6 +80,12 @@ nb_render_markdown_format = "myst"
 nb_render_image_options = {"align": "center"}
 nb_execution_in_temp = True
 
+# kernels say at their start that sockets of this machine are not encrypted; errors are enough
+settings = HERE / "_build" / "ipython" / "profile_default" / "ipython_kernel_config.py"
+settings.parent.mkdir(parents=True, exist_ok=True)
+settings.write_text('c.IPKernelApp.log_level = "ERROR"\n')
+os.environ.setdefault("IPYTHONDIR", str(settings.parents[1]))
+
 html_theme = "pydata_sphinx_theme"
 html_title = "gibbsian"
 html_math_renderer = "katex"

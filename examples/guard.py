@@ -12,6 +12,7 @@ import argparse
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import torch
@@ -76,6 +77,21 @@ def train(data: torch.Tensor, options: argparse.Namespace, guard: bool) -> tuple
     return [*records, *events], torch.stack([last["x"], trace.last]).cpu(), ended
 
 
+def draw_row(row: Any, name: str, curve: list, rollbacks: list[int], samples: torch.Tensor, fresh: int) -> None:
+    """The gap of energies, on one scale in both rows, with the rollbacks; chains of the buffer; chains from noise."""
+    row[0].plot(*zip(*curve, strict=True), lw=0.8)
+    row[0].axhline(0, color="0.8", lw=0.8, zorder=0)
+    row[0].set_yscale("symlog", linthresh=0.1)
+    row[0].set(xlabel="update", ylabel="E(data) - E(samples)", title=name)
+    for k, step in enumerate(rollbacks):
+        row[0].axvline(step, color="tab:red", lw=0.9, ls=":", label=None if k else "rolled back")
+    if rollbacks:
+        row[0].legend(frameon=False)
+    for ax, images, title in zip(row[1:], samples, ("chains in the buffer", f"{fresh} steps from noise"), strict=True):
+        plots.image_grid((images[:, 0] + 1) / 2, ax=ax)
+        ax.set_title(f"{title}, {name}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lr", type=float, default=1e-2)
@@ -96,7 +112,9 @@ def main() -> None:
     data = (2 * read_gray()[: options.rows] - 1).reshape(-1, 1, 28, 28).to(device)
     data = torch.nn.functional.avg_pool2d(data, 28 // options.side)
 
-    figure, axes = plt.subplots(2, 3, figsize=(12, 8), constrained_layout=True)
+    figure = plt.figure(figsize=(12, 8), layout="constrained")
+    axes = figure.subplots(2, 3, width_ratios=[1.2, 1, 1])
+    axes[0, 0].sharey(axes[1, 0])
     results = {}
     for row, guard in zip(axes, (False, True), strict=True):
         begun = time.perf_counter()
@@ -111,14 +129,7 @@ def main() -> None:
             "events": [{k: r[k] for k in ("step", "event", "message")} for r in events],
         }
         print(name, json.dumps(results[name], indent=1), flush=True)
-        row[0].plot(*zip(*curve, strict=True), lw=0.8)
-        row[0].set(yscale="symlog", xlabel="step", ylabel="E(data) - E(samples)", title=name)
-        for r in events:
-            row[0].axvline(r["step"], color="tab:red" if r["event"] == "rollback" else "tab:orange", lw=0.8, ls=":")
-        plots.image_grid((samples[0, :, 0] + 1) / 2, ax=row[1])
-        row[1].set_title("chains in the buffer")
-        plots.image_grid((samples[1, :, 0] + 1) / 2, ax=row[2])
-        row[2].set_title(f"{options.fresh} steps from noise")
+        draw_row(row, name, curve, [r["step"] for r in events if r["event"] == "rollback"], samples, options.fresh)
     figure.savefig(out / "guard.png", dpi=110)
     (out / "results.json").write_text(json.dumps({"options": vars(options), **results}, indent=1) + "\n")
 

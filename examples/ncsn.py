@@ -4,7 +4,11 @@
 
 The noise ladder and the Langevin steps on it are computed from the data. Writes results.json: how surely a separate
 classifier reads the generated digits, by class, and the likelihood of test images by probability flow; and pictures:
-samples.png, inpainting.png (rows: a test digit, its upper half, four completions), data.png.
+ncsn.png (draws, and lower halves under given upper ones), data.png.
+
+    GIBBSIAN_DATA=folder python examples/ncsn.py --zoo --out out/ncsn
+
+draws the first picture from the trained network of the zoo instead, in a few minutes on one core.
 
 The data folder holds mnist/ (or fashion_mnist/) with its four idx.gz files.
 """
@@ -13,13 +17,16 @@ import argparse
 import json
 import math
 import time
+from pathlib import Path
+from typing import Any
 
 import torch
-from images import Clock, augmented, fit_for, probabilities, save_png, set_up, train_classifier
+from images import Clock, augmented, fit_for, probabilities, read, save_png, set_up, train_classifier
+from matplotlib.figure import Figure
 from torch import Tensor
 
 import gibbsian as gb
-from gibbsian import domains, kernels, models, objectives, partition, schedules
+from gibbsian import domains, kernels, models, objectives, partition, plots, schedules
 from gibbsian.energies import ResidualNet
 
 
@@ -40,6 +47,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--likelihood", type=int, default=128, help="test images whose likelihood is found")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--limit", type=int, help="rows of each set, for a quick look")
+    parser.add_argument("--zoo", action="store_true", help="draw the picture from the network of the zoo, and no more")
     return parser.parse_args()
 
 
@@ -48,8 +56,60 @@ def shifted(batch: tuple[Tensor, Tensor], generator: torch.Generator) -> tuple[T
     return (x + 0.05 * torch.randn(x.shape, generator=generator, device=x.device)).clamp(-1, 1), batch[1]
 
 
+def first_of_each(x: Tensor, y: Tensor) -> Tensor:
+    """One image of every class."""
+    return torch.stack([x[y == k][0] for k in range(10) if bool((y == k).any())])
+
+
+def complete(
+    model: Any, kernel: kernels.Kernel, digits: Tensor, times: int, g: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """The digits with their upper half alone, and `times` lower halves drawn under each, set after set."""
+    given = torch.zeros(1, 28, 28, dtype=torch.bool, device=digits.device)
+    given[:, :14] = True
+    begin = torch.where(given, digits.repeat(times, 1, 1, 1), noise(model, times * len(digits), g))
+    filled = gb.sample(model, kernel, begin, keep=False, clamp=given, generator=g, progress=False).last
+    return torch.where(given, digits, -torch.ones_like(digits)), filled
+
+
+def noise(model: Any, n: int, g: torch.Generator) -> Tensor:
+    """Where chains begin: normals as wide as the first noise level."""
+    first = model.noise_levels()[0]
+    return first * torch.randn(n, 1, 28, 28, generator=g, device=first.device)
+
+
+def draw_picture(drawn: Tensor, digits: Tensor, upper: Tensor, filled: Tensor, path: Path) -> None:
+    """Draws on the left; on the right test digits, their upper halves, and completions."""
+    figure = Figure(figsize=(11.5, 5.9), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=[8, 10])
+    plots.image_grid((drawn[:64, 0].cpu().clamp(-1, 1) + 1) / 2, left, columns=8)
+    left.set_title("drawn from noise, not selected")
+    rows = torch.cat([digits, upper, filled])[:, 0].cpu().clamp(-1, 1)
+    plots.image_grid((rows + 1) / 2, right, columns=len(digits))
+    right.set_title(f"test digits, their upper halves, {len(filled) // len(digits)} lower halves drawn under each")
+    figure.savefig(path, dpi=100)
+
+
+def from_the_zoo(chosen: argparse.Namespace) -> None:
+    """The picture by the zoo's network, on the CPU."""
+    out = Path(chosen.out)
+    out.mkdir(parents=True, exist_ok=True)
+    x, y = read(chosen.data, "test", chosen.limit)
+    model, g = gb.zoo.load("mnist-ncsn"), gb.random.stream(chosen.seed, "picture")
+    sigmas = model.noise_levels()
+    ends = {"first": float(sigmas[0]), "last": float(sigmas[-1])}
+    ladder = schedules.noise_ladder(x, steps_per_level=chosen.steps_per_level, **ends)
+    kernel = kernels.AnnealedLangevin(ladder.steps_per_level, ladder.step_size, denoise=True)
+    drawn = gb.sample(model, kernel, noise(model, 64, g), keep=False, generator=g).last
+    digits = first_of_each(x, y)
+    draw_picture(drawn, digits, *complete(model, kernel, digits, 5, g), out / "ncsn.png")
+
+
 def main() -> None:
     chosen = options()
+    if chosen.zoo:
+        from_the_zoo(chosen)
+        return
     begun = time.perf_counter()
     device, out, (x, y), (held_x, held_y) = set_up(chosen)
     fast = device == "cuda"
@@ -80,11 +140,10 @@ def main() -> None:
 
     g = gb.random.stream(chosen.seed, "evaluate", device)
     kernel = kernels.AnnealedLangevin(ladder.steps_per_level, ladder.step_size, denoise=True)
-    noise = lambda n: ladder.sigmas[0].to(device) * torch.randn(n, 1, 28, 28, generator=g, device=device)  # noqa: E731
     started = time.perf_counter()
     drawn = torch.cat(
         [
-            gb.sample(model, kernel, noise(n), keep=False, generator=g, progress=False).last
+            gb.sample(model, kernel, noise(model, n, g), keep=False, generator=g, progress=False).last
             for n in [500] * (chosen.samples // 500) + [chosen.samples % 500] * (chosen.samples % 500 > 0)
         ]
     )
@@ -93,17 +152,12 @@ def main() -> None:
     sampling = time.perf_counter() - started
     p = probabilities(judge, drawn.clamp(-1, 1))
     sure, kind = p.max(1)
-    save_png(drawn[:100], out / "samples.png", 10)
     save_png(x[:100], out / "data.png", 10)
 
     # the upper half is given, the lower is drawn; four completions of ten digits
-    given = torch.zeros(1, 28, 28, dtype=torch.bool, device=device)
-    given[:, :14] = True
-    digits = torch.stack([held_x[held_y == k][0] for k in range(10) if bool((held_y == k).any())])
-    begin = torch.where(given, digits.repeat(4, 1, 1, 1), noise(4 * len(digits)))
-    filled = gb.sample(model, kernel, begin, keep=False, clamp=given, generator=g, progress=False).last
-    masked = torch.where(given, digits, torch.zeros_like(digits))
-    save_png(torch.cat([digits, masked, filled]), out / "inpainting.png", len(digits))
+    digits = first_of_each(held_x, held_y)
+    upper, filled = complete(model, kernel, digits, 4, g)
+    draw_picture(drawn, digits, upper, filled, out / "ncsn.png")
     read_as = probabilities(judge, filled.clamp(-1, 1)).argmax(1).reshape(4, -1)
     whole = probabilities(judge, digits).argmax(1)
 
@@ -127,7 +181,7 @@ def main() -> None:
         "share_of_class": [float((kind == k).double().mean()) for k in range(10)],
         "confidence_on_test_images": float(probabilities(judge, held_x).amax(1).mean()),
         "completions_read_as_the_digit": float((read_as == whole).double().mean()),
-        "known_pixels_kept": bool(torch.equal(filled[:, :, :14], begin[:, :, :14])),
+        "known_pixels_kept": bool(torch.equal(filled[:, :, :14], digits.repeat(4, 1, 1, 1)[:, :, :14])),
         "images_sampled_a_second": chosen.samples / sampling,
     }
     if chosen.likelihood:

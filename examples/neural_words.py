@@ -19,6 +19,7 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
+from matplotlib.ticker import MaxNLocator
 
 import gibbsian as gb
 from gibbsian import spins
@@ -57,19 +58,26 @@ def main() -> None:
 
 def picture(found: spins.InverseIsing, checks: spins.WordChecks, rows: int, path: Path) -> None:
     figure, axes = plt.subplots(1, 4, figsize=(15, 3.6), layout="constrained")
-    most = float(
-        found.coupling.abs().flatten().quantile(0.98)
-    )  # pairs that are never active together would hide the others
-    shown = axes[0].imshow(found.coupling, cmap="RdBu_r", vmin=-most, vmax=most)
-    figure.colorbar(shown, ax=axes[0], shrink=0.8, extend="both")
+    # pairs that were never active together have couplings of no certain size, which would hide the others: crossed out
+    known = found.coupling_error < 1
+    most = float(found.coupling[known].abs().max())
+    shown = axes[0].imshow(found.coupling.masked_fill(~known, 0.0), cmap="RdBu_r", vmin=-most, vmax=most)
+    crossed = (~known).nonzero()
+    axes[0].plot(crossed[:, 1], crossed[:, 0], "x", color="0.4", ms=6, label="never together")
+    if len(crossed):
+        axes[0].legend(loc="lower left", fontsize=8)
+    figure.colorbar(shown, ax=axes[0], shrink=0.8, label="coupling")
     axes[0].set(title="couplings", xlabel="neuron", ylabel="neuron")
+    axes[0].xaxis.set_major_locator(MaxNLocator(integer=True))
     if checks.words is not None:
         data, pairwise, alone = checks.words
         axes[1].loglog(data, alone, ".", ms=3, color="0.7", label="independent")
         axes[1].loglog(data, pairwise, ".", ms=3, color="C0", label="pairwise")
         ends = [1 / rows, 1]
         axes[1].plot(ends, ends, "k-", lw=0.8)
-        axes[1].set(title="words", xlabel="frequency", ylabel="probability", ylim=(0.01 / rows, 2))
+        axes[1].set(
+            title="words", xlabel="frequency in held-out data", ylabel="probability by the model", ylim=(0.01 / rows, 2)
+        )
         axes[1].legend()
     else:
         low, high = (float(v) for v in checks.covariances.aminmax())
@@ -84,18 +92,18 @@ def picture(found: spins.InverseIsing, checks: spins.WordChecks, rows: int, path
     bar = (checks.activity[0] / rows).sqrt()
     axes[2].errorbar(k[seen], checks.activity[0][seen], bar[seen], fmt="k.", ms=5, label="data")
     axes[2].set(
-        title="active neurons",
-        xlabel="number",
+        title="how many are active",
+        xlabel="active neurons",
         ylabel="probability",
         ylim=(0.3 / rows, 1),
         xlim=(-0.5, float(k[seen].max()) + 1.5),
     )
     axes[2].legend()
     data, model = checks.triplets
-    axes[3].errorbar(data, model, xerr=checks.triplet_error, fmt=".", ms=3, lw=0.4)
+    axes[3].errorbar(data, model, xerr=checks.triplet_error, fmt=".", ms=4, lw=0.4, ecolor="0.8")
     low, high = float(checks.triplets.min()), float(checks.triplets.max())
     axes[3].plot([low, high], [low, high], "k-", lw=0.8)
-    axes[3].set(title="third moments", xlabel="data", ylabel="pairwise")
+    axes[3].set(title="third moments", xlabel="held-out data, ± one standard error", ylabel="pairwise model")
     figure.savefig(path, dpi=110)
 
 

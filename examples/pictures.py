@@ -85,26 +85,30 @@ def draw_machine(out: Path, rbm: models.RBM, train: torch.Tensor, test: torch.Te
 
 
 def draw_kernels(out: Path, g: torch.Generator) -> Path:
-    """Four kernels on the banana, with their effective sample sizes."""
+    """Four kernels on the banana, each after a warm-up that finds its step: one chain, and the effective draws of twenty."""
     banana = energies.Banana()
-    side = torch.linspace(-4, 4, 160), torch.linspace(-3, 9, 160)
-    grid = torch.cartesian_prod(*side)
-    density = torch.exp(-banana(grid)).reshape(160, 160).T
-    figure, axes = plt.subplots(1, 4, figsize=(14, 3.8), sharey=True)
-    choices = [kernels.RandomWalk(0.8), kernels.MALA(0.5), kernels.HMC(0.2, 15, jitter=0.3), kernels.NUTS(0.3)]
-    for ax, kernel in zip(axes, choices, strict=True):
-        trace = gb.sample(banana, kernel, torch.zeros(20, 2), steps=500, burn_in=100, generator=g)
-        ax.contour(*side, density, levels=6, colors="0.6", linewidths=0.8)
+    side = torch.linspace(-5, 5, 200), torch.linspace(-5.5, 11, 240)
+    heights = banana(torch.cartesian_prod(*side)).reshape(200, 240).T
+    figure, axes = plt.subplots(1, 4, figsize=(14, 4.2), sharex=True, sharey=True, layout="constrained")
+    choices = [kernels.RandomWalk(1.0), kernels.MALA(0.5), kernels.HMC(0.2, 25, jitter=0.3), kernels.NUTS(0.3)]
+    wanted = [None, 0.7, 0.95, 0.95]  # smaller steps than usual: the arms are steep
+    for ax, kernel, rate in zip(axes, choices, wanted, strict=True):
+        begin = torch.randn(20, 2, generator=g)
+        warm = gb.warm_up(banana, kernel, begin, steps=500, mass=None, target_acceptance=rate, generator=g)
+        trace = gb.sample(banana, warm.kernel, warm.trace, steps=400, generator=g)
+        ax.contour(*side, heights, levels=[heights.min() + k for k in (1, 2, 4, 8)], colors="0.7", linewidths=0.8)
         chain = trace.samples[:, 0]
-        ax.plot(chain[:, 0], chain[:, 1], lw=0.5, marker=".", ms=2.5, color="C0")
+        ax.plot(chain[:, 0], chain[:, 1], lw=0.4, marker=".", ms=3, color="C0", alpha=0.8)
         ess = float(trace.summary()["ess"].min())
         ax.set_title(
-            f"{type(kernel).__name__}: acceptance {float(trace.acceptance):.2f}\neffective draws {ess:.0f} of 8000",
+            f"{type(kernel).__name__}, {kernel.tuned.replace('_', ' ')} {float(getattr(warm.kernel, kernel.tuned)):.2f}\n"
+            f"acceptance {float(trace.acceptance):.2f}, {ess:.0f} effective draws of 8000",
             fontsize=10,
         )
-    figure.tight_layout()
+        ax.set(xlabel="$x_1$", xlim=(-5, 5), ylim=(-5.5, 11))
+    axes[0].set_ylabel("$x_2$")
     path = out / "kernels_on_a_banana.png"
-    figure.savefig(path, dpi=130)
+    figure.savefig(path, dpi=110)
     plt.close(figure)
     return path
 

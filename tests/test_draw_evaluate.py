@@ -95,6 +95,17 @@ def test_draws_have_the_law_of_the_model(name):
     assert (short.mean(0) - p @ states).abs().max() < 0.03
 
 
+def test_long_runs_keep_few_enough_draws_and_end_where_they_would():
+    """9000 steps: of the second half every second draw; the draws themselves do not depend on what is kept."""
+    machine = gb.models.RBM(3, 2)
+    kept, plain = (
+        draw_with_trace(machine, 4, kernel=gb.kernels.Gibbs(), steps=9000, keep=keep, generator=gen(1))
+        for keep in (True, False)
+    )
+    assert kept.trace.samples.shape == (2250, 4, 3)
+    assert torch.equal(kept.x, plain.x)
+
+
 def test_machines_with_many_hidden_units_are_drawn_with_them():
     """Against the law of the same machine over all units; 5 standard errors of 6 numbers fail once in 10⁵ tests."""
     model, n = machine(3, 17, 0.3), 2000

@@ -1,6 +1,7 @@
 """Mean field, Bethe, tree-reweighted and perturb-and-MAP against brute force on small graphs."""
 
 import math
+import sys
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from gibbsian.errors import ArgumentError, CapabilityError, DivergenceError, Est
 from gibbsian.partition.base import pairwise, tables
 from gibbsian.partition.messages import propagate
 from gibbsian.partition.perturb import attractive_flips, max_flow
-from gibbsian.partition.tree_reweighted import all_trees, best_tree, dual_bound
+from gibbsian.partition.tree_reweighted import all_trees, best_tree, covering_trees, dual_bound
 
 F64 = torch.float64
 
@@ -275,6 +276,43 @@ def test_shares_of_trees_are_those_of_a_count_over_all_spanning_trees():
     tree = best_tree(graph, torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0], dtype=F64))
     assert abs(float(tree.sum()) - 3) < 1e-12
     assert torch.allclose(torch.zeros(4, dtype=F64).index_add_(0, source, tree), torch.full((4,), 3 / 4, dtype=F64))
+
+
+def test_covering_trees_use_every_edge_and_are_rooted_uniformly():
+    """Two parts and a unit alone: as many edges as trees of so many units have, a parent for all but the root."""
+    edges = [(0, 1), (1, 2), (2, 3), (0, 3), (0, 2), (4, 5), (5, 6), (4, 6)]
+    graph = tables(models.Ising.on_graph(edges, coupling=0.5, sites=8))
+    shares, (source, *_) = covering_trees(graph), graph.directed()
+    rho = shares[:8] + shares[8:]
+    assert bool((rho > 0).all() and (rho <= 1).all())
+    assert abs(float(rho.sum()) - (3 + 2)) < 1e-12
+    into_parents = torch.zeros(8, dtype=F64).index_add_(0, source, shares)
+    assert torch.allclose(into_parents, torch.tensor([3 / 4] * 4 + [2 / 3] * 3 + [0], dtype=F64))
+
+
+def test_the_bound_of_a_large_graph_is_that_of_a_small_one(monkeypatch):
+    """Begun at covering trees it is an upper bound too, and both ends of the descent are within the gap of the same optimum."""
+    machine = random_machine(9, 3, spin=True, scale=0.8, density=0.4)
+    truth, small = brute(machine), partition.tree_reweighted(machine, gap=1e-3, trees=60, steps=500)
+    monkeypatch.setattr(sys.modules["gibbsian.partition.tree_reweighted"], "DENSE", 0)
+    first = partition.tree_reweighted(machine, trees=0, steps=500)
+    large = partition.tree_reweighted(machine, gap=1e-3, trees=60, steps=500)
+    assert truth <= float(large.value) < float(first.value)
+    assert abs(float(large.value - small.value)) < 5e-3
+
+
+def test_tree_reweighted_on_graphs_beyond_dense_matrices():
+    """A chain is a tree, so exact: log Z = n log 2 + (n-1) log cosh J. A periodic lattice: above Kaufman's
+    log Z, and as near as a lattice whose spanning trees are all counted."""
+    n = 5000
+    chain = models.Ising.on_graph([(i, i + 1) for i in range(n - 1)], coupling=0.7)
+    exact = n * math.log(2) + (n - 1) * math.log(math.cosh(0.7))
+    assert float(partition.tree_reweighted(chain, damping=0.0, steps=n).value) == pytest.approx(exact, rel=1e-6)
+    sides = {
+        side: float(partition.tree_reweighted(models.Ising((side, side), 0.3)).value) / side**2 for side in (20, 60)
+    }
+    assert float(gb.spins.finite_log_z((60, 60), 0.3)) / 60**2 <= sides[60]
+    assert sides[60] == pytest.approx(sides[20], rel=1e-3)  # all trees of the small one: by symmetry nothing is lower
 
 
 def test_variational_estimators_refuse_other_models():

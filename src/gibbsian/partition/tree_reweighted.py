@@ -13,6 +13,7 @@ import math
 import warnings
 from typing import Any
 
+import numpy as np
 import scipy  # its parts are imported on first use
 import torch
 from torch import Tensor
@@ -24,6 +25,9 @@ from gibbsian.graphs import components
 from gibbsian.partition.base import LogZ, bounded, tables
 from gibbsian.partition.mean_field import whole
 from gibbsian.partition.messages import Beliefs, message, propagate, zeta
+
+DENSE = 3000  # units up to which all spanning trees are counted, by the inverse of a matrix
+FEWEST = 12  # trees that stand for all beyond
 
 
 def tree_reweighted(
@@ -40,8 +44,8 @@ def tree_reweighted(
         log Z ≤ Σ E_b[θᵢ] + Σ E_b[θᵢⱼ] + Σ Hᵢ - Σ ρᵢⱼ Iᵢⱼ   at the fixed point, ρ in the spanning-tree polytope
 
     ρᵢⱼ is the share of spanning trees that use an edge. It starts at the shares among all spanning trees (2/n
-    on a complete graph; exact on trees) and is improved by conditional gradient: the gradient in ρ is -I, so
-    each step goes towards the spanning tree with the most mutual information. The value comes from the dual,
+    on a complete graph; exact on trees; beyond 3000 units at a few trees that use every edge between them, so that memory and
+    time grow with the edges) and is improved by conditional gradient: the gradient in ρ is -I, so each step goes towards the spanning tree with the most mutual information. The value comes from the dual,
     so it bounds log Z whether or not the messages have converged; it is tight for ρ when they have.
 
     Reference: Wainwright, Jaakkola & Willsky 2005; Globerson & Jaakkola 2007 for the dual.
@@ -68,7 +72,7 @@ def tree_reweighted(
     how = {"damping": damping, "steps": steps, "tolerance": tolerance}
     label = components(graph.edges, graph.units)
     roots = 1.0 / torch.bincount(label)[label].double()  # for every unit the share of trees that are rooted there
-    shares = all_trees(graph)
+    shares = all_trees(graph) if graph.units <= DENSE else covering_trees(graph)
     out, value = _solve(graph, shares, roots, None, how)
     start, used, left = value, out.steps, math.inf
     for _ in range(trees):
@@ -144,28 +148,38 @@ def all_trees(graph: PairwiseTables) -> Tensor:
     return inverse[source, source] - inverse[source, target]
 
 
+def covering_trees(graph: PairwiseTables) -> Tensor:
+    """The same for the mean of a few spanning trees (forests) that use every edge between them, in memory and time of the
+    edges: each takes the edges that were taken least, so that all are taken nearly as often as each other."""
+    used = torch.zeros(graph.edges.shape[1], dtype=torch.float64, device=graph.edges.device)
+    trees = []
+    while len(trees) < FEWEST or bool((used == 0).any()):
+        trees.append(best_tree(graph, -used))
+        used += _undirected(trees[-1]) > 0
+    return torch.stack(trees).mean(0)
+
+
 def best_tree(graph: PairwiseTables, information: Tensor) -> Tensor:
     """The shares of the spanning tree (forest) whose edges hold the most information, rooted uniformly."""
+    n, (i, j) = graph.units, graph.edges.cpu().numpy()
     gain = information.cpu().numpy()
-    tree = scipy.sparse.csgraph.minimum_spanning_tree(_sparse(graph, gain.max(initial=0.0) + 1 - gain))
-    label = components(graph.edges, graph.units).tolist()
-    below = [1] * graph.units  # units in the subtree under each
-    parent = [-1] * graph.units
-    whole = {c: label.count(c) for c in set(label)}
-    for root in {c: unit for unit, c in enumerate(label)}.values():
-        order, before = scipy.sparse.csgraph.breadth_first_order(tree, root, directed=False)
-        for unit in order[:0:-1].tolist():
-            parent[unit] = int(before[unit])
-            below[parent[unit]] += below[unit]
-    shares = torch.zeros(2 * len(gain), dtype=torch.float64)
-    for edge, (i, j) in enumerate(graph.edges.T.tolist()):
-        if parent[i] == j or parent[j] == i:
-            child = i if parent[i] == j else j
-            up = (whole[label[child]] - below[child]) / whole[label[child]]  # the root lies beyond the parent
-            shares[edge], shares[edge + len(gain)] = (up, 1 - up) if child == i else (1 - up, up)
-    return shares.to(information.device)
+    forest = scipy.sparse.csgraph.minimum_spanning_tree(_sparse(n, i, j, gain.max(initial=0.0) + 1 - gain)).tocoo()
+    label = components(graph.edges, n).cpu().numpy()
+    _, first, size = np.unique(label, return_index=True, return_counts=True)
+    # one more node, above a unit of every component, makes a tree of the forest
+    ends = np.concatenate([forest.row, np.full(len(first), n)]), np.concatenate([forest.col, first])
+    order, parent = scipy.sparse.csgraph.breadth_first_order(
+        _sparse(n + 1, *ends, np.ones(len(ends[0]))), n, directed=False
+    )
+    below = np.ones(n + 1)  # units in the subtree under each
+    for unit, over in zip(order[:0:-1].tolist(), parent[order[:0:-1]].tolist(), strict=True):
+        below[over] += below[unit]
+    child = np.where(parent[i] == j, i, np.where(parent[j] == i, j, n))
+    whole_size = size[label[np.minimum(child, n - 1)]]
+    up = (whole_size - below[child]) / whole_size  # the root lies beyond the parent
+    both = np.where(child == i, [up, 1 - up], [1 - up, up]) * (child < n)
+    return torch.from_numpy(both.reshape(-1)).to(information.device)
 
 
-def _sparse(graph: PairwiseTables, values: object) -> Any:
-    i, j = graph.edges.cpu().numpy()
-    return scipy.sparse.coo_array((values, (i, j)), shape=(graph.units, graph.units))
+def _sparse(n: int, i: Any, j: Any, values: Any) -> Any:
+    return scipy.sparse.coo_array((values, (i, j)), shape=(n, n))

@@ -31,6 +31,8 @@ from gibbsian.sampling.sample import sample
 from gibbsian.sampling.trace import Trace
 from gibbsian.sampling.warm_up import warm_up
 
+MOST_KEPT = 2000  # draws of a chain that diagnostics look at; longer runs are thinned
+
 
 class Drawn(NamedTuple):
     """Draws, the chains they come from (None where there are none to look at), and how they were made."""
@@ -189,7 +191,9 @@ def _by_chains(
         if tune:
             kernel, start = warm_up(model, kernel, start, max(50, steps // 2), **how)
             how["clamp"] = None  # the trace keeps it
-        trace = sample(model, kernel, start, total, burn_in=total // 2 if keep else total - 1, keep=keep, **how)
+        burn_in = total // 2 if keep else total - 1
+        thin = max(1, (total - burn_in) // MOST_KEPT)
+        trace = sample(model, kernel, start, total, burn_in=burn_in, thin=thin, keep=keep, **how)
     return Drawn(trace.gather().last, trace, f"{type(kernel).__name__}, {total} steps")
 
 
