@@ -16,7 +16,7 @@ USES = {
     "Spikes and tunes": ("neural_words", "temporal_rbm"),
     "Learning principles": ("toy_objectives", "guard", "pictures"),
 }  # fmt: skip
-PICTURES = {"ncsn": "mnist_ncsn", "pictures": "kernels_on_a_banana"}
+PICTURES = {"ncsn": "mnist_ncsn", "pictures": "kernels_on_a_banana", "with_the_zoo": "zoo/classes"}
 SHORT = {"cifar", "dbm", "dbn", "ica", "jem", "mnist", "ncsn", "rbm"}
 HELPERS = {"images", "drawing"}
 WIDTH = 480
@@ -27,11 +27,13 @@ class Entry:
 
     def __init__(self, root: Path, file: Path) -> None:
         words = [word.upper() if word in SHORT else word for word in file.stem.split("_")]
-        self.name, self.title = file.stem, " ".join(words)
+        title = " ".join(words)
+        self.name, self.title = file.stem, title[0].upper() + title[1:]
         self.path = file.relative_to(root).as_posix()
         self.doc = ast.get_docstring(ast.parse(file.read_text())) or ""
         self.about = self.doc.split("\n\n")[0].replace("\n", " ")
-        folder = root / "docs" / "images" / ("figures" if file.parent.name == "figures" else "")
+        self.docs = root / "docs"
+        folder = self.docs / "images" / ("figures" if file.parent.name == "figures" else "")
         found = [folder / f"{PICTURES.get(self.name, self.name)}{kind}" for kind in (".png", ".webp")]
         self.picture = next((picture for picture in found if picture.exists()), None)
 
@@ -48,14 +50,10 @@ class Entry:
 
     def page(self) -> str:
         """The entry in full."""
-        shown = (
-            f"![{self.title}](../images/{'figures/' if '/figures/' in self.path else ''}{self.picture.name})\n\n"
-            if self.picture
-            else ""
-        )
+        shown = f"![{self.title}](../{self.picture.relative_to(self.docs).as_posix()})\n\n" if self.picture else ""
         rest = self.doc.partition("\n\n")[2]
         return (
-            f"# {self.title[0].upper()}{self.title[1:]}\n\n{self.about}\n\n{shown}{rest}\n\n## Source\n\n`{self.path}`\n\n"
+            f"# {self.title}\n\n{self.about}\n\n{shown}{rest}\n\n## Source\n\n`{self.path}`\n\n"
             f"```{{literalinclude}} ../../{self.path}\n:language: python\n```\n"
         )
 
