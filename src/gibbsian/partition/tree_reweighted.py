@@ -152,7 +152,7 @@ def covering_trees(graph: PairwiseTables) -> Tensor:
     """The same for the mean of a few spanning trees (forests) that use every edge between them, in memory and time of the
     edges: each takes the edges that were taken least, so that all are taken nearly as often as each other."""
     used = torch.zeros(graph.edges.shape[1], dtype=torch.float64, device=graph.edges.device)
-    trees = []
+    trees: list[Tensor] = []
     while len(trees) < FEWEST or bool((used == 0).any()):
         trees.append(best_tree(graph, -used))
         used += _undirected(trees[-1]) > 0
