@@ -35,7 +35,7 @@ def bernoulli(quick: bool, g: torch.Generator) -> tuple[models.RBM, float, float
     rbm.initialize_visible_bias(train)
     objective = objectives.Centered(objectives.PersistentContrastiveDivergence(kernels.Gibbs(), steps=1, chains=100))
     decaying = {"name": "sgd", "weight_decay": 0.01}  # smooth filters, for a nat of likelihood
-    steps = 800 if quick else 4000
+    steps = 1600 if quick else 4000
     gb.fit(rbm, objective, train, steps=steps, batch_size=100, lr=0.05, schedule="linear", optimizer=decaying)
     log_z = partition.ais(rbm, data=train, chains=100, betas=300 if quick else 1000, generator=g)
     return rbm, float(gb.log_likelihood(rbm, test, log_z).value), independent_pixels(train, test)
