@@ -51,6 +51,7 @@ def write_search(
             "rows": [_row(search, trial) for trial in best[:_SHOWN]],
             "test": _test_rows(judged),
             "parallel": _parallel(search.axes, best, larger, search.objective) if lines else None,
+            "rem": round(8 * _inches(search.axes)),
             "progress": _progress(best, larger, search.objective) if lines else None,
             "importance": _bars(weights) if weights else None,
             "failures": [(t.number, t.user_attrs["error"]) for t in every if "error" in t.user_attrs],
@@ -152,7 +153,12 @@ def _parallel(axes: tuple[Axis, ...], best: list[Any], larger: bool, label: str)
         for i in range(len(names)):
             ax.axvline(i, 0.115, 0.885, color="#999999", linewidth=0.8, zorder=0)
 
-    return figures.svg(draw, size=(7.6, 3.8), name="parallel")
+    return figures.svg(draw, size=(_inches(axes), 3.2), name="parallel")
+
+
+def _inches(axes: tuple[Axis, ...]) -> float:
+    """The width of the lines through the space: narrow, so that a phone shows its words."""
+    return max(4.8, 1.2 * len(axes) + 1.2)
 
 
 def _progress(best: list[Any], larger: bool, label: str) -> str:
