@@ -30,9 +30,9 @@ def test_density_integrates_to_one_and_beats_its_mixture():
     density = EnergyDensity(4, hidden_layer_sizes=(32, 32), max_iter=150, random_state=0).fit(train)
     assert mixture.score(test) > GaussianMixture(4, random_state=0).fit(train).score(test) * 400 - 0.1 * 400
     assert density.score(test) > mixture.score(test) + 0.1 * 400
-    a, b = np.meshgrid(np.linspace(-3, 9, 121), np.linspace(-5, 12, 121))
+    a, b = np.meshgrid(np.linspace(-3, 9, 81), np.linspace(-5, 12, 81))
     log_p, ends = density.score_samples(np.c_[a.ravel(), b.ravel()], return_interval=True)
-    mass = np.exp(log_p).sum() * (12 / 120) * (17 / 120)
+    mass = np.exp(log_p).sum() * (12 / 80) * (17 / 80)
     assert mass == pytest.approx(1, abs=2 * float((ends[:, 1] - ends[:, 0]).max()) + 0.01)
     test_of = gb.metrics.two_sample_test  # p-values: 1 in 1000 false alarms
     drawn = torch.tensor(density.sample(400))

@@ -2,7 +2,9 @@
 
 import json
 import math
+import runpy
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -257,6 +259,15 @@ def test_tables_larger_than_memory_teach_with_all_their_rows(tmp_path, capsys):
     found = said(capsys, "train", tmp_path / "a.csv", *flags, "--no-report")
     assert found["rows"] == 400
     assert load(tmp_path / "run").notes["rows"] == 400
+
+
+def test_the_example_of_a_table_with_gaps_runs(tmp_path, capsys, monkeypatch):
+    people(90).drop(columns="day").assign(ill=lambda t: np.where(t["wage"] > 4, "yes", "no")).to_csv(tmp_path / "a.csv", index=False, na_rep="?")  # fmt: skip
+    monkeypatch.setattr("sys.argv", ["heart.py", str(tmp_path / "a.csv"), "--family", "mixture"])
+    runpy.run_path(str(Path(__file__).parents[1] / "examples" / "heart.py"), run_name="__main__")
+    said_ = capsys.readouterr().out
+    assert "of 20 draws" in said_
+    assert "strangest cell: age" in said_
 
 
 def test_a_recipe_of_a_table_does_the_same(run, tmp_path):
