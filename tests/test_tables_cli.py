@@ -100,6 +100,10 @@ def test_a_large_table_is_sampled_evenly(tmp_path):
     n = 120_000
     written(tmp_path, "i\n" + "\n".join(map(str, range(n))) + "\n")
     some = read_table(tmp_path / "a.csv", most=2000)["i"]
+    assert (some == some.index).all()  # where they stand in the file
+    written(tmp_path, "i\n" + "\n".join([*map(str, range(400)), "many"] * 2) + "\n")
+    with pytest.raises(DataError, match=r"row (401|802), column 'i' holds 'many'"):
+        read_table(tmp_path / "a.csv", most=750, types={"i": "numeric"})
     assert len(set(some)) == 2000
     assert abs(some.mean() - n / 2) < 4 * n / math.sqrt(12 * 2000)
 

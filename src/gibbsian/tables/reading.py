@@ -57,7 +57,7 @@ def is_table(path: str | Path) -> bool:
 
 def read_table(path: str | Path | Source, *, most: int | None = None, seed: int = 0, **how: Any) -> Any:
     """A pandas frame from a file; with `most`, a random sample of so many rows, read piece by piece. `attrs["rows"]` says how many the file
-    has.
+    has, and the index where in it they stand.
 
     Args:
         path: of the file, or a `Source`.
@@ -77,12 +77,13 @@ def read_table(path: str | Path | Source, *, most: int | None = None, seed: int 
     source = path if isinstance(path, Source) else Source(str(path), **how)
     rng, whole, keys, rows = np.random.default_rng(seed), None, np.zeros(0), 0
     for piece in pieces(source):
+        piece.index = pd.RangeIndex(rows, rows + len(piece))
         rows += len(piece)
-        whole = piece if whole is None else pd.concat([whole, piece], ignore_index=True)
+        whole = piece if whole is None else pd.concat([whole, piece])
         keys = np.concatenate([keys, rng.random(len(piece))])
         if most is not None and len(whole) > most:  # the rows of the smallest keys: every one has the same chance
             keep = np.sort(np.argpartition(keys, most)[:most])
-            whole, keys = whole.iloc[keep].reset_index(drop=True), keys[keep]
+            whole, keys = whole.iloc[keep], keys[keep]
     if whole is None or not len(whole):
         raise DataError(f"{source.path} has no rows; give a table with at least one")
     table = understood(whole, source)
@@ -178,9 +179,9 @@ def _chosen(table: Any, source: Source) -> Any:
     return table[[name for name in keep if name not in source.drop]]
 
 
-def understood(table: Any, source: Source, kinds: Mapping[str, str] | None = None, first: int = 0) -> Any:
+def understood(table: Any, source: Source, kinds: Mapping[str, str] | None = None, first: int | None = None) -> Any:
     """Columns of text as what they are: numbers, dates or names; `kinds` says what they were in training, `first` the rows
-    that came before."""
+    that came before, where the index does not say which row of the file each is."""
     said = {**(kinds or {}), **source.types}
     made = {}
     for name in table.columns:
@@ -193,7 +194,7 @@ def understood(table: Any, source: Source, kinds: Mapping[str, str] | None = Non
     return type(table)(made, index=table.index)
 
 
-def _text(name: str, column: Any, kind: str | None, first: int) -> Any:
+def _text(name: str, column: Any, kind: str | None, first: int | None) -> Any:
     import pandas as pd
 
     seen = column.dropna()
@@ -212,7 +213,12 @@ def _all_dates(seen: Any) -> bool:
     return len(seen) > 0 and all(isinstance(value, str) and _DATE.fullmatch(value) for value in seen)
 
 
-def _numbers(name: str, column: Any, first: int) -> Any:
+def _row(column: Any, at: int, first: int | None) -> int:
+    """Which row of the file it is, counted from 1."""
+    return 1 + (int(column.index[at]) if first is None else first + at)
+
+
+def _numbers(name: str, column: Any, first: int | None) -> Any:
     import pandas as pd
 
     numbers = pd.to_numeric(
@@ -222,20 +228,20 @@ def _numbers(name: str, column: Any, first: int) -> Any:
     if bad.any():
         at = int(np.argmax(bad.to_numpy()))
         raise DataError(
-            f"row {first + at + 1}, column {name!r} holds {column.iloc[at]!r} where numbers are expected ({int(bad.sum())} such cells); "
+            f"row {_row(column, at, first)}, column {name!r} holds {column.iloc[at]!r} where numbers are expected ({int(bad.sum())} such cells); "
             f"correct it, name it as missing (--missing {column.iloc[at]!r}), or take all as categories (--types {name}=category)"
         )
     return numbers
 
 
-def _dates(name: str, column: Any, first: int) -> Any:
+def _dates(name: str, column: Any, first: int | None) -> Any:
     import pandas as pd
 
     dates = pd.to_datetime(column, errors="coerce", format="ISO8601", utc=False)
     bad = dates.isna() & column.notna()
     if bad.any():
         at = int(np.argmax(bad.to_numpy()))
-        raise DataError(f"row {first + at + 1}, column {name!r} holds {column.iloc[at]!r}, which is no date such as 2024-01-31; correct it, or leave it empty")  # fmt: skip
+        raise DataError(f"row {_row(column, at, first)}, column {name!r} holds {column.iloc[at]!r}, which is no date such as 2024-01-31; correct it, or leave it empty")  # fmt: skip
     return dates
 
 

@@ -245,7 +245,7 @@ def _strange(run: tables.TableRun, table: Any) -> dict[str, Any]:
     for k, i in enumerate(least):
         order = [j for j in np.argsort(-np.where(np.isnan(beyond[k]), -np.inf, beyond[k])) if beyond[k, j] > 1][:4]
         cells = [f"{model.schema.names[j]} = {_cell(plain.iloc[k, j])} (+{beyond[k, j]:.1f} nats)" for j in order]
-        rows.append({"row": int(i) + 1, "log_likelihood": round(float(score[i]), 2), "p_value": round(float(p[k]), 4), "cells": cells})  # fmt: skip
+        rows.append({"row": int(frame.index[i]) + 1, "log_likelihood": round(float(score[i]), 2), "p_value": round(float(p[k]), 4), "cells": cells})  # fmt: skip
     return {"strange": rows}
 
 
