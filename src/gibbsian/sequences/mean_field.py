@@ -14,11 +14,12 @@ def fit_mean_field(family: Family, pseudocount: float) -> Potts:
     c = pairs - single[:, :, None, None] * single
     c = c[:, :-1, :, :-1].reshape(sites * (q - 1), -1)
     try:
-        j = -torch.linalg.inv(c).reshape(sites, q - 1, sites, q - 1)
+        inverse = torch.cholesky_inverse(torch.linalg.cholesky(c))  # in half of the time of `inv`
     except torch.linalg.LinAlgError as error:
         raise CapabilityError(
             f"the covariance of the family cannot be inverted ({error}); use a pseudocount above 0, such as 0.5"
         ) from error
+    j = -inverse.reshape(sites, q - 1, sites, q - 1)
     j[torch.arange(sites), :, torch.arange(sites)] = 0
     potts = Potts(sites, q).requires_grad_(False)
     potts.coupling.zero_()
