@@ -14,6 +14,7 @@ import torch
 from gibbsian.app.cli import main
 from gibbsian.app.tables import TableRecipe, compared, load
 from gibbsian.errors import ArgumentError, DataError
+from gibbsian.tables import TableWarning
 from gibbsian.tables.drift import counted, drift
 from gibbsian.tables.families import Options
 from gibbsian.tables.fitting import fit_table
@@ -102,6 +103,9 @@ def test_a_large_table_is_sampled_evenly(tmp_path):
     some = read_table(tmp_path / "a.csv", most=2000)["i"]
     assert (some == some.index).all()  # where they stand in the file
     written(tmp_path, "i\n" + "\n".join([*map(str, range(400)), "many"] * 2) + "\n")
+    with pytest.warns(TableWarning, match="holds numbers in 75 % of its cells, words such as 'three' in row 3"):
+        mixed = read_table(written(tmp_path, "a\n1\n2\nthree\n4\n", "b.csv"))
+    assert mixed["a"].tolist() == ["1", "2", "three", "4"]
     with pytest.raises(DataError, match=r"row (401|802), column 'i' holds 'many'"):
         read_table(tmp_path / "a.csv", most=750, types={"i": "numeric"})
     assert len(set(some)) == 2000

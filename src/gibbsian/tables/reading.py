@@ -6,6 +6,7 @@ What cannot be understood is refused in one sentence that names the row (the fir
 import csv
 import gzip
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from gibbsian.errors import ArgumentError, DataError, suggest
+from gibbsian.tables.coders import TableWarning
 from gibbsian.tables.frames import check_columns, check_extra, refuse_twins
 
 SUFFIXES = (".csv", ".tsv", ".parquet", ".feather")
@@ -21,6 +23,7 @@ MISSING = ("?",)  # besides those that pandas knows: empty, NA, N/A, NaN, null, 
 _COMMA = re.compile(r"\s*[-+]?\d+,\d+\s*")
 _DATE = re.compile(r"\s*\d{4}-\d\d?-\d\d?([ T]\d\d?:\d\d(:\d\d(\.\d+)?)?)?(Z|[+-]\d\d:?\d\d)?\s*")
 _MOSTLY = 0.8  # share of numbers in a column above which words in it are taken for mistakes
+_PARTLY = 0.5  # share of numbers above which words among them are spoken of
 _LOOK = 1 << 16  # bytes that tell how a file is written
 
 
@@ -205,8 +208,19 @@ def _text(name: str, column: Any, kind: str | None, first: int | None) -> Any:
     names = column.astype(object).where(column.isna(), column.astype(str).str.strip())
     if kind is not None or not len(seen):
         return names
-    share = float(pd.to_numeric(names.dropna(), errors="coerce").notna().mean())
-    return _numbers(name, column, first) if share >= _MOSTLY else names
+    numbers = pd.to_numeric(names.dropna(), errors="coerce").notna()
+    share = float(numbers.mean())
+    if share >= _MOSTLY:
+        return _numbers(name, column, first)
+    if share > _PARTLY:
+        at = int(np.argmin(numbers.to_numpy()))
+        warnings.warn(
+            f"column {name!r} holds numbers in {100 * share:.0f} % of its cells, words such as {names.dropna().iloc[at]!r} in row "
+            f"{_row(numbers, at, first)}; all are taken as categories (say --types {name}=category, or =numeric and name what is missing)",
+            TableWarning,
+            stacklevel=2,
+        )
+    return names
 
 
 def _all_dates(seen: Any) -> bool:
