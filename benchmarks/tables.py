@@ -3,16 +3,19 @@
 pip install gibbsian[tables] sdv zuko
 GIBBSIAN_DATA=... OMP_NUM_THREADS=1 python tables.py --save results/tables.json              all parts, about half an hour on a core
 GIBBSIAN_DATA=... OMP_NUM_THREADS=1 python tables.py --part imputation --save results/tables.json    one of them, the others kept
+... --keep-peers      records of peers in hidden cells and synthetic rows that the file has already are taken from it
 """
 
 import argparse
 import importlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
+KEEPING = {"imputation", "synthesis"}  # parts that can take the records of peers from a file
 PARTS = {
     "outliers": ("tables_outliers", "run"),
     "likelihood": ("tables_likelihood", "run"),
@@ -27,14 +30,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", choices=PARTS, action="append", help="by default all")
     parser.add_argument("--save", type=Path)
+    parser.add_argument("--keep-peers", action="store_true", help="take what the file has of peers")
     options = parser.parse_args()
     torch.set_num_threads(1)
     for part in options.part or PARTS:
         module, name = PARTS[part]
-        found: list[dict[str, Any]] = getattr(importlib.import_module(module), name)()
-        if options.save:
-            kept = json.loads(options.save.read_text()) if options.save.exists() else {}
-            options.save.write_text(json.dumps(kept | {part: found}, indent=1) + "\n")
+        run = getattr(importlib.import_module(module), name)
+        keep = options.keep_peers and part in KEEPING
+        made = run(kept=_read(options.save).get(part, ())) if keep else run()
+        found: list[dict[str, Any]]
+        for found in made if isinstance(made, Iterator) else [made]:  # some parts say what they have after every table
+            if options.save:
+                options.save.write_text(json.dumps(_read(options.save) | {part: found}, indent=1) + "\n")
+
+
+def _read(file: Path | None) -> dict[str, Any]:
+    return json.loads(file.read_text()) if file is not None and file.exists() else {}
 
 
 if __name__ == "__main__":

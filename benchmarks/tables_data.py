@@ -1,6 +1,7 @@
 """Tables for the benchmarks: read, cut down, cells hidden; and the same tables as plain numbers for peers."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,8 +25,8 @@ def folder() -> Path:
     return Path(os.environ.get("GIBBSIAN_DATA", "."))
 
 
-def mixed(name: str, rows: int | None = None, seed: int = 0) -> pd.DataFrame:
-    """A table of mixed columns, cut down to so many rows."""
+def mixed(name: str, rows: int | None = None, seed: int = 0, *, shuffled: bool = False) -> pd.DataFrame:
+    """A table of mixed columns, cut down to so many rows drawn at random; with `shuffled`, in random order where it is shorter too."""
     table = pd.read_csv(folder() / "tables" / f"{name}.csv.gz", na_values=["?"])
     label, left_out = MIXED[name]
     assert label in table.columns, (name, list(table.columns))
@@ -33,8 +34,8 @@ def mixed(name: str, rows: int | None = None, seed: int = 0) -> pd.DataFrame:
     for column in table.columns:
         if table[column].dtype == bool:
             table[column] = table[column].map({True: "yes", False: "no"})
-    if rows is not None and len(table) > rows:
-        table = table.sample(rows, random_state=seed)
+    if rows is not None and (shuffled or len(table) > rows):
+        table = table.sample(min(rows, len(table)), random_state=seed)
     return table.reset_index(drop=True)
 
 
@@ -79,6 +80,11 @@ def hide(table: pd.DataFrame, share: float, seed: int, *, at_random: bool = True
     gone = (rng.random(table.shape) < chance) & table.notna().to_numpy()
     gone[gone.all(1), 0] = False
     return Hidden(table.mask(gone), table, gone)
+
+
+def taken(kept: Sequence[dict[str, Any]], **what: Any) -> list[dict[str, Any]]:
+    """The records of an earlier run that are of this."""
+    return [record for record in kept if all(record.get(key) == value for key, value in what.items())]
 
 
 def is_number(column: pd.Series) -> bool:

@@ -15,6 +15,7 @@ number outside of braces is refused, and so is a file of results that no section
 """
 
 import json
+import math
 import re
 import statistics
 import sys
@@ -48,6 +49,7 @@ class Page:
             "within": within,
             "ratio": ratio,
             "mean": statistics.mean,
+            "stderr": stderr,
         }
 
     def text(self) -> str:
@@ -156,6 +158,12 @@ def number(x: float) -> str:
 
 def fix(x: float, digits: int = 2) -> str:
     return f"{x:.{digits}f}"
+
+
+def stderr(values: Iterable[float]) -> float:
+    """The standard error of the mean of some values, 0 for one."""
+    found = list(values)
+    return statistics.stdev(found) / math.sqrt(len(found)) if len(found) > 1 else 0.0
 
 
 def percent(x: float, digits: int = 1) -> str:

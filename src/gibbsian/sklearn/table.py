@@ -16,7 +16,7 @@ from gibbsian.sklearn.common import constraints, seed_of
 from gibbsian.tables.cells import Cells, MixedError
 from gibbsian.tables.families import FAMILIES, Options
 from gibbsian.tables.fitting import fit_table
-from gibbsian.tables.frames import Frame, as_frame, as_table
+from gibbsian.tables.frames import Frame, as_frame, as_table, float_type
 from gibbsian.tables.model import TableModel
 from gibbsian.tables.schema import Schema
 
@@ -133,12 +133,16 @@ class TableEnergy(DensityMixin, BaseEstimator):
         check_is_fitted(self)
         return as_table(self.model_.sample(n_samples, given, generator=self._generator("sample", random_state)))
 
-    def impute(self, X: Any, draws: int | None = None, random_state: Any = None) -> Any:
+    def impute(self, X: Any, draws: int | None = None, random_state: Any = None, *, round_integers: bool = True) -> Any:
         """Missing cells filled in: numbers by their mean given the rest of the row, others by the most probable value; with `draws` a
-        list of that many tables with gaps drawn, for multiple imputation."""
+        list of that many tables with gaps drawn, for multiple imputation.
+
+        Whole numbers stay whole; `round_integers=False` fills in their mean itself, the guess of the least squared error, and
+        such columns come back as floats.
+        """
         frame = self._table(X)
         if draws is None:
-            return as_table(self.model_.impute(frame))
+            return as_table(self.model_.impute(frame, rounded=round_integers))
         generator = self._generator("impute", random_state)
         return [as_table(self.model_.draw(frame, generator=generator)) for _ in range(draws)]
 
@@ -150,7 +154,8 @@ class TableEnergy(DensityMixin, BaseEstimator):
         frame = self._table(X)
         surprise = self.model_.surprise(frame)
         gone = np.zeros(len(surprise), bool)
-        columns = [Cells(name, "number", surprise[:, i], gone, "Float64" if frame.make == "polars" else "double" if frame.make == "arrow" else "float64") for i, name in enumerate(frame.names)]  # fmt: skip
+        kind = float_type(frame.make)
+        columns = [Cells(name, "number", surprise[:, i], gone, kind) for i, name in enumerate(frame.names)]
         return as_table(Frame(tuple(columns), frame.make, frame.index))
 
     def predict(

@@ -1,14 +1,18 @@
 """Mixtures over tables by expectation-maximization: gaps are part of the expectation, nothing is filled in beforehand.
 
 E: r_ik ∝ w_k p(observed part of row i | k), and the moments of its gaps given k;   M: weights, means, covariances and tables of
-the completed rows, each with a prior worth a few rows that pulls towards the table as a whole.
+the completed rows, each with a prior worth a few rows. Means and tables are pulled towards the table as a whole, covariances
+towards what the components have in common, Σ₀ = Σ_k scatter_k / Σ_k weight_k.
 
-Reference: Dempster, Laird & Rubin 1977; Ghahramani & Jordan 1994 (mixtures from incomplete data).
+The likelihood has many peaks, and which one is found is luck of the start; the mean of the laws of several starts is a mixture too, under
+which new rows are more likely than under one of them on average (`averaged`).
+
+Reference: Dempster, Laird & Rubin 1977; Ghahramani & Jordan 1994 (mixtures from incomplete data); Friedman 1989 (pooled covariances).
 """
 
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -24,6 +28,9 @@ from gibbsian.tables.rows import Rows
 
 _TABLE_PRIOR = 1.0  # rows by which the tables of codes are pulled towards the frequencies of the whole table
 _MEAN_PRIOR = 0.01  # the same for means
+_WIDE = 0.1  # share of the whole table's covariance in the prior of what the components have in common
+_SCANNED, _STARTS = 3, 8  # starts that choose the number of components, and that are averaged
+_ROUNDS = 20, 60  # of expectation-maximization in mixtures that are averaged, which may differ, and in one alone
 _MANY = 4000  # rows above which clusters to begin with are found batch by batch
 
 
@@ -176,15 +183,13 @@ def maximize(model: Mixture, sums: Sums, whole: Whole, n: int) -> Mixture:
     log_weight = ((weight + 1) / (n + k)).log()
     shift = (sums.first + _MEAN_PRIOR * (whole.mean - model.mean)) / (weight + _MEAN_PRIOR)[:, None]
     mean = model.mean + shift
-    narrow = max(float(k - 1) ** (-2 / max(m + len(whole.states), 1)), 0.02)
     prior = m + 2.0
     scatter = sums.second - weight[:, None, None] * (
         2 * _outer(sums.first / weight[:, None], shift) - _outer(shift, shift)
     )
     scatter = 0.5 * (scatter + scatter.transpose(-1, -2))
-    covariance = (scatter + prior * narrow * whole.covariance) / (weight + prior)[:, None, None] + torch.diag(
-        whole.floor
-    )
+    common = (scatter[:-1].sum(0) + prior * _WIDE * whole.covariance) / (weight[:-1].sum() + prior)
+    covariance = (scatter + prior * common) / (weight + prior)[:, None, None] + torch.diag(whole.floor)
     tables, at = [], 0
     for size in whole.states:
         counts = sums.counts[at : at + size].T + _TABLE_PRIOR * whole.frequencies[at : at + size]
@@ -246,15 +251,35 @@ def clusters(x: np.ndarray, k: int, seed: int) -> np.ndarray:
         return found.fit_predict(x)
 
 
-def choose_mixture(train: Rows, held: Rows, whole: Whole, *, seed: int = 0, most: int = 128) -> tuple[Mixture, float]:
-    """The mixture of 1, 2, 4, ... components under which held-out rows are most likely; it ends after two in a row that are no better."""
-    best, best_score, worse, k = whole.component(), -math.inf, 0, 1
+def choose_mixture(
+    train: Rows, held: Rows, whole: Whole, *, seed: int = 0, most: int = 128, starts: int = _STARTS
+) -> list[Mixture]:
+    """Mixtures of the number of components 1, 2, 4, ... under whose mean held-out rows are most likely, from several starts; the search
+    ends after two numbers in a row that are no better."""
+    best, best_score, worse, k = list[Mixture](), -math.inf, 0, 1
     while k <= min(most, max(train.n // 4, 1)) and worse < 2:
-        model = fit_mixture(train, whole, k, seed=seed)
-        score = float(model.log_prob(held).clamp(min=-1e6).mean())
-        if score > best_score:
-            best, best_score, worse = model, score, 0
+        begun = range(min(starts, _SCANNED) if k > 1 else 1)
+        parts = [fit_mixture(train, whole, k, seed=seed + s, steps=rounds(starts)) for s in begun]
+        score = float(averaged(parts).log_prob(held).clamp(min=-1e6).mean())
+        if not best or score > best_score:
+            best, best_score, worse = parts, score, 0
         else:
             worse += 1
         k *= 2
-    return best, best_score
+    more = range(len(best), starts) if best[0].components > 2 else ()
+    return best + [fit_mixture(train, whole, best[0].components - 1, seed=seed + s, steps=rounds(starts)) for s in more]
+
+
+def rounds(starts: int) -> int:
+    """Of expectation-maximization, at most, for every one of so many mixtures."""
+    return _ROUNDS[starts == 1]
+
+
+def averaged(parts: Sequence[Mixture]) -> Mixture:
+    """The mean of several mixtures with the same background, as one: all their components, and the background."""
+    first, share = parts[0], math.log(len(parts))
+    own = [torch.cat([values[:-1] for values in field]) for field in zip(*map(_numbers, parts), strict=True)]
+    mean, covariance, table = (torch.cat([a, b[-1:]]) for a, b in zip(own, _numbers(first), strict=True))
+    last = torch.logsumexp(torch.stack([part.log_weight[-1:] for part in parts]), 0)
+    log_weight = torch.cat([*(part.log_weight[:-1] for part in parts), last]) - share
+    return Mixture(log_weight, mean, covariance, table, first.states)

@@ -1,9 +1,9 @@
 """Families of laws over tables, and the choice among them by the likelihood of held-out rows.
 
-mixture   latent classes with correlated numbers, by expectation-maximization
+mixture   latent classes with correlated numbers, by expectation-maximization from several starts, averaged where rows are few
 tilted    the mixture, tilted by a network
 neural    a network energy over the transformed row, on top of independent columns
-rbm       a restricted Boltzmann machine of joined units, its hidden states gone through
+rbm       a Boltzmann machine of joined units, numbers tied to each other, its hidden states gone through
 parzen    windows on the rows
 stacked   those of them whose laws are exact, weighed: where rows are few and "auto" or several are asked for
 """
@@ -19,7 +19,7 @@ from gibbsian.errors import ArgumentError, check_count
 from gibbsian.random import stream
 from gibbsian.tables.boltzmann import MOST_HIDDEN, fit_rbm
 from gibbsian.tables.codec import Codec
-from gibbsian.tables.em import Whole, choose_mixture, fit_mixture
+from gibbsian.tables.em import Whole, averaged, choose_mixture, fit_mixture, rounds
 from gibbsian.tables.laws import Law, MixtureLaw, TiltedLaw
 from gibbsian.tables.mixture import Mixture
 from gibbsian.tables.parzen import fit_parzen
@@ -105,7 +105,7 @@ def choose(
         return made if best is None or score > scores[best.family] + _WORTH else best
 
     for family in sorted(families, key=FAMILIES.index):
-        made = _fit(family, codec, train, held, whole, options, best)
+        made = _fit(family, codec, train, held, whole, options, best, few)
         log_prob = made.law.log_prob(held).value.clamp(min=-1e6)
         best = judged(made, float(log_prob.mean()))
         if family in _EXACT:
@@ -125,16 +125,16 @@ def _stack(parts: list[Chosen], weight: torch.Tensor, codec: Codec) -> Chosen:
     return Chosen("stacked", law, {}, {"log_weight": log_weight}, tuple(parts[i] for i in kept))
 
 
-def _fit(family: str, codec: Codec, train: Rows, held: Rows, whole: Whole, options: Options, so_far: Chosen | None) -> Chosen:  # fmt: skip
+def _fit(family: str, codec: Codec, train: Rows, held: Rows, whole: Whole, options: Options, so_far: Chosen | None, few: bool) -> Chosen:  # fmt: skip
     seed, steps = options.seed, {"steps": options.steps, "hidden": options.hidden, "seed": options.seed}
     if family in {"mixture", "tilted"}:
         if so_far is not None and so_far.family == "mixture":
-            base = so_far.settings["base"]
+            starts = so_far.settings["starts"]
         elif options.components is None:
-            base, _ = choose_mixture(train, held, whole, seed=seed)
+            starts = choose_mixture(train, held, whole, seed=seed, **({} if few else {"starts": 1}))
         else:
-            base = fit_mixture(train, whole, options.components, seed=seed)
-        settings: dict[str, Any] = {"base": base, "components": base.components - 1}
+            starts = [fit_mixture(train, whole, options.components, seed=seed)]
+        base, settings = averaged(starts), {"starts": starts}
         if family == "mixture":
             return Chosen(family, MixtureLaw(base, codec), {}, settings)
         law, took = fit_tilt(base, codec, train, held, **steps)  # type: ignore[arg-type]
@@ -163,10 +163,10 @@ def refit(chosen: Chosen, codec: Codec, rows: Rows, options: Options) -> Law:
         base = independent(whole)
     else:
         some = rows if rows.n <= _MIXED else rows.take(torch.randperm(rows.n, generator=stream(seed, "mixed"))[:_MIXED])
-        rounds = 60 if rows.n <= _COMPARED else max(5, math.ceil(60 * _COMPARED / some.n))
-        base = fit_mixture(
-            some, whole, chosen.settings["components"], seed=seed, steps=rounds, start=chosen.settings["base"]
-        )
+        starts = chosen.settings["starts"]
+        steps = rounds(len(starts))
+        steps = steps if rows.n <= _COMPARED else max(5, math.ceil(steps * _COMPARED / some.n))
+        base = averaged([fit_mixture(some, whole, part.components - 1, steps=steps, start=part) for part in starts])
     if chosen.family == "mixture" or not chosen.settings["steps"]:
         return MixtureLaw(base, codec)
     law, _ = fit_tilt(base, codec, rows, None, seed=seed, steps=chosen.settings["steps"], hidden=options.hidden)

@@ -23,7 +23,7 @@ from gibbsian.tables.schema import Schema
 
 _FEW = 20  # rows below which none are held out
 _SHARE, _MOST = 0.15, 2000  # of the rows that choose, and of those that calibrate
-_KNOTS = (None, 5, 3)  # of the maps of numbers that are compared: as many as the rows allow, few, hardly any
+_KNOTS = (None, 5, 2)  # of the maps of numbers that are compared: as many as the rows allow, few, straight lines
 _SMALL = (1, 4, 8)  # components of the mixtures that compare them
 _COMPARED = 1500  # rows, at most, that they are compared on
 _GAPS = 200  # rows that say what is usual in a column

@@ -200,6 +200,15 @@ def _to_pandas(frame: Frame) -> Any:
     return pd.DataFrame(made, index=frame.index)
 
 
+def float_type(make: str) -> str:
+    """What a library calls its type of reals.
+
+    >>> float_type("pandas"), float_type("arrow")
+    ('float64', 'double')
+    """
+    return {"polars": "Float64", "arrow": "double"}.get(make, "float64")
+
+
 def _pandas_type(cells: Cells) -> Any:
     """The type of a column, or one that can hold its gaps."""
     if not cells.missing.any():

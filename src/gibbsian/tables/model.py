@@ -11,7 +11,7 @@ from gibbsian.errors import ArgumentError, DataError, suggest
 from gibbsian.tables.cells import Cells, cells_of, dates_of
 from gibbsian.tables.codec import Codec
 from gibbsian.tables.coders import FewValues, Names, Numbers
-from gibbsian.tables.frames import Frame, as_frame, check_columns
+from gibbsian.tables.frames import Frame, as_frame, check_columns, float_type
 from gibbsian.tables.laws import CellLaw, Law
 from gibbsian.tables.rows import Rows
 from gibbsian.tables.schema import Schema
@@ -147,11 +147,17 @@ class TableModel:
             raise ArgumentError(f"given {name}={value!r}: {'a number' if column.numbers else 'a value'} was expected")
         return cells
 
-    def impute(self, table: Any) -> Frame:
-        """Gaps filled in: numbers by their mean given the rest of the row, others by the most probable."""
+    def impute(self, table: Any, *, rounded: bool = True) -> Frame:
+        """Gaps filled in: numbers by their mean given the rest of the row, others by the most probable; without `rounded`, means of whole
+        numbers stay what they are."""
         frame = self.frame(table)
         rows = self.codec.encode(frame)
-        return self._filled(frame, rows, lambda i, some: self._best(self.law.cell(some, i), i))
+        filled = self._filled(frame, rows, lambda i, some: self._best(self.law.cell(some, i), i, rounded))
+        if rounded:
+            return filled
+        whole, kind = [column.kind == "integer" for column in self.schema], float_type(frame.make)
+        columns = [c._replace(dtype=kind) if w else c for c, w in zip(filled.columns, whole, strict=True)]
+        return Frame(tuple(columns), frame.make, frame.index)
 
     def draw(self, table: Any, *, generator: torch.Generator) -> Frame:
         """Gaps filled in by one draw."""
@@ -228,7 +234,7 @@ class TableModel:
             raise ArgumentError(f"column {column!r} is ignored, so that nothing is known of it")
         return i
 
-    def _best(self, law: CellLaw, i: int) -> np.ndarray:
+    def _best(self, law: CellLaw, i: int, rounded: bool = True) -> np.ndarray:
         coder = self.codec.coders[i]
         if isinstance(coder, Names):
             assert law.codes is not None
@@ -236,7 +242,7 @@ class TableModel:
         values, weights = self._points(law, i)
         mean = (values * weights).sum(1)
         step, origin = self.schema.columns[i].step, self.schema.columns[i].low or 0.0
-        if self.schema.columns[i].kind == "integer" and step is not None:
+        if rounded and self.schema.columns[i].kind == "integer" and step is not None:
             mean = np.round(origin + step * np.round((mean - origin) / step), 9)
         return mean
 
