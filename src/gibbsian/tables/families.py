@@ -159,15 +159,16 @@ def refit(chosen: Chosen, codec: Codec, rows: Rows, options: Options) -> Law:
         return MixtureLaw(fit_parzen(rows, whole, seed=seed, chosen=chosen.settings["chosen"])[0], codec)
     if chosen.family == "rbm":
         return MixtureLaw(fit_rbm(rows, None, whole, hidden=options.units, seed=seed, steps=max(chosen.settings["steps"], 1))[0], codec)  # fmt: skip
-    if chosen.family == "neural":
-        base = independent(whole)
-    else:
-        some = rows if rows.n <= _MIXED else rows.take(torch.randperm(rows.n, generator=stream(seed, "mixed"))[:_MIXED])
-        starts = chosen.settings["starts"]
-        steps = rounds(len(starts))
-        steps = steps if rows.n <= _COMPARED else max(5, math.ceil(steps * _COMPARED / some.n))
-        base = averaged([fit_mixture(some, whole, part.components - 1, steps=steps, start=part) for part in starts])
+    base = independent(whole) if chosen.family == "neural" else _again(chosen.settings["starts"], rows, whole, seed)
     if chosen.family == "mixture" or not chosen.settings["steps"]:
         return MixtureLaw(base, codec)
     law, _ = fit_tilt(base, codec, rows, None, seed=seed, steps=chosen.settings["steps"], hidden=options.hidden)
     return TiltedLaw(law, codec, seed)
+
+
+def _again(starts: list[Mixture], rows: Rows, whole: Whole, seed: int) -> Mixture:
+    """Mixtures that go on, on all rows or 50000 of them, averaged."""
+    some = rows if rows.n <= _MIXED else rows.take(torch.randperm(rows.n, generator=stream(seed, "mixed"))[:_MIXED])
+    steps = rounds(len(starts))
+    steps = steps if rows.n <= _COMPARED else max(5, math.ceil(steps * _COMPARED / some.n))
+    return averaged([fit_mixture(some, whole, part.components - 1, steps=steps, start=part) for part in starts])
