@@ -84,7 +84,7 @@ def plain(persistent: bool):
     return run
 
 
-def ours(persistent: bool, products: str):
+def ours(persistent: bool, products: str, update: bool = True):
     """`RBM.contrast`, its gradients as `gibbsian.fit` takes them, and a plain update."""
     rbm, g, chains = gb.models.RBM(VISIBLE, HIDDEN, products=products), generator(), [DATA[:BATCH].clone()]
     parameters = list(rbm.parameters())
@@ -92,9 +92,10 @@ def ours(persistent: bool, products: str):
     def run(steps: int) -> None:
         for x in batches(steps):
             _, samples, gradients = rbm.contrast(x, chains[0] if persistent else None, 1, g)
-            with torch.no_grad():
-                for p in parameters:
-                    p.sub_(gradients[p], alpha=RATE)
+            if update:
+                with torch.no_grad():
+                    for p in parameters:
+                        p.sub_(gradients[p], alpha=RATE)
             chains[0] = samples
 
     return run
@@ -193,7 +194,7 @@ class _Wrapped:
 
 
 def parts(level: int):
-    """CD-1 with the first `level` of its parts: the products in their order (with the functions fused into them), coins,
+    """CD-1 operation by operation, with the first `level` of its parts: the products in their order (with the functions fused into them), coins,
     means over rows, the value of the loss, the update."""
     w, b, c = 0.01 * torch.randn(VISIBLE, HIDDEN, generator=generator()), torch.zeros(VISIBLE), torch.zeros(HIDDEN)
     g, cpu = generator(), torch.device("cpu")
@@ -231,7 +232,10 @@ def profile(rounds: int) -> dict:
     names = ["products in their order", "and coins", "and means", "and the value", "and the update"]
     contenders: list[Contender] = [("the 5 products alone", bare(5), 10)]
     contenders += [(name, parts(level), 10) for level, name in enumerate(names, 1)]
-    contenders += [("all of gibbsian", ours(False, "full"), 10)]
+    contenders += [
+        ("one C function", ours(False, "full", update=False), 10),
+        ("all of gibbsian", ours(False, "full"), 10),
+    ]
     title = f"parts of an update, {VISIBLE} × {HIDDEN}, batch {BATCH}"
     return interleave(title, contenders, base="the 5 products alone", rounds=rounds, clock=time.process_time)
 

@@ -85,6 +85,14 @@ def test_what_is_no_number_stays_none():
     assert torch.isnan(gradients[rbm.weight]).any()
 
 
+@native
+def test_rows_that_do_not_fit_are_never_read_by_their_address():
+    rbm, x = gb.models.RBM(50, 21), torch.ones(100, 50)
+    for batch, chains in ((x[:, :40], None), (x, x[:, :40]), (x, x.double()), (x[0], None)):
+        with pytest.raises((RuntimeError, IndexError, ValueError)):
+            rbm.contrast(batch, chains, 1, gen())
+
+
 def test_sources_that_do_not_compile_are_left_alone(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert library("this is no C") is None

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from gibbsian.trees import leaves, mapped
+
 Result = TypeVar("Result")
 
 
@@ -106,12 +108,12 @@ def on_side_stream(function: Callable[[], Any], times: int = 1) -> None:
 
 def tensors_of(tree: Any) -> list[Tensor]:
     """The tensors in nested tuples, lists and dictionaries."""
-    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
+    return [leaf for leaf in leaves(tree) if isinstance(leaf, Tensor)]
 
 
 def fixed_copy(tree: Any) -> Any:
     """The same tree with tensors of its own, in the same memory format, at addresses that a graph can hold."""
-    return pytree.tree_map(lambda t: t.clone() if isinstance(t, Tensor) else t, tree)
+    return mapped(lambda t: t.clone() if isinstance(t, Tensor) else t, tree)
 
 
 def carry_over(before: Any, after: Any) -> None:

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from gibbsian.fast.graphs import fixed_copy, tensors_of
 from gibbsian.fast.recorded import Deed, Launch, Recorder, ReplayError, gemm_address, load_source
+from gibbsian.trees import mapped
 
 _MOST = 160  # arguments of a kernel
 _AT_ONCE = 1 << 14  # steps between two chances to interrupt
@@ -258,7 +258,7 @@ def replay(
         steps: how many.
         limit: stop before, when the last tensor of the state is negative or greater.
     """
-    state, first = fixed_copy(state), pytree.tree_map(lambda t: t[0], inputs)
+    state, first = fixed_copy(state), mapped(lambda t: t[0], inputs)
     (end, outputs), deeds = recorder.call(lambda: step(*things, state, first))
     before, after, given = tensors_of(state), tensors_of(end), tensors_of(outputs)
     memory = _Memory(before, after, tensors_of(inputs))
@@ -276,4 +276,4 @@ def replay(
 def _filled(tree: Any, tensors: list[Tensor]) -> Any:
     """The tree with other tensors in place of its own."""
     given = iter(tensors)
-    return pytree.tree_map(lambda t: next(given) if isinstance(t, Tensor) else t, tree)
+    return mapped(lambda t: next(given) if isinstance(t, Tensor) else t, tree)

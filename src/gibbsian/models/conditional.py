@@ -19,7 +19,8 @@ from gibbsian.derivatives.known import with_gradients
 from gibbsian.domains import Discrete
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DataError, DomainError, ShapeError, check_tensor
-from gibbsian.fast.logistic import softplus_gap
+from gibbsian.fast.coins import coins
+from gibbsian.fast.logistic import mean_and_softplus
 from gibbsian.models.rbm.layers import TwoLayers, finite_layers
 from gibbsian.models.rbm.path import RBMPath, visible_base
 from gibbsian.placement import check_together
@@ -32,13 +33,13 @@ Terms = tuple[Tensor, ...]  # b(x), c(x), and where W depends on x what it is ma
 
 
 class Phase(NamedTuple):
-    """Data or samples: v, its statistic φ(v), what the weights made of that on the way up, logits and means of h."""
+    """Data or samples: v, its statistic φ(v), what the weights made of that on the way up, means of h and the sum of softplus of its logits."""
 
     v: Tensor
     statistic: Tensor
     upward: tuple[Tensor, ...]
-    logits: Tensor
     mean: Tensor
+    softplus: Tensor | float
 
 
 def difference(left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]) -> Tensor:
@@ -328,14 +329,19 @@ class ConditionedMachine(TwoLayers):
             def phase(v: Tensor) -> Phase:
                 statistic = visible.statistic(v)
                 logits, upward = machine.logits(statistic, terms)
-                return Phase(v, statistic, upward, logits, torch.sigmoid(logits))
+                return Phase(v, statistic, upward, *mean_and_softplus(logits))
 
             data = phase(batch)
             samples = data if chains is None else phase(chains)
             for _ in range(steps):
-                u, w = (part[0] for part in layer_noise([self.hidden, visible], batch, 1, generator, quick=True))
-                h = torch.lt(u, samples.mean, out=u)
-                samples = phase(visible.sample(self.visible_natural(h, *terms), w))
+                count = n * (self.hidden.size + (0 if isinstance(visible, Gaussian) else visible.size))
+                coin = coins(count, generator, dtype=batch.dtype, device=batch.device)
+                natural = self.visible_natural(coin.flip(samples.mean), *terms)
+                if isinstance(visible, Gaussian):
+                    v = visible.sample(natural, layer_noise([visible], batch, 1, generator)[0][0])
+                else:
+                    v = coin.flip(visible.mean(natural), over=True)
+                samples = phase(v)
 
             to_hidden = (samples.mean - data.mean).div_(n)
             to_visible = (samples.v - batch).div_(n)
@@ -344,7 +350,7 @@ class ConditionedMachine(TwoLayers):
                 to_visible.mul_(torch.exp(-2 * visible.log_sigma))
             else:
                 own = (to_visible * terms[0]).sum()
-            value = own - softplus_gap(data.logits, data.mean, samples.logits, samples.mean) / n
+            value = own - (data.softplus - samples.softplus) / n
             pairs = machine.contrast_gradients(self.condition, terms, data, samples, to_visible, to_hidden)
             if isinstance(visible, Gaussian) and visible.log_sigma.requires_grad:
                 slopes = (self._sigma_slope(visible, one, terms) for one in (data, samples))

@@ -13,11 +13,12 @@ from gibbsian.derivatives.known import with_gradients
 from gibbsian.domains import Binary, Real
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, ShapeError, check_count, check_number
-from gibbsian.fast.logistic import softplus_gap
+from gibbsian.fast.coins import coins
+from gibbsian.fast.logistic import mean_and_softplus
 from gibbsian.models.annealing import Machine, small_weights
 from gibbsian.models.rbm.layers import HiddenMarginal
 from gibbsian.placement import explained
-from gibbsian.random import normals, quick_uniforms, require_generator, uniforms
+from gibbsian.random import normals, require_generator, uniforms
 from gibbsian.units.binary import below
 
 _LOG_2PI = math.log(2 * math.pi)
@@ -190,17 +191,17 @@ class SpikeSlabRBM(Machine):
         """h ~ p(h | v) with the slabs integrated out, s ~ p(s | v, h), then v ~ p(v | s, h) where not `clamp`."""
         with torch.no_grad():
             law, u = self._law(beta), x @ self.weight
-            return self._resample(x, u, torch.sigmoid(self._logits(u, law)), law, noise, clamp)
+            return self._resample(x, u, below(noise[0], torch.sigmoid(self._logits(u, law))), law, noise[1], clamp)
 
     def _resample(
-        self, v: Tensor, u: Tensor, p: Tensor, law: _Law, noise: tuple[Tensor, ...], clamp: Tensor | None = None
+        self, v: Tensor, u: Tensor, spikes: Tensor, law: _Law, noise: Tensor, clamp: Tensor | None = None
     ) -> Tensor:
-        spike, (slab, visible) = noise[0], noise[1].split(list(self.weight.T.shape), 1)
+        slab, visible = noise.split(list(self.weight.T.shape), 1)
         active = torch.addcmul(self.slab_mean, u, 1 / self.slab_precision)
         if law.annealed and law.beta is not None:
             active = law.beta * active
         active = torch.addcmul(active, slab, torch.exp(-0.5 * self._log_slab(law)))
-        inside = (below(spike, p) * active) @ self.weight.T  # slabs behind closed spikes are not seen
+        inside = (spikes * active) @ self.weight.T  # slabs behind closed spikes are not seen
         if law.beta is not None:
             inside = law.beta * inside
         new = torch.addcmul((law.linear + inside) / law.precision, visible, law.precision.rsqrt())
@@ -262,24 +263,23 @@ class SpikeSlabRBM(Machine):
         norms = size.sum(0)
         law = _Law(self.log_precision.exp() + size @ (norms * inverse), self.visible_bias)
 
-        def up(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        def up(x: Tensor) -> tuple[Tensor, Tensor, Tensor | float]:
             u = x @ self.weight
-            logits = self._logits(u, law)
-            return u, logits, torch.sigmoid(logits)
+            return u, *mean_and_softplus(self._logits(u, law))
 
-        u, logits, p = data = up(batch)
+        u, p, softplus = data = up(batch)
         v, n, m = batch, len(batch), len(batch if chains is None else chains)
         if chains is not None:
             v = chains
-            u, logits, p = up(v)
+            u, p, softplus = up(v)
         for _ in range(steps):
-            spikes = quick_uniforms(m * k, generator, dtype=v.dtype, device=v.device).view(m, k)
+            spikes = coins(m * k, generator, dtype=v.dtype, device=v.device).flip(p)
             rest = torch.randn(m, k + d, generator=generator, dtype=v.dtype, device=v.device)
-            v = self._resample(v, u, p, law, (spikes, rest))
-            u, logits, p = up(v)
+            v = self._resample(v, u, spikes, law, rest)
+            u, p, softplus = up(v)
         # means over rows of what multiplies each parameter, data with a minus: ∂/∂c, ∂/∂u and the moments of v
         ends = []
-        for (at, _, on), share in ((data, -1 / n), ((u, logits, p), 1 / m)):
+        for (at, on, _), share in ((data, -1 / n), ((u, p, softplus), 1 / m)):
             to_u = torch.addcmul(mu, at, inverse).mul_(on)
             seen = on * at
             ends.append((to_u, on.sum(0) * share, seen.sum(0) * share, (seen * at).sum(0) * share))
@@ -291,10 +291,7 @@ class SpikeSlabRBM(Machine):
         along = to_precision @ size  # Σₖ ℓₖ|wₖⱼ|
         sign = torch.sgn(self.weight, out=size)
         weight.addcmul_(sign, along * inverse).addcmul_(sign.mul_(norms * inverse), to_precision[:, None])
-        if n == m:
-            gap = softplus_gap(data[1], data[2], logits, p) / n
-        else:
-            gap = F.softplus(data[1]).sum() / n - F.softplus(logits).sum() / m
+        gap = data[2] / n - softplus / m
         value = torch.dot(to_precision, law.precision) + torch.dot(to_b, self.visible_bias) - gap
         gradients = {
             "weight": weight,
@@ -363,4 +360,4 @@ class SpikeSlabPath(Path):
             u, law = x @ self.machine.weight, self._law(next_beta)
             increment = self._energy(x, u, beta) - self._energy(x, u, next_beta)
             p = torch.sigmoid(self.machine._logits(u, law))
-            return self.machine._resample(x, u, p, law, noise), increment
+            return self.machine._resample(x, u, below(noise[0], p), law, noise[1]), increment

@@ -251,7 +251,7 @@ class _Run(Adaptation):
         self.edges = windows(plan.steps) if plan.mass is not None else []
         self.held_event = None if clamp is None else clamp.expand_as(x).all(0).flatten()
         self.divergences = torch.zeros(len(x), dtype=torch.long, device=x.device)
-        self.position = x.detach().clone()
+        self.position, self.scaled = x.detach().clone(), False  # whether a mass has been learned
         self._start()
         check_energies(self.unit, self.state, self.position)
         self._tune(float(torch.as_tensor(getattr(kernel, kernel.tuned))))
@@ -266,9 +266,9 @@ class _Run(Adaptation):
             size = chunk_size(self.unit, self.position, True)
             self.engine = CompiledSteps(self.target, self.unit, self.state, size)
 
-    def _tune(self, guess: float) -> None:
-        """Begin to adapt the step size, from the order of magnitude of a guess."""
-        self.tuner = DualAveraging(self._first_guess(guess), self.acceptance)
+    def _tune(self, guess: float, rough: bool = True) -> None:
+        """Begin to adapt the step size from a guess, where it is rough from the order of magnitude of it."""
+        self.tuner = DualAveraging(self._first_guess(guess) if rough else guess, self.acceptance)
         self.recent: list[float] = []
         self.draws = Covariance(self.position, self.dense)
 
@@ -333,11 +333,13 @@ class _Run(Adaptation):
 
     def learn_mass(self) -> None:
         """Take on the mass that the draws of a window tell."""
-        mass = self.draws.mass(self.held_event)
+        mass, rough = self.draws.mass(self.held_event), not self.scaled
         if mass is not None:
-            self.kernel = replace(self.kernel, mass=mass)  # type: ignore[call-arg]
+            self.kernel, self.scaled = replace(self.kernel, mass=mass), True  # type: ignore[call-arg]
         self._start()
-        self._tune(math.exp(self.tuner.log_average))
+        self._tune(
+            math.exp(self.tuner.log_average), rough
+        )  # a mass that is only refined leaves the step size what it is
 
     def _move(self, unit: Kernel, state: Any, step_size: float, at: int = 0) -> tuple[Any, Any]:
         inputs = unit.draw(self.target, self.position, 1, self.generator, at)

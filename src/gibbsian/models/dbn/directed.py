@@ -8,11 +8,12 @@ import copy
 import torch
 from torch import Tensor, nn
 
+from gibbsian.fast.coins import coins
 from gibbsian.fast.logistic import Logistic
 from gibbsian.models.rbm.machine import RBM
+from gibbsian.random import require_generator
 from gibbsian.recorded import Recorded
 from gibbsian.units import Bernoulli, Natural, Unit, layer_noise
-from gibbsian.units.binary import below
 
 
 def layer_log_prob(unit: Unit, x: Tensor, bias: Tensor, input: Tensor) -> Tensor:
@@ -28,15 +29,15 @@ def _input(lower: Unit, x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor
     return bias if total is None else total[:, None] * bias, lower.statistic(x) @ weight
 
 
-def _coins(unit: Unit, p: Tensor, generator: torch.Generator) -> Tensor:
-    u = layer_noise([unit], p, 1, generator, quick=True)[0][0]
-    return below(u, p, out=u)
+def _coins(p: Tensor, generator: torch.Generator) -> Tensor:
+    require_generator(generator, p.device)
+    return coins(p.numel(), generator, dtype=p.dtype, device=p.device).flip(p)
 
 
 def draw(unit: Unit, natural: Natural, generator: torch.Generator, total: Tensor | None = None) -> Tensor:
     """States of a layer, `(batch, *event)`."""
     if type(unit) is Bernoulli:
-        return _coins(unit, unit.mean(natural), generator)
+        return _coins(unit.mean(natural), generator)
     like = natural.linear if total is None else total[:, None]
     (noise,) = layer_noise([unit], like, 1, generator, None if total is None else unit)
     return unit.sample(natural, noise[0], total)
@@ -75,9 +76,7 @@ class Directed(Recorded):
         """h ~ q(h | x)."""
         with torch.no_grad():
             if type(self.lower) is type(self.upper) is Bernoulli:
-                return _coins(
-                    self.upper, Logistic.of(self.recognition_bias, self.recognition_weight).mean(x), generator
-                )
+                return _coins(Logistic.of(self.recognition_bias, self.recognition_weight).mean(x), generator)
             return draw(self.upper, self.upper.natural(*self.up_input(x)), generator)
 
     def down_mean(self, h: Tensor, total: Tensor | None = None) -> Tensor:

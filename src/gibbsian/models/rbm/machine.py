@@ -211,7 +211,7 @@ class RBM(TwoLayers):
                 uniforms = [quick_uniforms(count, generator, **where) for _ in range(steps)]
                 twin = compiled_copy(fused_contrast, len(batch), rows, steps, *weight.shape, weight.dtype, labels)
                 value, samples, gradients = twin(weight, b, c, batch, chains, uniforms, labels)
-            elif not labels and native.serves(weight, b, batch, rows):
+            elif not labels and native.serves(weight, (b, c), (batch,) if chains is None else (batch, chains)):
                 flipped = [NativeCoins(generator) for _ in range(steps)]
                 value, samples, gradients = native.native_contrast(weight, b, c, batch, chains, flipped)
             else:

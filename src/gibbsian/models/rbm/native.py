@@ -15,63 +15,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gibbsian.fast.coins import SOURCE, NativeCoins
+from gibbsian.fast import coins, logistic
+from gibbsian.fast.coins import NativeCoins
 from gibbsian.fast.native import library
 from gibbsian.fast.recorded import gemm_address
 
 _SOURCE = """
-#include <math.h>
 #include <string.h>
 
 typedef void (*Gemm)(const char*, const char*, const int*, const int*, const int*, const float*, const float*, const int*,
                      const float*, const int*, const float*, float*, const int*);
-
-static float log_of_product(const float *p, int n) {  /* all in [1, 2^120] */
-  double whole = 1, sum = 0;
-  for (int j = 0; j < n; j++) {
-    whole *= p[j];
-    if (whole > 0x1p900 || j == n - 1) { sum += log(whole); whole = 1; }
-  }
-  return sum;
-}
-
-/* p = sigma(a + bias) in place; added to the sums over rows of p and, where softplus is wanted, of max(a, 0) and log(1 + e) */
-static float logistic(float *a, const float *bias, int rows, int n, float *sums, float *room) {
-  float *products = room, *positive = room + n, softplus = 0;
-  for (int j = 0; j < n; j++) { products[j] = 1; positive[j] = 0; }
-  for (int i = 0; i < rows; i++) {
-    float *p = a + (size_t)i * n;
-    for (int j = 0; j < n; j++) {
-      const float x = p[j] + bias[j];
-      float t = -fabsf(x);
-      t = t < -87.0f ? -87.0f : t;
-      const float k = (t * 1.44269504f + 12582912.0f) - 12582912.0f;  /* rounded */
-      const float r = (t - k * 0.693359375f) + k * 2.12194440e-4f;
-      float e = 1.9875691500e-4f;
-      e = e * r + 1.3981999507e-3f;
-      e = e * r + 8.3334519073e-3f;
-      e = e * r + 4.1665795894e-2f;
-      e = e * r + 1.6666665459e-1f;
-      e = e * r + 5.0000001201e-1f;
-      e = e * (r * r) + r + 1.0f;
-      union { int32_t i; float f; } power = {.i = ((int32_t)k + 127) << 23};
-      e *= power.f;
-      const float d = 1.0f + e, s = (x >= 0.0f ? 1.0f : e) / d;
-      p[j] = s;
-      sums[j] += s;
-      products[j] *= d;
-      positive[j] += x > 0.0f ? x : 0.0f;
-    }
-    if (i % 120 == 119) {
-      softplus += log_of_product(products, n);
-      for (int j = 0; j < n; j++) products[j] = 1;
-    }
-  }
-  softplus += log_of_product(products, n);
-  double rest = 0;
-  for (int j = 0; j < n; j++) rest += positive[j];
-  return softplus + rest;
-}
 
 static void add_rows(const float *x, int rows, int n, float *sums) {
   for (int i = 0; i < rows; i++)
@@ -79,9 +32,9 @@ static void add_rows(const float *x, int rows, int n, float *sums) {
 }
 
 /* room: h (m, H), and with `few` rows both factors of the gradient, (n + m, V) and (n + m, H); then twice the wider layer */
-float contrast(Gemm gemm, const float *W, const float *b, const float *c, const float *data, const float *chains, int n, int m,
+void contrast(Gemm gemm, const float *W, const float *b, const float *c, const float *data, const float *chains, int n, int m,
                int V, int H, int sweeps, uint64_t **states, const float *middles, float *p, float *q, float *v, float *room,
-               float *g_W, float *g_b, float *g_c, int few) {
+               float *g_W, float *g_b, float *g_c, float *to, int few) {
   const float one = 1, zero = 0, down = -1.0f / n, up = 1.0f / m;
   float *h = room, *both = h + (size_t)m * H, *pair = both + (few ? (size_t)(n + m) * V : 0);
   float *wide = pair + (few ? (size_t)(n + m) * H : 0);
@@ -129,7 +82,7 @@ float contrast(Gemm gemm, const float *W, const float *b, const float *c, const 
   } else {
     gemm("N", "T", &H, &V, &m, &up, q, &H, v, &V, &one, g_W, &H);
   }
-  return value;
+  *to = value;
 }
 """
 
@@ -140,21 +93,22 @@ _FEW = 64  # rows: the gradient is then written in one product, since passes ove
 @functools.cache
 def _function() -> Any:
     """The C function and the product that it calls, or None."""
-    found = library(SOURCE + _SOURCE)
+    found = library(coins.SOURCE + logistic.SOURCE + _SOURCE)
     if found is None:
         return None
     p, i = ctypes.c_void_p, ctypes.c_int
-    found.contrast.argtypes = [*[p] * 6, *[i] * 5, *[p] * 9, i]
-    found.contrast.restype = ctypes.c_float
+    found.contrast.argtypes = [*[p] * 6, *[i] * 5, *[p] * 10, i]
+    found.contrast.restype = None
     return found.contrast, gemm_address(torch.float32)
 
 
-def serves(weight: Tensor, bias: Tensor, batch: Tensor, rows: int) -> bool:
-    """Whether the native form is there for these tensors, and the faster one for so many rows of samples: its passes are
-    those of one thread."""
-    single = weight.dtype == bias.dtype == batch.dtype == torch.float32 and weight.device.type == "cpu"
-    small = torch.get_num_threads() <= 2 or rows * sum(weight.shape) <= _LARGE
-    return single and small and weight.is_contiguous() and _function() is not None
+def serves(weight: Tensor, biases: Sequence[Tensor], rows: Sequence[Tensor]) -> bool:
+    """Whether the native form is there for these tensors, and the faster one: its passes are those of one thread."""
+    tensors = [weight, *biases, *rows]
+    fits = all(t.dtype == torch.float32 and t.device.type == "cpu" for t in tensors) and weight.is_contiguous()
+    fits = fits and all(t.shape[1:] == weight.shape[:1] and len(t) for t in rows)  # else PyTorch says what is wrong
+    small = torch.get_num_threads() <= 2 or len(rows[-1]) * sum(weight.shape) <= _LARGE
+    return fits and small and _function() is not None
 
 
 def native_contrast(
@@ -173,9 +127,10 @@ def native_contrast(
     room = empty(m * hidden + few * (n + m) * (visible + hidden) + 3 * max(visible, hidden))
     states = (ctypes.c_void_p * len(noise))(*(ctypes.addressof(coin.state) for coin in noise))
     middles = (ctypes.c_float * len(noise))(*(coin.middle for coin in noise))
-    value = function(
+    value = empty(())
+    function(
         gemm, weight.data_ptr(), b.data_ptr(), c.data_ptr(), batch.data_ptr(), None if start is None else start.data_ptr(),
         n, m, visible, hidden, len(noise), states, middles, p.data_ptr(), q.data_ptr(), v.data_ptr(), room.data_ptr(),
-        g_weight.data_ptr(), g_b.data_ptr(), g_c.data_ptr(), few,
+        g_weight.data_ptr(), g_b.data_ptr(), g_c.data_ptr(), value.data_ptr(), few,
     )  # fmt: skip
-    return torch.tensor(value), v, [g_weight, g_b, g_c]
+    return value, v, [g_weight, g_b, g_c]
