@@ -235,10 +235,10 @@ if __name__ == "__main__":
     parser.add_argument("--chains", type=int, nargs="+", default=[4, 64, 1000])
     parser.add_argument("--targets", nargs="+", default=list(TARGETS))
     parser.add_argument("--warm-up", type=int, default=0, help="steps of a warm-up that counts")
-    parser.add_argument("--save", help="write the figures to this JSON file")
+    parser.add_argument("--save", help="write the figures to this JSON file, beside those of other targets in it")
     options = parser.parse_args()
     everything: list[dict] = []
     for target in options.targets:
         for chains in options.chains if target in {"eight schools", "50-D Gaussian"} else options.chains[:1]:
             everything += compare(target, chains, options.rounds, options.draws, options.warm_up)
-    save(everything, options.save)
+    save(everything, options.save, merge=True)

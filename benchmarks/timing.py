@@ -49,8 +49,12 @@ def interleave(
     return {"title": title, "base": base, "rounds": rounds, "rows": rows}
 
 
-def save(results: list[dict] | dict, path: str | None) -> None:
-    """Write results as JSON where a path was given."""
-    if path:
-        Path(path).write_text(json.dumps(results, indent=1) + "\n")
-        print(f"\nwritten to {path}")
+def save(results: list[dict] | dict, path: str | None, *, merge: bool = False) -> None:
+    """Write results as JSON where a path was given; with `merge` runs of other titles that the file holds stay in it."""
+    if not path:
+        return
+    if merge and Path(path).exists():
+        old, new = json.loads(Path(path).read_text()), {run["title"]: run for run in results}
+        results = [new.pop(run["title"], run) for run in old] + list(new.values())
+    Path(path).write_text(json.dumps(results, indent=1) + "\n")
+    print(f"\nwritten to {path}")

@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 
@@ -49,8 +50,15 @@ def test_reaches_its_acceptance_and_recovers_scales(name, target):
 
 
 @pytest.mark.filterwarnings("ignore:compiling took:gibbsian.errors.CompileWarning")
-def test_a_compiled_warm_up_reaches_the_same_and_serves_the_run_after_it():
-    """Mass and step size change on the way, compiled once; acceptance and variances as above."""
+def test_a_compiled_warm_up_reaches_the_same_and_serves_the_run_after_it(monkeypatch):
+    """Mass and step size change on the way, compiled once, which is told who watches; acceptance and variances as above."""
+    notes: list[str] = []
+
+    @contextmanager
+    def watched(*_):
+        yield lambda n, note=None, **shown: notes.append(note) if note else None
+
+    monkeypatch.setattr(adaptation, "progress_bar", watched)
     energy, g = ill_conditioned(), gen(1)
     warmed = gb.warm_up(energy, kernels.MALA(10.0), torch.zeros(64, 3, dtype=D), 500, generator=g, compile=True)
     torch.compiler.set_stance("fail_on_recompile")
@@ -59,6 +67,7 @@ def test_a_compiled_warm_up_reaches_the_same_and_serves_the_run_after_it():
     finally:
         torch.compiler.set_stance("default")
     assert trace.compiled
+    assert notes == ["compiling MALA (some seconds, the first time)"]
     assert abs(float(trace.acceptance) - 0.574) < 0.06
     assert ((warmed.kernel.mass * energy.covariance.diagonal() - 1).abs() < 0.25).all()
 

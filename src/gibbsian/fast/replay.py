@@ -104,6 +104,11 @@ class Place(NamedTuple):
     stride: int = 0
 
 
+def _storage(t: Tensor) -> int:
+    """Where the memory of a tensor begins, of which it may be a part; a third of the time of asking for its storage."""
+    return t.data_ptr() - t.storage_offset() * t.element_size()
+
+
 class _Memory:
     """Which memory belongs to the state, to the inputs of the step, or stays."""
 
@@ -113,7 +118,7 @@ class _Memory:
         self.inputs = {
             b.data_ptr(): Place(b.data_ptr(), b.data_ptr(), b.stride(0) * b.element_size()) for b in blocks if b.numel()
         }
-        olds = {old.untyped_storage().data_ptr() for old in before}
+        olds = {_storage(old) for old in before}
         for old, new in zip(before, after, strict=True):
             if old.data_ptr() != new.data_ptr():  # else it stays what it is
                 self._pair(old, new, olds)
@@ -142,7 +147,7 @@ class _Memory:
         at = t.data_ptr()
         if at in self.inputs:
             return self.inputs[at]
-        start = t.untyped_storage().data_ptr()
+        start = _storage(t)
         found = self.swapped.get(start)
         if found is None:
             return Place(at, at)

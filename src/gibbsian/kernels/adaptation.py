@@ -39,6 +39,13 @@ class Adaptation(ABC):
 
     made: int = 1  # steps that a call of `step` has made
 
+    heard: Callable[[str], None] | None = None  # told what takes long, where somebody watches
+
+    def say(self, text: str) -> None:
+        """Tell what takes long just now."""
+        if self.heard is not None:
+            self.heard(text)
+
     @abstractmethod
     def step(self, at: int) -> dict[str, float]:
         """A step of all chains, number `at`, or `made` of them: what a person wants to see of it."""

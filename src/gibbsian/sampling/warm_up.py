@@ -119,7 +119,7 @@ def warm_up(
         else:
             run = _Run(kernel, plan, compile)
         with progress_bar(steps, f"warm-up of {type(kernel).__name__}", progress) as tick:
-            at = 0
+            at, run.heard = 0, lambda text: tick(0, note=text)
             while at < steps:
                 shown = run.step(at)
                 at += run.made
@@ -264,7 +264,7 @@ class _Run(Adaptation):
         self.engine = None
         if self.compile:
             size = chunk_size(self.unit, self.position, True)
-            self.engine = CompiledSteps(self.target, self.unit, self.state, size)
+            self.engine = CompiledSteps(self.target, self.unit, self.state, size, self.say)
 
     def _tune(self, guess: float, rough: bool = True) -> None:
         """Begin to adapt the step size from a guess, where it is rough from the order of magnitude of it."""
