@@ -324,6 +324,11 @@ class FreeRunning(Kernel):
     def reaches(self) -> tuple[int, ...]:
         """Values of `reach` that are worth a compiled form each, in ascending order; the last one is enough for all."""
 
+    def work(self, inputs: Any) -> int | None:
+        """How many micro-steps the iterations of these inputs take, where that is known before: then nobody waits for the
+        device to say that they are done."""
+        return None
+
     @abstractmethod
     def begin(self, energy: Any, state: Any, inputs: Any, room: int = 0) -> tuple[Any, Any, Any]:
         """The machine for iterations whose inputs have a leading axis: what stays, what moves, what is written into; with

@@ -168,6 +168,9 @@ class ChEES(Massive, FreeRunning, TunedKernel):
 
     # --- the same as a machine, for compilers: a micro-step is one leapfrog step of all chains -----------------------
 
+    def work(self, inputs: ChEESInputs) -> int:
+        return int(inputs.leapfrogs.sum())
+
     def begin(
         self, energy: Energy, state: ChainState, inputs: ChEESInputs, room: int = 0
     ) -> tuple[Ground, Underway, Slots]:

@@ -4,6 +4,7 @@ Every engine is called with energy, kernel, state and the inputs of some steps, 
 positions, acceptance, divergences and further statistics of each. None of them holds the energy.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -174,7 +175,10 @@ class CapturedMachine(Engine):
             self.graph = self._capture(energy, kernel)
         ground, moving, slots = self.machine
         carry_over((ground, moving), machine[:2])
-        while int(moving[-1]) >= 0:
+        work = kernel.work(inputs)
+        for _ in range(0 if work is None else math.ceil(work / self.together)):
+            self.graph.replay()
+        while work is None and int(moving[-1]) >= 0:
             self.graph.replay()
         state, places, info = kernel.finish(state, ground, fixed_copy(moving), slots)
         return state, places, info.acceptance, info.diverged, info.stats()
