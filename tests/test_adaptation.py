@@ -9,6 +9,7 @@ from itertools import pairwise
 import pytest
 import torch
 from exact_targets import TARGETS, D, correlated, exponential, gen, ramp, ramp_draws, two_modes
+from torch._dynamo.utils import counters
 
 import gibbsian as gb
 from gibbsian import domains, energies, kernels, models
@@ -51,7 +52,8 @@ def test_reaches_its_acceptance_and_recovers_scales(name, target):
 
 @pytest.mark.filterwarnings("ignore:compiling took:gibbsian.errors.CompileWarning")
 def test_a_compiled_warm_up_reaches_the_same_and_serves_the_run_after_it(monkeypatch):
-    """Mass and step size change on the way, compiled once, which is told who watches; acceptance and variances as above."""
+    """Mass and step size change on the way, compiled once, which is told who watches and kept on disk for other processes;
+    acceptance and variances as above."""
     notes: list[str] = []
 
     @contextmanager
@@ -59,6 +61,7 @@ def test_a_compiled_warm_up_reaches_the_same_and_serves_the_run_after_it(monkeyp
         yield lambda n, note=None, **shown: notes.append(note) if note else None
 
     monkeypatch.setattr(adaptation, "progress_bar", watched)
+    left_out = counters["inductor"]["fxgraph_cache_bypass"]
     energy, g = ill_conditioned(), gen(1)
     warmed = gb.warm_up(energy, kernels.MALA(10.0), torch.zeros(64, 3, dtype=D), 500, generator=g, compile=True)
     torch.compiler.set_stance("fail_on_recompile")
@@ -68,6 +71,7 @@ def test_a_compiled_warm_up_reaches_the_same_and_serves_the_run_after_it(monkeyp
         torch.compiler.set_stance("default")
     assert trace.compiled
     assert notes == ["compiling MALA (some seconds, the first time)"]
+    assert counters["inductor"]["fxgraph_cache_bypass"] == left_out
     assert abs(float(trace.acceptance) - 0.574) < 0.06
     assert ((warmed.kernel.mass * energy.covariance.diagonal() - 1).abs() < 0.25).all()
 

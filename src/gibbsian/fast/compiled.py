@@ -2,9 +2,11 @@
 on the CPU in another way than the compiler's own, which is slow."""
 
 import functools
+import hashlib
 import types
 import warnings
 from collections.abc import Callable, Hashable
+from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -27,7 +29,25 @@ def _mm(usual: Callable[..., Any] | None) -> Callable[..., Any]:
     return mm
 
 
-def _cpu_decompositions() -> dict[Any, Callable[..., Any]]:
+class _Table(dict[Any, Callable[..., Any]]):
+    """A table that the compiler can name in the key of its cache on disk: by the text of this file, since functions have none."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _table_of, (_digest(),)
+
+
+@functools.cache
+def _digest() -> str:
+    return hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
+
+
+def _table_of(digest: str) -> "_Table":
+    if digest != _digest():
+        raise ValueError("a table of another version of gibbsian")
+    return _cpu_decompositions()
+
+
+def _cpu_decompositions() -> _Table:
     """Inductor's table, with two changes: products with one inner or at most four outer columns (the last layer of an
     energy, and the gradient in a point of the plane) are written out so that they fuse with their neighbors, and SiLU
     shares its exponential with its derivative."""
@@ -44,7 +64,7 @@ def _cpu_decompositions() -> dict[Any, Callable[..., Any]]:
     def silu(x: Tensor) -> Any:
         return x * torch.sigmoid(x)
 
-    return {**table, aten.mm.default: mm, aten.addmm.default: addmm, aten.silu.default: silu}
+    return _Table({**table, aten.mm.default: mm, aten.addmm.default: addmm, aten.silu.default: silu})
 
 
 def _backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Any:
