@@ -71,7 +71,8 @@ def _backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Any:
     from torch._inductor.compile_fx import compile_fx
 
     # Unrolled element-wise chains are otherwise fused without limit: minutes instead of seconds.
-    patches = {"realize_opcount_threshold": 8}
+    # What the processor can do is believed: a trial costs three compilations cold and a process more in every process.
+    patches = {"realize_opcount_threshold": 8, "cpp.vec_isa_ok": True}
     on_cpu = all(t.device.type == "cpu" for t in inputs if isinstance(t, Tensor))
     table = _cpu_decompositions() if on_cpu else None
     with warnings.catch_warnings():

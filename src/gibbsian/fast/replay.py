@@ -106,7 +106,7 @@ class Place(NamedTuple):
 
 def _storage(t: Tensor) -> int:
     """Where the memory of a tensor begins, of which it may be a part; a third of the time of asking for its storage."""
-    return t.data_ptr() - t.storage_offset() * t.element_size()
+    return t.data_ptr() - int(t.storage_offset()) * t.element_size()
 
 
 class _Memory:

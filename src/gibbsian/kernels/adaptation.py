@@ -39,12 +39,12 @@ class Adaptation(ABC):
 
     made: int = 1  # steps that a call of `step` has made
 
-    heard: Callable[[str], None] | None = None  # told what takes long, where somebody watches
+    watcher: Callable[[str], None] | None = None  # told what takes long, where somebody watches
 
     def say(self, text: str) -> None:
         """Tell what takes long just now."""
-        if self.heard is not None:
-            self.heard(text)
+        if self.watcher is not None:
+            self.watcher(text)
 
     @abstractmethod
     def step(self, at: int) -> dict[str, float]:

@@ -119,7 +119,7 @@ def warm_up(
         else:
             run = _Run(kernel, plan, compile)
         with progress_bar(steps, f"warm-up of {type(kernel).__name__}", progress) as tick:
-            at, run.heard = 0, lambda text: tick(0, note=text)
+            at, run.watcher = 0, lambda text: tick(0, note=text)
             while at < steps:
                 shown = run.step(at)
                 at += run.made
