@@ -334,14 +334,7 @@ class ConditionedMachine(TwoLayers):
             data = phase(batch)
             samples = data if chains is None else phase(chains)
             for _ in range(steps):
-                count = n * (self.hidden.size + (0 if isinstance(visible, Gaussian) else visible.size))
-                coin = coins(count, generator, dtype=batch.dtype, device=batch.device)
-                natural = self.visible_natural(coin.flip(samples.mean), *terms)
-                if isinstance(visible, Gaussian):
-                    v = visible.sample(natural, layer_noise([visible], batch, 1, generator)[0][0])
-                else:
-                    v = coin.flip(visible.mean(natural), over=True)
-                samples = phase(v)
+                samples = phase(self._sweep(samples.mean, terms, generator))
 
             to_hidden = (samples.mean - data.mean).div_(n)
             to_visible = (samples.v - batch).div_(n)
@@ -357,6 +350,17 @@ class ConditionedMachine(TwoLayers):
                 pairs.append((visible.log_sigma, next(slopes) - next(slopes)))
         value, known = with_gradients(value, [p for p, _ in pairs], [g for _, g in pairs])
         return Contrast(value, samples.v, known)
+
+    def _sweep(self, mean: Tensor, terms: Terms, generator: torch.Generator) -> Tensor:
+        """h ~ p(h | v, x) of these means, then v ~ p(v | h, x), which is Gaussian or made of coins."""
+        visible, n = self.visible, len(mean)
+        real = isinstance(visible, Gaussian)
+        count = n * (self.hidden.size + (0 if real else visible.size))
+        coin = coins(count, generator, dtype=mean.dtype, device=mean.device)
+        natural = self.visible_natural(coin.flip(mean), *terms)
+        if real:
+            return visible.sample(natural, layer_noise([visible], mean, 1, generator)[0][0])
+        return coin.flip(visible.mean(natural), over=True)
 
     def _sigma_slope(self, visible: Gaussian, phase: Phase, terms: Terms) -> Tensor:
         """∂F/∂log σ = -((v - b)/σ)² + φ(v)·down(p), the mean over rows."""

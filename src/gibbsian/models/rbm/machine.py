@@ -12,7 +12,7 @@ from gibbsian.capabilities import Contrast, Filters, Pairwise
 from gibbsian.derivatives.known import with_gradients
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DivergenceError, check_choice
-from gibbsian.fast.coins import NativeCoins, coins
+from gibbsian.fast.coins import coins
 from gibbsian.fast.compiled import compiled_copy
 from gibbsian.fast.logistic import Logistic
 from gibbsian.models.annealing import small_weights
@@ -204,16 +204,16 @@ class RBM(TwoLayers):
         with torch.no_grad():
             master, b, c = (p.detach() for p in (self.weight, self.visible_bias, self.hidden_bias))
             weight = master.bfloat16() if self.products == "bf16" else master
-            rows = len(batch if chains is None else chains)
+            starts = [batch] if chains is None else [batch, chains]
+            rows = len(starts[-1])
             count = rows * (len(b) + len(c))
             where: Any = {"dtype": b.dtype, "device": b.device}
             if fused:
                 uniforms = [quick_uniforms(count, generator, **where) for _ in range(steps)]
                 twin = compiled_copy(fused_contrast, len(batch), rows, steps, *weight.shape, weight.dtype, labels)
                 value, samples, gradients = twin(weight, b, c, batch, chains, uniforms, labels)
-            elif not labels and native.serves(weight, (b, c), (batch,) if chains is None else (batch, chains)):
-                flipped = [NativeCoins(generator) for _ in range(steps)]
-                value, samples, gradients = native.native_contrast(weight, b, c, batch, chains, flipped)
+            elif not labels and native.serves(weight, (b, c), starts):
+                value, samples, gradients = native.native_contrast(weight, b, c, batch, chains, steps, generator)
             else:
                 up, down = Logistic.of(c, weight), Logistic.of(b, weight.T)
                 noise = (coins(count, generator, **where, seen=labels > 0) for _ in range(steps))

@@ -112,10 +112,11 @@ def serves(weight: Tensor, biases: Sequence[Tensor], rows: Sequence[Tensor]) -> 
 
 
 def native_contrast(
-    weight: Tensor, b: Tensor, c: Tensor, batch: Tensor, chains: Tensor | None, noise: Sequence[NativeCoins]
+    weight: Tensor, b: Tensor, c: Tensor, batch: Tensor, chains: Tensor | None, sweeps: int, generator: torch.Generator
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
     """F(batch).mean() - F(samples).mean(), the samples, and the gradients in W, b and c."""
     function, gemm = _function()
+    noise = [NativeCoins(generator) for _ in range(sweeps)]
     batch, b, c = batch.contiguous(), b.contiguous(), c.contiguous()
     start = None if chains is None else chains.contiguous()
     n, m, (visible, hidden) = len(batch), len(batch if start is None else start), weight.shape
