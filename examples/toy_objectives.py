@@ -81,10 +81,11 @@ def principles() -> dict[str, tuple[objectives.Objective, dict]]:
             {"steps": 4000, "lr": 2e-3, "schedule": "cosine"},
         ),
         "matching": (
-            # noise as wide as the data, so that every way in is learned; where it passes the flow would bend the energy
+            # noise as wide as the data, so that every way in is learned; chains from data alone, which are at home there: short ones
+            # from noise, or the flow on its way, would bend the energy
             objectives.EnergyMatching(
-                temperature=0.1, step_size=0.02, steps=60, flow_steps=0.4, flow_weight=0.0,
-                noise="gaussian",
+                temperature=0.1, step_size=0.1, steps=60, flow_steps=0.3, flow_weight=0.0, data_share=1.0,
+                noise="gaussian", time=10.0,
             ),
             {"steps": 2400, "lr": 1e-3, "schedule": "cosine", "batch_size": 128},
         ),

@@ -51,13 +51,14 @@ class EnergyMatching(SteppedObjective):
         sigma: σ, noise on the path; 0 for images.
         weight: λ; 0.001 for images.
         steps: of the chains of the second phase.
-        step_size: dt.
+        step_size: dt. A chain gets √(2ε_max·dt·steps) far: what lies further apart than that keeps the weights that the flow gave it.
         flow_steps: updates of the first phase; a number below 1 is a share of the run.
         flow_weight: what the flow counts in the second phase. Where its ways lead through the data, as in the plane, it bends the
             energy there: 0 leaves that to the contrast alone.
         taper: in the second phase let it fall from t = τ on to nothing at t = 1, where the contrast knows better.
         floor: the least that the contrast counts, such as -0.02: beyond it chains are left alone. None for no such.
-        data_share: share of the chains that start at data.
+        data_share: share of the chains that start at data. Those from noise are not in equilibrium when they end, and tie the energy to
+            what such short flows draw; 1 leaves them out, for likelihoods in few dimensions.
         data_time: t at which those begin; 1 is Langevin dynamics from the first step on, 0 the same way as from noise.
         pairing: "exact" finds the assignment of least transport on the CPU, so that on CUDA steps cannot be captured; "sinkhorn"
             draws from an entropic plan on the device, which can; "independent" pairs at random.
