@@ -85,7 +85,7 @@ def principles() -> dict[str, tuple[objectives.Objective, dict]]:
             # from noise, or the flow on its way, would bend the energy
             objectives.EnergyMatching(
                 temperature=0.1, step_size=0.1, steps=60, flow_steps=0.3, flow_weight=0.0, data_share=1.0,
-                noise="gaussian", time=10.0,
+                noise="gaussian", time=40.0,
             ),
             {"steps": 2400, "lr": 1e-3, "schedule": "cosine", "batch_size": 128},
         ),
