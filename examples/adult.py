@@ -9,6 +9,7 @@ import argparse
 import time
 
 import numpy as np
+from matplotlib.figure import Figure
 from sklearn.compose import make_column_transformer
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.metrics import accuracy_score
@@ -27,6 +28,7 @@ def main() -> None:
     parser.add_argument("--label", help="the column that is predicted (default: the last)")
     parser.add_argument("--rows", type=int, default=20000, help="rows that are learned from, at most")
     parser.add_argument("--family", default="auto")
+    parser.add_argument("--picture", help="where to write one of real and drawn columns")
     options = parser.parse_args()
     train, test = read_table(options.train, most=options.rows), read_table(options.test, most=4000)
     label = options.label or train.columns[-1]
@@ -54,6 +56,28 @@ def main() -> None:
     for name, rows in (("real", train), ("drawn", drawn)):
         print(f"a classifier trained on {name} rows: {100 * accuracy(rows, test, label):.1f} % of {label} right")
     print(model.sample(3, given={label: train[label].iloc[0]}).to_string())
+    if options.picture:
+        picture(train, drawn).savefig(options.picture, dpi=110)
+
+
+def picture(real, drawn) -> Figure:
+    """Three numbers and three names of real and of drawn rows."""
+    numbers = [name for name in real.columns if real[name].dtype.kind in "if"][:3]
+    names = [name for name in real.columns if name not in numbers and real[name].nunique() <= 12][:3]
+    figure = Figure(figsize=(10, 5.5), layout="constrained")
+    axes = figure.subplots(2, 3, squeeze=False)
+    for ax, name in zip(axes[0], numbers, strict=False):
+        ax.hist([real[name].dropna(), drawn[name].dropna()], bins=30, density=True, label=["real", "drawn"])
+        ax.set(title=name, yticks=[])
+    for ax, name in zip(axes[1], names, strict=False):
+        shares = [rows[name].astype(str).value_counts(normalize=True) for rows in (real, drawn)]
+        for k, share in enumerate(shares):
+            ax.barh(np.arange(len(shares[0])) + 0.4 * k, share.reindex(shares[0].index).fillna(0), height=0.4)
+        ax.set_yticks(np.arange(len(shares[0])) + 0.2, [str(value)[:18] for value in shares[0].index], fontsize=7)
+        ax.invert_yaxis()
+        ax.set(title=name)
+    axes[0][0].legend()
+    return figure
 
 
 def accuracy(train, test, label: str) -> float:

@@ -8,6 +8,8 @@ The table is UCI's "Heart Disease" (Cleveland, a header, `?` for what is missing
 import argparse
 
 import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
 from sklearn.metrics import roc_auc_score
 
 from gibbsian.sklearn import TableEnergy
@@ -20,6 +22,7 @@ def main() -> None:
     parser.add_argument("table")
     parser.add_argument("--label", help="the column that is predicted (default: the last)")
     parser.add_argument("--family", default="auto")
+    parser.add_argument("--picture", help="where to write one of the last row's surprises")
     options = parser.parse_args()
     table = read_table(options.table)  # ? and NA and empty cells are missing
     label = options.label or table.columns[-1]
@@ -50,6 +53,21 @@ def main() -> None:
     print(f"\nthe first new row with {number.name} = {odd[number.name].iloc[0]:g}:")
     print(f"  p-value {model.p_values(odd)[0]:.3f}, before {model.p_values(test.head(1))[0]:.3f}")
     print(f"  strangest cell: {surprise.idxmax()} (+{surprise.max():.1f} nats)")
+    if options.picture:
+        picture(surprise, f"the row with {number.name} = {odd[number.name].iloc[0]:g}").savefig(
+            options.picture, dpi=110
+        )
+
+
+def picture(surprise: pd.Series, title: str) -> Figure:
+    """How much more surprising than usual each cell of a row is, given the others."""
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    ax = figure.subplots()
+    known = surprise.dropna().sort_values()
+    ax.barh(known.index, known, color=["#c44e52" if value == known.max() else "0.5" for value in known])
+    ax.axvline(0, color="black", lw=0.8)
+    ax.set(title=title, xlabel="nats above the usual surprise of its column")
+    return figure
 
 
 if __name__ == "__main__":

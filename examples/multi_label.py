@@ -7,7 +7,7 @@ straight stroke, divisible by three. Only ten of the 128 combinations occur. The
 property alone is uncertain, but together they must fit one digit. Compared are independent logistic classifiers and a
 `LabelField` with the same network, learned by exact likelihood, pseudo-likelihood, ranking and contrastive divergence:
 held-out log-likelihood of all labels, share of images with all labels right, and calibration of the probability that the
-model gives to its own answer. Prints a table and writes results.json.
+model gives to its own answer. Prints a table and writes results.json and a picture.
 """
 
 import argparse
@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from sklearn.datasets import load_digits
 from torch import Tensor
 
@@ -90,6 +91,24 @@ def main() -> None:
     out = Path(options.out)
     out.mkdir(parents=True, exist_ok=True)
     (out / "results.json").write_text(json.dumps({"options": vars(options), "results": result}, indent=1) + "\n")
+    picture(couplings, result).savefig(out / "multi_label.png", dpi=110)
+
+
+def picture(couplings: Tensor, result: dict[str, dict[str, float]]) -> Figure:
+    """What labels say of each other, and what that is worth."""
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    most = float(couplings.abs().max())
+    shown = left.imshow(couplings, cmap="RdBu", vmin=-most, vmax=most)
+    names = [name.replace("_", " ") for name in PROPERTIES]
+    left.set_xticks(range(len(names)), names, rotation=45, ha="right")
+    left.set_yticks(range(len(names)), names)
+    left.set_title("couplings of the field")
+    figure.colorbar(shown, ax=left, shrink=0.8)
+    right.barh(list(result), [row["all_labels_right"] for row in result.values()], color="0.4")
+    right.invert_yaxis()
+    right.set(title="all seven labels right", xlabel="share of test images", xlim=(0, 1))
+    return figure
 
 
 def _possible(y: Tensor) -> Tensor:

@@ -302,7 +302,9 @@ class HmcWithoutKinetic(kernels.HMC):
 
     def step(self, energy, state, inputs):
         x, e, s, clamp = state
-        end = leapfrog(energy, Point(x, inputs.z, e, s), inputs.step_size, self.metric, clamp, self.leapfrog_steps)
+        end = leapfrog(
+            energy, Point(x, inputs.z, e, s), event_view(inputs.step_size, x), self.metric, clamp, self.leapfrog_steps
+        )
         accepted = inputs.threshold < e - end.energy
         state = ChainState(
             where_chain(accepted, end.x, x),

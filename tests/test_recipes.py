@@ -17,7 +17,7 @@ from gibbsian.objectives import Objective
 NAMES = catalog.recipe_names()
 
 
-def stand_in(name, *, n=10000, seed=0, label=None, part=None, offline=False):
+def stand_in(name, *, n=10000, seed=0, label=None, part=None, offline=False, streaming=False):
     """Random rows of the shape, kind and labels of a named set."""
     g = torch.Generator().manual_seed(0)
     rows = 1060  # validation parts are of 1000

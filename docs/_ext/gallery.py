@@ -1,6 +1,7 @@
 """The gallery, written from the tree: examples and figures by use with thumbnails, and a page for each with its text, picture and source."""
 
 import ast
+import os
 from pathlib import Path
 from typing import Any
 
@@ -8,17 +9,17 @@ from PIL import Image
 from sphinx.application import Sphinx
 
 USES = {
-    "Tables and labels": ("adult", "multi_label", "regression_energy", "sequence_tagging"),
+    "Tables and labels": ("adult", "heart", "multi_label", "regression_energy", "sequence_tagging"),
     "Images": (
-        "mnist_rbm", "mnist_dbn", "mnist_dbm", "ncsn", "jem", "energy_matching", "deep_discrete", "discriminator_sampling", "gated_rbm",
+        "with_the_zoo", "cifar_jem", "mnist_rbm", "mnist_dbn", "mnist_dbm", "ncsn", "jem", "energy_matching", "deep_discrete", "gated_rbm",
     ),
     "Natural images": ("ica_patches", "gaussian_rbm", "fields_of_experts"),
     "Spikes and tunes": ("neural_words", "temporal_rbm"),
-    "Learning principles": ("toy_objectives", "guard", "pictures"),
+    "Learning principles": ("hero", "toy_objectives", "discriminator_sampling", "guard", "pictures"),
 }  # fmt: skip
 PICTURES = {"ncsn": "mnist_ncsn", "pictures": "kernels_on_a_banana", "with_the_zoo": "zoo/classes"}
 SHORT = {"cifar", "dbm", "dbn", "ica", "jem", "mnist", "ncsn", "rbm"}
-HELPERS = {"images", "drawing"}
+HELPERS = {"images", "drawing", "make_zoo"}
 WIDTH = 480
 
 
@@ -35,6 +36,7 @@ class Entry:
         self.docs = root / "docs"
         folder = self.docs / "images" / ("figures" if file.parent.name == "figures" else "")
         found = [folder / f"{PICTURES.get(self.name, self.name)}{kind}" for kind in (".png", ".webp")]
+        found.append(root / "src/gibbsian/zoo/members" / self.name.replace("_", "-") / "samples.png")
         self.picture = next((picture for picture in found if picture.exists()), None)
 
     def card(self, thumbnails: Path) -> list[str]:
@@ -50,7 +52,7 @@ class Entry:
 
     def page(self) -> str:
         """The entry in full."""
-        shown = f"![{self.title}](../{self.picture.relative_to(self.docs).as_posix()})\n\n" if self.picture else ""
+        shown = f"![{self.title}]({os.path.relpath(self.picture, self.docs / 'gallery')})\n\n" if self.picture else ""
         rest = self.doc.partition("\n\n")[2]
         return (
             f"# {self.title}\n\n{self.about}\n\n{shown}{rest}\n\n## Source\n\n`{self.path}`\n\n"
@@ -60,7 +62,7 @@ class Entry:
 
 def thumbnail(picture: Path, out: Path) -> str:
     """A small copy; its name."""
-    target = out / f"{picture.stem}.webp"
+    target = out / f"{picture.parent.name}-{picture.stem}.webp"
     if not target.exists() or target.stat().st_mtime < picture.stat().st_mtime:
         out.mkdir(parents=True, exist_ok=True)
         with Image.open(picture) as image:
