@@ -70,7 +70,7 @@ def picture(real, drawn) -> Figure:
         ax.hist([real[name].dropna(), drawn[name].dropna()], bins=30, density=True, label=["real", "drawn"])
         ax.set(title=name, yticks=[])
     for ax, name in zip(axes[1], names, strict=False):
-        shares = [rows[name].astype(str).value_counts(normalize=True) for rows in (real, drawn)]
+        shares = [rows[name].dropna().astype(str).value_counts(normalize=True) for rows in (real, drawn)]
         for k, share in enumerate(shares):
             ax.barh(np.arange(len(shares[0])) + 0.4 * k, share.reindex(shares[0].index).fillna(0), height=0.4)
         ax.set_yticks(np.arange(len(shares[0])) + 0.2, [str(value)[:18] for value in shares[0].index], fontsize=7)
