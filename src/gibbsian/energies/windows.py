@@ -11,6 +11,7 @@ from gibbsian.energy import Energy
 from gibbsian.errors import DataError, check_count, check_number
 
 _BLOCK = 1 << 21  # numbers of a block of kernels
+_ROOT = 0.5 * math.log(2 * math.pi)
 _NARROWEST = 0.1  # standard deviations of a column: values that come again would make its windows ever narrower
 
 
@@ -78,12 +79,11 @@ class WindowProduct(Energy):
         return self._energy(self.points[index], index)
 
     def _energy(self, x: Tensor, index: Tensor | None) -> Tensor:
-        if not self.standing():
-            raise DataError("the windows stand on no rows yet; train with objectives.LeaveOneOut, or call stand_on")
-        size = max(1, _BLOCK // (len(self.points) + self.column_windows * x.shape[1]))
+        size = self._rows_at_once()
         places = [None] * -(-len(x) // size) if index is None else index.split(size)
         parts = [
-            self._joint(some, own) + self.marginal_weight * self._columns(some, own)
+            self._joint(self._row_shares(some, own))
+            + self.marginal_weight * self._columns(self._column_shares(some, own))
             for some, own in zip(x.split(size), places, strict=True)
         ]
         return torch.cat(parts) if parts else x.new_zeros(0)
@@ -91,40 +91,45 @@ class WindowProduct(Energy):
     def energy_and_score(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """A window pulls towards its point: ∇ log p̂ = (Σ r x' - x) / h² with the shares r of windows at x."""
         with torch.no_grad():
-            energy, score = self(x), torch.empty_like(x)
-            h, log_h = self.log_width.exp(), self._log_widths()
-            size = max(1, _BLOCK // (len(self.points) + self.column_windows * x.shape[1]))
+            energy, score = x.new_empty(len(x)), torch.empty_like(x)
+            h, log_h, size = self.log_width.exp(), self._log_widths(), self._rows_at_once()
             for i in range(0, len(x), size):
-                some = x[i : i + size]
-                share = (self._row_kernels(some) + self._weights(some, None, len(self.points)).log()).softmax(1)
-                alone = (self._column_kernels(some) + self._weights(some, None, self.column_windows).log()).softmax(2)
-                middle = torch.einsum("drn,nd->rd", alone, self.points[: self.column_windows])
-                pulled = (share @ self.points - some) / h.square()
-                score[i : i + size] = pulled + self.marginal_weight * (middle - some) / (2 * log_h).exp()
+                some, rows = x[i : i + size], slice(i, i + size)
+                joint, alone = self._row_shares(some), self._column_shares(some)
+                energy[rows] = self._joint(joint) + self.marginal_weight * self._columns(alone)
+                middle = torch.einsum("drn,nd->rd", alone.softmax(2), self.points[: self.column_windows])
+                pulled = (joint.softmax(1) @ self.points - some) / h.square()
+                score[rows] = pulled + self.marginal_weight * (middle - some) / (2 * log_h).exp()
             return energy, score
 
-    def _row_kernels(self, x: Tensor) -> Tensor:
-        """-½‖x - x'‖²/h², `(rows, windows)`."""
+    def _rows_at_once(self) -> int:
+        """So many that blocks of kernels fit into caches."""
+        if not self.standing():
+            raise DataError("the windows stand on no rows yet; train with objectives.LeaveOneOut, or call stand_on")
+        windows, columns = self.points.shape
+        return max(1, _BLOCK // (windows + self.column_windows * columns))
+
+    def _row_shares(self, x: Tensor, index: Tensor | None = None) -> Tensor:
+        """log wᵢ - ½‖x - xᵢ‖²/h², `(rows, windows)`."""
         h, middle = self.log_width.exp(), self.points.mean(0)  # distances do not change by it, cancellation does
         rows, points = (x - middle) / h, (self.points - middle) / h
-        return torch.addmm(-0.5 * points.square().sum(1), rows, points.T) - 0.5 * rows.square().sum(1, keepdim=True)
+        log_k = torch.addmm(-0.5 * points.square().sum(1), rows, points.T) - 0.5 * rows.square().sum(1, keepdim=True)
+        return log_k + self._weights(x, index, len(self.points)).log()
 
-    def _column_kernels(self, x: Tensor) -> Tensor:
-        """-½(xⱼ - x'ⱼ)²/hⱼ², `(columns, rows, windows)`."""
+    def _column_shares(self, x: Tensor, index: Tensor | None = None) -> Tensor:
+        """log wᵢ - ½(xⱼ - xᵢⱼ)²/hⱼ², `(columns, rows, windows)`."""
         h = self._log_widths().exp()
         u = (x / h).T[:, :, None] - (self.points[: self.column_windows] / h).T[:, None]
-        return -0.5 * u.square()
+        return -0.5 * u.square() + self._weights(x, index, self.column_windows).log()
 
     def _log_widths(self) -> Tensor:
         return self.log_widths.clamp(min=math.log(_NARROWEST))
 
-    def _joint(self, x: Tensor, index: Tensor | None) -> Tensor:
-        weight = self._weights(x, index, len(self.points))
-        return _minus_log(self._row_kernels(x), weight) + x.shape[1] * (self.log_width + _ROOT)
+    def _joint(self, shares: Tensor) -> Tensor:
+        return self.points.shape[1] * (self.log_width + _ROOT) - shares.logsumexp(-1)
 
-    def _columns(self, x: Tensor, index: Tensor | None) -> Tensor:
-        weight = self._weights(x, index, self.column_windows)
-        return _minus_log(self._column_kernels(x), weight).sum(0) + (self._log_widths() + _ROOT).sum()
+    def _columns(self, shares: Tensor) -> Tensor:
+        return (self._log_widths() + _ROOT).sum() - shares.logsumexp(-1).sum(0)
 
     def _weights(self, x: Tensor, index: Tensor | None, n: int) -> Tensor:
         """Of the first n windows for every row, `(rows, n)` or `(1, n)`, in all 1: a point that is left out has none of its own."""
@@ -132,11 +137,3 @@ class WindowProduct(Energy):
         if index is not None:
             weight = weight * (index[:, None] != torch.arange(n, device=index.device))
         return weight / weight.sum(1, keepdim=True)
-
-
-_ROOT = 0.5 * math.log(2 * math.pi)
-
-
-def _minus_log(log_k: Tensor, weight: Tensor) -> Tensor:
-    """-log Σ weight · kernel, over the last axis."""
-    return -torch.logsumexp(log_k + weight.log(), -1)

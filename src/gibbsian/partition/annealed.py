@@ -139,9 +139,8 @@ class _Runs(NamedTuple):
                     ends.append(run_path(self.path, start, ladder, generator, tick, sums=sums[-1] if grows else None))
         x, log_w = (torch.cat(each) for each in zip(*ends, strict=True))
         if spread is not None:
-            total, squares = self.streams.total(
-                sums
-            )  # of all chains: pieces of one chain have no variance of their own
+            # of all chains: pieces of one chain have no variance of their own
+            total, squares = self.streams.total(sums)
             variance = (squares - total.square() / self.chains) / (self.chains - 1)
             spread += variance.nan_to_num(0.0, 0.0).clamp(min=0)  # weights that vanish say nothing of where
         log_w = torch.cat([*earlier, self.path.log_z0().double() + self.streams.gather(log_w)])

@@ -110,11 +110,12 @@ def _codec(schema: Schema, frame: Frame, train: torch.Tensor, held: torch.Tensor
     Close maps make skewed and heavy-tailed columns normal; they also bend clusters that were normal, where columns have several
     heights.
     """
-    tried = [Codec.fit(schema, frame, knots) for knots in _KNOTS]
-    if len(frame) < _FEW or tried[0].m < 2:
-        return tried[0]
+    first = Codec.fit(schema, frame, _KNOTS[0])
+    if len(frame) < _FEW or first.m < 2:
+        return first
+    tried = [first, *(Codec.fit(schema, frame, knots) for knots in _KNOTS[1:])]
     some, judges = (frame.take(part[:_COMPARED].numpy()) for part in (train, held))
-    best, best_score = tried[0], -math.inf
+    best, best_score = first, -math.inf
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TableWarning)  # said where all rows are coded
         for codec in tried:
