@@ -2,12 +2,15 @@
 
 import importlib.util
 import json
+import re
+import statistics
 import sys
 from pathlib import Path
 
 import pytest
 
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+ROOT = Path(__file__).parents[1]
+BENCHMARKS = ROOT / "benchmarks"
 spec = importlib.util.spec_from_file_location("write_readme", BENCHMARKS / "write_readme.py")
 assert spec is not None
 assert spec.loader is not None
@@ -85,3 +88,145 @@ def test_records_as_tables():
     assert write_readme.table({"m": {"z": {"value": 0.25}}}, {"": "name", "Z": "z/value:.2f", "no": "w"}) == (
         "|  | Z | no |\n| --- | --- | --- |\n| m | 0.25 | – |"
     )
+
+
+def slug(heading: str) -> str:
+    """The address of a heading, as code hosts and the site make it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def test_pages_that_cite_a_measurement_name_a_section_that_is_there():
+    there = {slug(heading) for heading in re.findall(r"^#+ (.*)$", (BENCHMARKS / "README.md").read_text(), re.M)}
+    cited = 0
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        for anchor in re.findall(r"benchmarks(?:/README)?\.md#([\w-]+)", page.read_text()):
+            assert anchor in there, f"{page.name}: {anchor}"
+            cited += 1
+    assert cited > 20
+
+
+def results(name: str):
+    return json.loads((BENCHMARKS / "results" / f"{name}.json").read_text())
+
+
+def by(rows, key: str, value: str, **only) -> dict[str, float]:
+    """Means of one value of records over groups by a key; `only` names what else the records must have."""
+    groups: dict[str, list[float]] = {}
+    for row in rows:
+        if all(row[name] == wanted for name, wanted in only.items()):
+            groups.setdefault(row[key], []).append(row[value])
+    return {name: statistics.mean(values) for name, values in groups.items()}
+
+
+def ratios(name: str, contender: str, part: str = "") -> dict[str, float]:
+    runs = [run for run in results(name) if part in run.get("title", "")]
+    return {run["title"]: run["rows"][contender]["ratio"] for run in runs if contender in run.get("rows", {})}
+
+
+def nearly(x: float, whole: float, within: float = 0.2) -> bool:
+    return abs(x / whole - 1) <= within
+
+
+def kernel_claims():
+    fixed = ratios("nuts", "gibbsian compiled", "4 chains, step and mass fixed").values()
+    yield "a third to two thirds of BlackJAX's processor time", nearly(min(fixed), 1 / 3) and nearly(max(fixed), 2 / 3)
+    compiled = ratios("samplers", "gibbsian compiled")
+    hmc = next(ratio for title, ratio in compiled.items() if title.startswith("HMC"))
+    yield "less than half of plain PyTorch's time, a ninth for HMC", max(compiled.values()) < 0.5 and nearly(hmc, 1 / 9)
+    calls = results("first_calls")["rows"]
+    warm, cold = ([call[key] for call in calls] for key in ("warm_s", "cold_s"))
+    yield "three to four seconds,", 2.5 <= min(warm) and max(warm) < 4.5
+    yield "seven to twenty-two where nothing is cached", 6.5 <= min(cold) and max(cold) < 22.5
+    many = by(results("many_chains"), "kernel", "per_second", case="100-D Gaussian, 100 chains")
+    yield "six times the effective draws a second of NUTS", nearly(many["ChEES"] / many["NUTS"], 6)
+    gradients = {r["kernel"]: r["ess"] / r["gradients"] for r in results("particles") if r["target"] == "DW-4"}
+    gain = gradients["tempering of HMC"] / gradients["HMC, 10 steps"]
+    yield "five times the effective draws a gradient of HMC on DW-4", nearly(gain, 5)
+    lattice = {r["kernel"]: r for r in results("lattice")["decorrelation"]}
+    single, fastest = lattice.pop("Gibbs"), max(r["autocorrelation_steps"] for r in lattice.values())
+    slowest = max(r["ms_a_draw"] for r in lattice.values())
+    yield "a ninetieth of the steps of single sites", single["autocorrelation_steps"] / fastest > 85
+    yield "a third of their time or less", slowest < 0.35 * single["ms_a_draw"]
+
+
+def objective_claims():
+    ising = {r["name"]: r for r in results("inverse_ising")["results"]}
+    plain, chains = ising["fit_ising, pseudo-likelihood"], ising["fit_ising, boltzmann, errors"]
+    within = plain["rms_error"] < 1.08 * chains["rms_error"] and plain["seconds"] < chains["seconds"] / 50
+    yield "within a few per cent of Boltzmann learning at a fiftieth of the time", within
+    (five,) = ratios("objectives", "5 projections", "five projections against one").values()
+    yield "1.8 times the cost for five projections", nearly(five, 1.8, 0.05)
+    toys = results("toy_objectives")
+    best = {law: max((r for r in toys if r["law"] == law), key=lambda r: r["log_likelihood"]) for law in by(toys, "law", "mmd")}
+    behind = [top["log_likelihood"] - r["log_likelihood"] for law, top in best.items()
+              for r in toys if (r["law"], r["principle"]) == (law, "NCE")]  # fmt: skip
+    yield "the best log-likelihoods of nine principles", max(behind) < 0.005 and len(by(toys, "principle", "mmd")) == 9
+    drawn = {name: max(r["mmd_own_draws"] / r["mmd_held_out_mean"] for r in toys if r["principle"] == name)
+             for name in ("recovery", "matching")}  # fmt: skip
+    yield "draws of recovery within 1.4, of matching within 2.4 times", drawn["recovery"] < 1.4 and drawn["matching"] < 2.4
+    steps = results("score_scaling")[0]["rows"]
+    times = {name: [r["ms_a_step"] for r in steps if r["objective"] == name] for name in ("denoising", "implicit")}
+    perceptron = [r["ms_a_step"] for r in steps if (r["network"], r["objective"]) == ("perceptron", "denoising")]
+    constant = max(perceptron) < 1.2 * min(perceptron) and times["implicit"][-1] > 1.2 * times["implicit"][0]
+    yield "constant cost in the dimension; implicit matching grows", constant
+    found = by([r for r in results("discrepancy") if "divergence" in r], "principle", "divergence")
+    chains_win = found["PCD-1"] < min(value for name, value in found.items() if name.startswith("discrepancy"))
+    yield "chains do better where they mix", chains_win
+
+
+def table_claims():
+    tables = results("tables")
+    for hidden in by(tables["imputation"], "hidden", "error"):
+        errors = by(tables["imputation"], "imputer", "error", hidden=hidden)
+        yield "less error in hidden numbers than three imputers", min(errors, key=errors.__getitem__) == "gibbsian"
+    told = by(tables["synthesis"], "synthesizer", "told apart")
+    yield "drawn rows harder to tell from real ones", min(told, key=told.__getitem__) == "gibbsian"
+    ranks: dict[str, list[int]] = {}
+    records = results("anomalies")["records"]
+    for table in by(records, "table", "auroc"):
+        order = by(records, "detector", "auroc", table=table)
+        for rank, name in enumerate(sorted(order, key=order.__getitem__, reverse=True)):
+            ranks.setdefault(name, []).append(rank)
+    yield "best mean rank on ten sets of anomalies", min(ranks, key=lambda name: sum(ranks[name])) == "energy"
+
+
+@pytest.mark.parametrize("claims", [kernel_claims, objective_claims, table_claims])
+def test_the_decision_tables_say_what_was_measured(claims):
+    page = (ROOT / "docs" / "choose.md").read_text()
+    for said, holds in claims():
+        assert said in page, f"choose.md no longer says {said!r}: mend its claim here too"
+        assert holds, f"choose.md says {said!r}, the results no longer do"
+
+
+FRONT = {
+    "RBM 784×500": "An RBM on MNIST",
+    "DBM 784": "Deep Boltzmann machines",
+    "the same, fine-tuned": "Deep Boltzmann machines",
+    "DBN 784-500-2000": "Deep belief networks",
+    "DBN 784-500-500-2000": "Deep belief networks",
+    "joint energy on Fashion-MNIST": "Joint energies",
+    "joint energy on MNIST": "Joint energies",
+    "MNIST digits": "A noise-conditional score network",
+    "ten tables": "Anomalies in tables",
+    "ten mixed": "Independent components",
+}
+FIGURE = re.compile(r"-?\d*\.\d+|(?<![\w.])\d+(?= %)")
+
+
+def decimals(figure: str) -> int:
+    return len(figure.partition(".")[2])
+
+
+@pytest.mark.parametrize("row", FRONT)
+def test_the_front_page_repeats_figures_of_the_benchmarks(row):
+    """Every figure of the column 'here' stands in its section, rounded as far."""
+    (line,) = re.findall(rf"^\| {re.escape(row)}.*", (ROOT / "README.md").read_text(), re.M)
+    page = (BENCHMARKS / "README.md").read_text()
+    found = re.search(rf"^## {re.escape(FRONT[row])}.*?(?=^## |\Z)", page, re.M | re.S)
+    assert found
+    measured = FIGURE.findall(found[0])
+    for figure in FIGURE.findall(line.split("|")[2]):
+        k = decimals(figure)
+        half = 0.5001 * 10.0**-k  # what was rounded at a half may have gone either way
+        near = [m for m in measured if decimals(m) >= k and abs(float(m) - float(figure)) <= half]
+        assert near, f"{figure} of {row!r}"
