@@ -48,6 +48,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--updates", type=int, nargs=2, default=(500, 2500), help="a short and a long training")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--no-answers", action="store_true", help="trainings alone")
     parser.add_argument("--save", help="write the results as JSON")
     options = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -61,7 +62,8 @@ def main() -> None:
     answers = {"gibbsian --help": ["-m", "gibbsian", "--help"], "gibbsian list": ["-m", "gibbsian", "list"]}
     answers |= {"import torch": ["-c", "import torch"], "import gibbsian": ["-c", "import gibbsian"]}
     quick = {
-        name: min(seconds([sys.executable, *rest]) for _ in range(options.rounds)) for name, rest in answers.items()
+        name: min(seconds([sys.executable, *rest]) for _ in range(options.rounds))
+        for name, rest in ({} if options.no_answers else answers).items()
     }
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "one thread of a CPU"
     where = {"device": device, "torch": torch.__version__, "updates": list(options.updates)}

@@ -176,8 +176,10 @@ def run_kept(energy, kernel, compile):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--save", help="write the figures to this JSON file")
+    parser.add_argument("--parts", nargs="+", choices=["hmc", "convolutional"], default=["hmc", "convolutional"])
+    parser.add_argument("--save", help="write the figures to this JSON file, and leave those of other parts in it")
     options = parser.parse_args()
     print(torch.cuda.get_device_name(), "torch", torch.__version__)
     agreement()
-    save([*hmc(options.rounds), *convolutional(options.rounds)], options.save)
+    for part in options.parts:
+        save((hmc if part == "hmc" else convolutional)(options.rounds), options.save, merge=True)

@@ -161,13 +161,12 @@ def paired(config: str, data: Any, test: Any, seeds: int, updates: int) -> dict[
     return {"config": config, "updates": updates, "pairs": pairs, "mean": statistics.mean(gains), "error": error}
 
 
-def interleaved(config: str, fused: bool, data: Any, test: Any, rounds: int, updates: int) -> dict[str, Any]:
+def interleaved(config: str, fused: bool, data: Any, test: Any, rounds: int, updates: int, warm: int) -> dict[str, Any]:
     """gibbsian's training, stopped after every `updates` steps for the plain ones to take their turn."""
     make, batch = CONFIGS[config]
     plain = {"plain f32": Plain(make(), data, batch, False), "plain, TF32": Plain(make(), data, batch, True)}
     ours = "gibbsian, fused" if fused else "gibbsian"
     times: dict[str, list[float]] = {ours: [], **{name: [] for name in plain}}
-    warm = 30
     for name, work in plain.items():
         work(warm if name == "plain f32" else 5)
     mark = [0.0]
@@ -217,6 +216,7 @@ def main() -> None:
     parser.add_argument("--configs", nargs="+", choices=list(CONFIGS), default=["quick", "small", "wide"])
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--updates", type=int, default=60, help="a round")
+    parser.add_argument("--warm", type=int, default=30, help="updates before the first round")
     parser.add_argument("--fused", action="store_true", help="with net.compile(dynamic=False)")
     parser.add_argument("--paired", type=int, help="compare test accuracies instead, over so many seeds")
     parser.add_argument("--limit", type=int, help="training images, for a quick look")
@@ -228,9 +228,11 @@ def main() -> None:
     if chosen.paired:
         results = [paired(name, data, test, chosen.paired, chosen.updates) for name in chosen.configs]
     else:
-        results = [interleaved(n, chosen.fused, data, test, chosen.rounds, chosen.updates) for n in chosen.configs]
+        how = chosen.rounds, chosen.updates, chosen.warm
+        results = [interleaved(n, chosen.fused, data, test, *how) for n in chosen.configs]
     device = torch.cuda.get_device_name() if CUDA else "cpu"
-    save([{"device": device, "torch": torch.__version__, "results": results}], chosen.save)
+    training = "that of examples/jem.py"
+    save([{"device": device, "torch": torch.__version__, "training": training, "results": results}], chosen.save)
 
 
 if __name__ == "__main__":

@@ -130,7 +130,7 @@ def ours(energy: gb.Energy, x: Tensor, options: argparse.Namespace) -> dict[str,
 def by_hand(energy: gb.Energy, x: Tensor, options: argparse.Namespace) -> tuple[kernels.Kernel, object]:
     """The best of several lengths by effective draws per gradient."""
     best, found = -1.0, None
-    for length in (4, 8, 16, 32):
+    for length in options.lengths:
         g = torch.Generator(options.device).manual_seed(1)
         warmed = gb.warm_up(energy, kernels.HMC(0.1, length), x, options.warm_up, generator=g, progress=False)
         trace = gb.sample(energy, warmed.kernel, warmed.trace, options.steps // 4, generator=g, progress=False)
@@ -163,16 +163,17 @@ def blackjax_chees(energy: gb.Energy, x: Tensor, options: argparse.Namespace) ->
     def run(states, key):
         def one(states, key):
             states, info = jax.vmap(kernel)(jax.random.split(key, len(x)), states)
-            return states, (states.position, info.acceptance_rate)
+            return states, (states.position, info.acceptance_rate, info.num_integration_steps)
 
         return jax.lax.scan(one, states, jax.random.split(key, options.steps))
 
     jax.block_until_ready(run(states, key))
     start = time.perf_counter()
-    _, (draws, acceptance) = jax.block_until_ready(run(states, key))
+    _, (draws, acceptance, leapfrogs) = jax.block_until_ready(run(states, key))
     seconds = time.perf_counter() - start
     size = size_of(torch.tensor(np.asarray(draws)))
     row = {"ess": size, "seconds": seconds, "per_second": size / seconds, "acceptance": float(acceptance.mean())}
+    row["per_thousand"] = 1000 * size / float(np.asarray(leapfrogs, dtype=np.float64).sum())
     row["settings"] = str({k: float(v) for k, v in settings.items() if np.ndim(v) == 0 and not callable(v)})
     print(
         f"  {'BlackJAX ChEES':20s} {row['per_second']:10.0f} a second, acceptance {row['acceptance']:.2f}, {row['settings']}",
@@ -203,6 +204,10 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--warm-up", type=int, default=300)
     parser.add_argument("--skip", nargs="*", default=[])
+    parser.add_argument("--targets", nargs="*", default=["Gaussian", "logistic"])
+    parser.add_argument(
+        "--lengths", type=int, nargs="*", default=[4, 8, 16, 32], help="of HMC, the best of which is shown"
+    )
     options = parser.parse_args()
     if options.device == "cpu":
         torch.set_num_threads(1)
@@ -210,13 +215,13 @@ def main() -> None:
         warnings.simplefilter("ignore", kind)
     results = []
     for target in ("100-D Gaussian, condition 100", "logistic regression, breast cancer"):
-        for chains in options.chains:
+        for chains in options.chains if any(name in target for name in options.targets) else ():
             energy = correlated(options.device) if "Gaussian" in target else Logistic().to(options.device)
             x = 0.1 * torch.randn(chains, *energy.domain.shape, generator=torch.Generator().manual_seed(0))
             x = x.to(options.device)
             print(f"\n{target}, {chains} chains on {options.device}", flush=True)
             rows = ours(energy, x, options)
-            if options.device == "cuda" and (peer := blackjax_chees(energy, x, options)):
+            if "BlackJAX" not in options.skip and (peer := blackjax_chees(energy, x, options)):
                 rows["BlackJAX ChEES"] = peer
             common = {"target": target, "chains": chains, "device": options.device, "steps": options.steps}
             case = f"{target.split(',')[0]}, {chains} chains"

@@ -71,10 +71,13 @@ def products(batch: int, precision: str) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--batches", type=int, nargs="+", default=[100, 1000])
+    parser.add_argument("--ways", type=int, default=4, help="the first so many of them")
+    parser.add_argument("--updates", type=int, default=11_000, help="of a long call")
     parser.add_argument("--save")
     options = parser.parse_args()
     results = []
-    for batch in (100, 1000):
+    for batch in options.batches:
         data = (torch.rand(10_000, 784, device="cuda") < 0.3).float()
         quiet = {"guard": False, "logging": Logging(every=1000)}
         tf32 = Engine(precision="tf32", compile=True)
@@ -85,12 +88,12 @@ def main() -> None:
             "the same, centered": {"engine": tf32, "centered": True, **quiet},
         }
         row: dict = {"batch": batch}
-        for name, how in ways.items():
+        for name, how in list(ways.items())[: options.ways]:
             begun = time.perf_counter()
             call = trainer(data, batch, **how)
             call(200)
             first = time.perf_counter() - begun
-            row[name] = microseconds(call, 1000, 11_000, options.rounds)
+            row[name] = microseconds(call, options.updates // 11, options.updates, options.rounds)
             print(f"batch {batch}, {name}: {[round(t, 1) for t in row[name]]} µs; first call {first:.1f} s", flush=True)
         row["eager"] = microseconds(trainer(data, batch, **quiet), 100, 600, options.rounds)
         for name, precision in (("tf32", "high"), ("f32", "highest")):

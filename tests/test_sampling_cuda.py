@@ -18,7 +18,7 @@ pytestmark = [
 ]
 
 F64 = torch.float64
-STEPS = 230  # two captured chunks of a hundred and an eager remainder
+STEPS = 230  # two captured chunks of a hundred, and a rest that is compiled alone
 
 
 def gen(seed=0):
@@ -106,6 +106,24 @@ def test_other_step_sizes_and_parameters_take_effect_in_the_same_graph(name, cap
     assert len(captures) == 1
     assert_same_chains(run(energy, other, x0, False), after)
     assert not torch.allclose(after.samples, before.samples)
+
+
+@pytest.mark.parametrize("kernel", [kernels.ChEES(0.5, 20.0), kernels.NUTS(0.5)], ids=["ChEES", "NUTS"])
+def test_captured_machines_are_eager_ones(kernel):
+    """Trajectories of all lengths, of a second kernel too, for which nothing is compiled anew."""
+    net = Bowl()
+    energy, x0 = gb.as_energy(net, domains.Real(3)), start(domains.Real(3))
+    few = 20  # trajectories are chaotic after that
+    assert_same_chains(run(energy, kernel, x0, False, few), run(energy, kernel, x0, True, few))
+    with torch.no_grad():
+        net.stiffness.mul_(1.7)
+    other = replace(kernel, step_size=0.3)
+    torch.compiler.set_stance("fail_on_recompile")
+    try:
+        compiled = run(energy, other, x0, True, few)
+    finally:
+        torch.compiler.set_stance("default")
+    assert_same_chains(run(energy, other, x0, False, few), compiled)
 
 
 def test_another_mass_is_captured_anew_but_not_compiled(captures):

@@ -324,11 +324,6 @@ class FreeRunning(Kernel):
     def reaches(self) -> tuple[int, ...]:
         """Values of `reach` that are worth a compiled form each, in ascending order; the last one is enough for all."""
 
-    def work(self, inputs: Any) -> int | None:
-        """How many micro-steps the iterations of these inputs take, where that is known before: then nobody waits for the
-        device to say that they are done."""
-        return None
-
     @abstractmethod
     def begin(self, energy: Any, state: Any, inputs: Any, room: int = 0) -> tuple[Any, Any, Any]:
         """The machine for iterations whose inputs have a leading axis: what stays, what moves, what is written into; with
@@ -357,6 +352,31 @@ class FreeRunning(Kernel):
     def step(self, energy: Any, state: Any, inputs: Any) -> tuple[Any, Any]:
         state, _, info = self.run(energy, state, type(inputs)(*(part[None] for part in inputs)))
         return state, type(info)(*(part[0] for part in info))
+
+
+@dataclass(frozen=True)
+class Lockstep(FreeRunning):
+    """A machine all of whose chains take as many moves as the others for an iteration, known before it begins.
+
+    Whoever counts them need not ask the device how far it is, and no micro-step must be ready for all that may come: an
+    iteration is `launch`, as many moves as `moves_of` says, `land`.
+    """
+
+    @abstractmethod
+    def moves_of(self, inputs: Any) -> list[int]:
+        """How many moves each of the iterations takes, one at least."""
+
+    @abstractmethod
+    def launch(self, ground: Any, moving: Any) -> Any:
+        """The chains at the start of the next iteration; after the last one, of any."""
+
+    @abstractmethod
+    def move(self, energy: Any, ground: Any, moving: Any, count: int) -> Any:
+        """So many moves on."""
+
+    @abstractmethod
+    def land(self, ground: Any, moving: Any, slots: Any) -> Any:
+        """The chains after the iteration, whose results are written down."""
 
 
 def _advice(domain: Domain) -> str:

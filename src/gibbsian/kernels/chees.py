@@ -12,7 +12,7 @@ from gibbsian.errors import ArgumentError, check_number, hold_counts
 from gibbsian.kernels.adaptation import Adaptation, Plan, TunedKernel
 from gibbsian.kernels.base import (
     ChainState,
-    FreeRunning,
+    Lockstep,
     accept,
     event_view,
     gaussian_inputs,
@@ -62,6 +62,11 @@ class Ground(NamedTuple):
     metric: Metric
     clamp: Tensor | None
 
+    def now(self, iteration: Tensor) -> ChEESInputs:
+        """The inputs of an iteration, after the last one of that."""
+        at = torch.minimum(iteration, self.wanted - 1).reshape(1)
+        return ChEESInputs(*(part.index_select(0, at).squeeze(0) for part in self.inputs))
+
 
 class Underway(NamedTuple):
     """Where the trajectories are, and the state that they began at; numbers `()` are those of all chains."""
@@ -89,7 +94,7 @@ class Flight(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ChEES(Massive, FreeRunning, TunedKernel):
+class ChEES(Massive, Lockstep, TunedKernel):
     """ChEES-HMC: Hamiltonian trajectories of length uT, u going through ½, ¼, ¾, ⅛, ..., all chains the same, T chosen so that
     squared distances from the center change as much as they can,
 
@@ -168,9 +173,6 @@ class ChEES(Massive, FreeRunning, TunedKernel):
 
     # --- the same as a machine, for compilers: a micro-step is one leapfrog step of all chains -----------------------
 
-    def work(self, inputs: ChEESInputs) -> int:
-        return int(inputs.leapfrogs.sum())
-
     def begin(
         self, energy: Energy, state: ChainState, inputs: ChEESInputs, room: int = 0
     ) -> tuple[Ground, Underway, Slots]:
@@ -185,33 +187,54 @@ class ChEES(Massive, FreeRunning, TunedKernel):
         return ground, underway, slots
 
     def micro_step(self, energy: Energy, ground: Ground, moving: Underway, slots: Slots, reach: int) -> Underway:
-        inputs, wanted, metric, clamp = ground
-        point, here, start, left, iteration, _ = moving
-        active = iteration < wanted
-        at = torch.minimum(iteration, wanted - 1).reshape(1)
-        one = ChEESInputs(*(part.index_select(0, at).squeeze(0) for part in inputs))
-        fresh = left == 0
-        momentum = masked(metric.momentum(one.z), clamp)
-        new = Point(here.x, momentum, here.energy, here.score)
-        p = Point(*(torch.where(fresh, a, b) for a, b in zip(new, point, strict=True)))
-        start = torch.where(fresh, here.energy + metric.kinetic(momentum), start)
-        left = torch.where(fresh, one.leapfrogs, left) - 1
-        p = leapfrog(energy, p, one.step_size, metric, clamp)
-        log_ratio = start - p.energy - metric.kinetic(p.v)
-        over = (left == 0) & active
-        take = metropolis_test(log_ratio, one.threshold) & over
-        rows = event_view(take, p.x)
-        here = ChainState(
-            torch.where(rows, p.x, here.x),
-            torch.where(take, p.energy, here.energy),
-            torch.where(rows, p.score, here.score),
-            here.clamp,
-        )
-        place = torch.where(active, iteration, len(inputs.z)).reshape(1)  # written until its trajectory is over
+        active = moving.iteration < ground.wanted
+        fresh = moving.left == 0
+        new = self.launch(ground, moving)
+        point = Point(*(torch.where(fresh, a, b) for a, b in zip(new.point, moving.point, strict=True)))
+        start, left = torch.where(fresh, new.start, moving.start), torch.where(fresh, new.left, moving.left)
+        flown = self.move(energy, ground, moving._replace(point=point, start=start, left=left), 1)
+        over = (flown.left == 0) & active
+        here, log_ratio = self._judged(ground, flown, over)
+        place = torch.where(active, flown.iteration, len(ground.inputs.z)).reshape(
+            1
+        )  # written until its trajectory is over
         slots.draws[place] = here.x[None]
         slots.log_ratios[place] = log_ratio[None]
-        iteration = iteration + over.long()
-        return Underway(p, here, start, left, iteration, torch.where(iteration < wanted, 0, -1))
+        iteration = flown.iteration + over.long()
+        return flown._replace(here=here, iteration=iteration, reach=torch.where(iteration < ground.wanted, 0, -1))
+
+    # --- and for a device that is told beforehand what to do ---------------------------------------------------------
+
+    def moves_of(self, inputs: ChEESInputs) -> list[int]:
+        return inputs.leapfrogs.tolist()
+
+    def launch(self, ground: Ground, moving: Underway) -> Underway:
+        one, here = ground.now(moving.iteration), moving.here
+        v = masked(ground.metric.momentum(one.z), ground.clamp)
+        start = here.energy + ground.metric.kinetic(v)
+        return moving._replace(point=Point(here.x, v, here.energy, here.score), start=start, left=one.leapfrogs)
+
+    def move(self, energy: Energy, ground: Ground, moving: Underway, count: int) -> Underway:
+        size = ground.now(moving.iteration).step_size
+        point = leapfrog(energy, moving.point, size, ground.metric, ground.clamp, count)
+        return moving._replace(point=point, left=moving.left - count)
+
+    def land(self, ground: Ground, moving: Underway, slots: Slots) -> Underway:
+        here, log_ratio = self._judged(ground, moving)
+        place = moving.iteration.reshape(1)
+        slots.draws[place] = here.x[None]
+        slots.log_ratios[place] = log_ratio[None]
+        return moving._replace(here=here, iteration=moving.iteration + 1)
+
+    def _judged(self, ground: Ground, moving: Underway, over: Tensor | None = None) -> tuple[ChainState, Tensor]:
+        """Every chain at the end of its trajectory or where that began, by the Metropolis test, if it is over."""
+        p, here = moving.point, moving.here
+        log_ratio = moving.start - p.energy - ground.metric.kinetic(p.v)
+        take = metropolis_test(log_ratio, ground.now(moving.iteration).threshold)
+        take = take if over is None else take & over
+        rows = event_view(take, p.x)
+        x, score = torch.where(rows, p.x, here.x), torch.where(rows, p.score, here.score)
+        return ChainState(x, torch.where(take, p.energy, here.energy), score, here.clamp), log_ratio
 
     def finish(
         self, state: ChainState, ground: Ground, moving: Underway, slots: Slots

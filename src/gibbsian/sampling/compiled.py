@@ -116,7 +116,7 @@ class CompiledSteps(EagerSteps):
 
     def run(self, state: Any, inputs: Any, count: int, record: Record) -> Any:
         whole = count == self.size or not self.captured or isinstance(self.kernel, FreeRunning)
-        if self.chunk.failure or not whole:
+        if self.chunk.failure or not (whole or self.chunk.engine):
             return super().run(state, inputs, count, record)
         made = self.make(state, inputs)
         if made is None:

@@ -4,7 +4,6 @@ Every engine is called with energy, kernel, state and the inputs of some steps, 
 positions, acceptance, divergences and further statistics of each. None of them holds the energy.
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +15,7 @@ from torch.utils import _pytree as pytree
 from gibbsian.fast.graphs import CapturedChunk, Pool, capture, carry_over, fixed_copy, on_side_stream, tensors_of
 from gibbsian.fast.recorded import Recorder, ReplayError
 from gibbsian.fast.replay import replay
-from gibbsian.kernels.base import FreeRunning, Kernel
+from gibbsian.kernels.base import FreeRunning, Kernel, Lockstep
 from gibbsian.sampling.chunks import one_step, run_chunk, told
 
 Made = tuple[Any, Tensor, Tensor, Tensor, dict[str, Tensor]]  # state; positions, acceptance, diverged, statistics
@@ -148,13 +147,17 @@ class ReplayedMachine(Replayed):
 
 
 class CapturedSteps(Engine):
-    """Steps on CUDA: one is compiled, a chunk of them is captured."""
+    """Steps on CUDA: one is compiled, a chunk of them is captured; what is left at the end of a run is compiled alone."""
 
-    def __init__(self, compiled: Compiler, pool: Pool) -> None:
-        self.chunk = CapturedChunk(run_chunk, compiled(one_step), pool)
+    def __init__(self, compiled: Compiler, size: int, pool: Pool) -> None:
+        self.size, self.step = size, compiled(one_step)
+        self.chunk = CapturedChunk(run_chunk, self.step, pool)
 
     def __call__(self, energy: Any, kernel: Any, state: Any, inputs: Any) -> Made:
-        state, places, acceptance, diverged = self.chunk(energy, kernel, state, inputs)
+        if len(tensors_of(inputs)[0]) == self.size:
+            state, places, acceptance, diverged = self.chunk(energy, kernel, state, inputs)
+        else:  # copied, so that they lie as the captured ones do and nothing is compiled anew
+            state, places, acceptance, diverged = run_chunk(energy, kernel, state, fixed_copy(inputs), self.step)
         return state, places, acceptance, diverged, {}
 
 
@@ -175,10 +178,7 @@ class CapturedMachine(Engine):
             self.graph = self._capture(energy, kernel)
         ground, moving, slots = self.machine
         carry_over((ground, moving), machine[:2])
-        work = kernel.work(inputs)
-        for _ in range(0 if work is None else math.ceil(work / self.together)):
-            self.graph.replay()
-        while work is None and int(moving[-1]) >= 0:
+        while int(moving[-1]) >= 0:
             self.graph.replay()
         state, places, info = kernel.finish(state, ground, fixed_copy(moving), slots)
         return state, places, info.acceptance, info.diverged, info.stats()
@@ -197,8 +197,74 @@ class CapturedMachine(Engine):
         return capture(some, pool=self.pool)[0]
 
 
+def turn(energy: Any, kernel: Lockstep, ground: Any, slots: Any, moving: Any) -> Any:
+    """The end of an iteration and the first move of the next."""
+    return kernel.move(energy, ground, kernel.launch(ground, kernel.land(ground, moving, slots)), 1)
+
+
+def go_on(energy: Any, kernel: Lockstep, ground: Any, moving: Any, count: int) -> Any:
+    """Some moves."""
+    return kernel.move(energy, ground, moving, count)
+
+
+class CapturedFlights(Engine):
+    """Iterations of chains in lockstep on CUDA: graphs of 1, 2, 4, ... moves, and one of a turn from an iteration to the next,
+    are replayed in the order that the inputs ask for. What it returns lives in their memory until the next call."""
+
+    block, longest = 4, 64  # moves that are compiled together, and those of the longest graph
+
+    def __init__(self, compiled: Compiler, room: int, pool: Pool) -> None:
+        self.room, self.pool = room, pool
+        self.turn, self.go_on = compiled(turn), compiled(go_on)
+        self.graphs: dict[int, torch.cuda.CUDAGraph] = {}  # by moves; 0: the turn
+        self.machine: Any = None
+
+    def __call__(self, energy: Any, kernel: Lockstep, state: Any, inputs: Any) -> Made:
+        machine = kernel.begin(energy, state, inputs, self.room)
+        if self.machine is None:
+            self.machine = tuple(map(fixed_copy, machine))
+        ground, moving, slots = self.machine
+        plan = self._plan(kernel.moves_of(inputs))
+        for size in sorted(set(plan) - set(self.graphs)):
+            self.graphs[size] = self._capture(energy, kernel, size)
+        carry_over((ground, moving), machine[:2])
+        carry_over(moving, kernel.launch(ground, moving))
+        for size in plan:
+            self.graphs[size].replay()
+        state, places, info = kernel.finish(state, ground, fixed_copy(moving), slots)
+        return state, places, info.acceptance, info.diverged, info.stats()
+
+    def _plan(self, counts: list[int]) -> list[int]:
+        """Which graphs, one after the other: the first move of an iteration belongs to the turn before it."""
+        plan = [1]
+        for count in counts:
+            whole, rest = divmod(count - 1, self.longest)
+            plan += [self.longest] * whole + [1 << i for i in range(rest.bit_length()) if rest >> i & 1] + [0]
+        return plan
+
+    def _capture(self, energy: Any, kernel: Lockstep, size: int) -> torch.cuda.CUDAGraph:
+        ground, moving, slots = self.machine
+        block = self.block if size >= self.block else 1
+
+        def one(now: Any) -> Any:
+            if size == 0:
+                return self.turn(energy, kernel, ground, slots, now)
+            return self.go_on(energy, kernel, ground, now, block)
+
+        def some() -> None:
+            now = moving
+            for _ in range(max(1, size // block)):
+                now = one(now)
+            carry_over(moving, now)
+
+        on_side_stream(lambda: one(moving), times=2)
+        return capture(some, pool=self.pool)[0]
+
+
 def engine_for(kernel: Kernel, size: int, compiled: Compiler, pool: Pool | None) -> Engine:
     """The engine for a kernel, on CUDA where there is a pool of memory for its graphs."""
+    if isinstance(kernel, Lockstep) and pool is not None:
+        return CapturedFlights(compiled, size, pool)
     if isinstance(kernel, FreeRunning):
         return ReplayedMachine(compiled, size) if pool is None else CapturedMachine(compiled, size, pool)
-    return ReplayedSteps(compiled) if pool is None else CapturedSteps(compiled, pool)
+    return ReplayedSteps(compiled) if pool is None else CapturedSteps(compiled, size, pool)
