@@ -1,9 +1,11 @@
 """Machines with pairwise couplings: closed forms against the general ones, and against bare products.
 
     python benchmarks/discrete.py --save benchmarks/results/discrete.json
+    python benchmarks/discrete.py --device cuda --save benchmarks/results/discrete_gpu.json
 
 The general forms ask an energy for the energies of all neighbors of a state; the closed ones take one product. "bare" is the
-same value and gradient of the pseudo-likelihood written out by hand for that machine: two products and a softmax.
+same value and gradient of the pseudo-likelihood written out by hand for that machine: two products and a softmax. On a GPU both
+are captured, as `gb.fit(compile=True)` does, and replayed.
 """
 
 import argparse
@@ -14,10 +16,11 @@ from timing import interleave, save
 
 import gibbsian as gb
 from gibbsian import kernels, models, objectives
+from gibbsian.fast.graphs import capture, on_side_stream
 
 
-def gen(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+def gen(seed: int = 0, device: str = "cpu") -> torch.Generator:
+    return torch.Generator(device).manual_seed(seed)
 
 
 class General(gb.Energy):
@@ -33,7 +36,7 @@ class General(gb.Energy):
 
 def gradient(energy, x):
     objective = objectives.PseudoLikelihood()
-    g = gen()
+    g = gen(device=x.device.type)
     state = objective.init(energy, x, g)
 
     def run(steps: int) -> None:
@@ -76,6 +79,12 @@ def bare_spins(model, x):
     return run
 
 
+MACHINES = [
+    ("Potts 20 x 21", models.Potts(20, 21), bare_potts),
+    ("spins 64", models.BoltzmannMachine(64, spin=True), bare_spins),
+]
+
+
 def sweep(energy, kernel, x):
     def run(steps: int) -> None:
         gb.sample(energy, kernel, x, steps=steps, keep=False, generator=gen(), progress=False)
@@ -83,21 +92,61 @@ def sweep(energy, kernel, x):
     return run
 
 
+def captured(run):
+    """One update as a graph."""
+    on_side_stream(lambda: run(1), times=3)
+    graph, _ = capture(lambda: run(1))
+
+    def replay(steps: int) -> None:
+        for _ in range(steps):
+            graph.replay()
+
+    return replay
+
+
+def on_gpu(rounds: int, path: str | None) -> None:
+    """Captured closed forms against captured bare products, and what both take as single launches."""
+    results = []
+    for name, model, bare in MACHINES:
+        model = model.cuda()
+        for rows in (100, 1000, 10000):
+            x = model.domain.sample(rows, generator=gen(device="cuda"))
+            contenders = [
+                ("bare, captured", captured(bare(model, x)), 200),
+                ("closed form, captured", captured(gradient(model, x)), 200),
+                ("bare", bare(model, x), 50),
+                ("closed form", gradient(model, x), 50),
+            ]
+            results.append(
+                interleave(
+                    f"pseudo-likelihood gradient on the GPU, {name}, {rows} rows",
+                    contenders,
+                    base="bare, captured",
+                    rounds=rounds,
+                    sync=torch.cuda.synchronize,
+                )
+            )
+            save(results, path)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--save")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if options.device == "cuda":
+        on_gpu(options.rounds, options.save)
+        return
     results = []
 
     def compare(title: str, contenders: list, base: str) -> None:
         results.append(interleave(title, contenders, base=base, rounds=options.rounds, clock=time.process_time))
         save(results, options.save)
 
-    potts = models.Potts(20, 21)
-    machines = [("Potts 20 x 21", potts, bare_potts), ("spins 64", models.BoltzmannMachine(64, spin=True), bare_spins)]
-    for name, model, bare in machines:
+    potts = MACHINES[0][1]
+    for name, model, bare in MACHINES:
         for rows in (100, 1000):
             x = model.domain.sample(rows, generator=gen())
             contenders = [("bare", bare(model, x), 50), ("closed form", gradient(model, x), 50)]

@@ -187,10 +187,15 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--burn-in", type=int, default=80)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument(
+        "--only-speed", action="store_true", help="measure sweeps and keep the samples of an earlier run"
+    )
     parser.add_argument("--save")
     options = parser.parse_args()
     torch.set_num_threads(1)
     results: dict = {"torch": torch.__version__}
+    if options.only_speed and options.save and Path(options.save).exists():
+        results = json.loads(Path(options.save).read_text()) | results
 
     def keep() -> None:
         if options.save:
@@ -198,6 +203,8 @@ def main() -> None:
 
     results["speed"] = speed(options.fast_side, options.device, options.rounds)
     keep()
+    if options.only_speed:
+        return
     if options.device == "cpu":
         results["decorrelation"] = decorrelation(64, options.device)
         keep()

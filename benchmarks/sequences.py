@@ -1,9 +1,9 @@
 """Families of sequences beside adabmDCA and pydca: contacts, mutants of TEM-1, and Boltzmann learning.
 
     GIBBSIAN_DATA=... python benchmarks/sequences.py --peers PYTHON --save benchmarks/results/sequences.json
-    GIBBSIAN_DATA=... python benchmarks/sequences.py --gpu --save benchmarks/results/sequences_gpu.json
+    GIBBSIAN_DATA=... python benchmarks/sequences.py --gpu --parts contacts --save benchmarks/results/sequences_gpu.json
 
-PYTHON is the interpreter of an environment with adabmDCA and pydca. One core (`OMP_NUM_THREADS=1`); CPU seconds from the file
+PYTHON is the interpreter of an environment with adabmDCA and pydca; where they lie elsewhere, PEERS_PATH names the folder. One core (`OMP_NUM_THREADS=1`); CPU seconds from the file
 to the scores of all pairs, imports left out, on both sides. Families of more rows than `--rows` are cut to that many, every
 k-th, the same file for all. Contacts: below 8 Å, |i - j| > 4, between the nearest heavy atoms of one structure; for PF13354 there are
 only the smallest distances over the structures of the family, by which more than twice as many pairs of the same fold touch. So the share
@@ -19,8 +19,9 @@ import subprocess
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from textwrap import indent
 
 import pandas as pd
 import torch
@@ -47,7 +48,7 @@ scores = [[i, j, s] for (i, j), s in MeanFieldDCA(FILE, KIND, pseudocount=0.5, s
     "mean field, adabmDCA": """
 from adabmDCA.api.contacts import predict_contacts
 begin()
-m = predict_contacts(fasta_path=FILE, alphabet=KIND, pseudocount=0.5, device="cpu").scores
+m = predict_contacts(fasta_path=FILE, alphabet=KIND, pseudocount=0.5, device=DEVICE).scores
 m = m.tolist()
 scores = [[i, j, m[i][j]] for i in range(len(m)) for j in range(i + 1, len(m))]
 """,
@@ -63,12 +64,14 @@ import json, logging, sys, time, warnings
 import numpy
 warnings.simplefilter("ignore")
 logging.disable(logging.CRITICAL)
-FILE, KIND = sys.argv[1:3]
+FILE, KIND, DEVICE = sys.argv[1:4]
+CLOCK = time.process_time if DEVICE == "cpu" else time.perf_counter
 times = []
 def begin():
-    times.append(time.process_time())
-{body}
-print(json.dumps({{"seconds": time.process_time() - times[0], "scores": [[int(i), int(j), float(s)] for i, j, s in scores]}}))
+    times.append(CLOCK())
+for _ in range(1 if DEVICE == "cpu" else 2):  # a GPU is warm the second time
+    {body}
+print(json.dumps({{"seconds": CLOCK() - times[-1], "scores": [[int(i), int(j), float(s)] for i, j, s in scores]}}))
 """
 BOLTZMANN = """
 import json, logging, sys, time, warnings
@@ -81,6 +84,31 @@ for steps in (2, {steps}):
         target_pearson=0.999, max_gradient_steps=steps, max_epochs=steps, checkpoint_interval=None, device="cpu")
     seconds.append(time.process_time() - begun)
 print(json.dumps({{"seconds": (seconds[1] - seconds[0]) / ({steps} - 2)}}))
+"""
+# its own settings, to a correlation of 0.95 or for {most} seconds
+BOLTZMANN_GPU = """
+import json, sys, time, warnings
+warnings.simplefilter("ignore")
+from adabmDCA.api.contacts import predict_contacts
+from adabmDCA.api.training import train_model
+seen = []
+def look(one):
+    seen.append((one.gradient_steps, one.metrics.get("Pearson", one.metrics.get("pearson"))))
+def late():
+    return time.perf_counter() - begun > {most}
+train_model(sys.argv[1], alphabet=sys.argv[2], max_gradient_steps=1, max_epochs=1, checkpoint_interval=None, device=sys.argv[3])
+begun = time.perf_counter()
+out = {{}}
+try:
+    done = train_model(sys.argv[1], alphabet=sys.argv[2], target_pearson=0.95, max_gradient_steps=100000, max_epochs=100000,
+        checkpoint_interval=None, device=sys.argv[3], progress=look, is_cancelled=late)
+    out["seconds"] = time.perf_counter() - begun
+    m = predict_contacts(model=done.model).scores.tolist()
+    out["scores"] = [[i, j, m[i][j]] for i in range(len(m)) for j in range(i + 1, len(m))]
+except Exception as error:
+    out["seconds"], out["missing"] = time.perf_counter() - begun, type(error).__name__
+out["updates"], out["pearson"] = seen[-1] if seen else (0, None)
+print(json.dumps(out))
 """
 
 
@@ -140,19 +168,22 @@ def cut(name: str, rows: int, to: Path) -> Path:
     return path
 
 
-def ours(path: Path, alphabet: str, method: str) -> tuple[float, Contacts]:
-    begun = time.process_time()
-    family = sequences.read(path, alphabet, progress=False)
-    found = sequences.contacts(sequences.fit_potts(family, method, progress=False))
-    return time.process_time() - begun, found
+def ours(path: Path, alphabet: str, method: str, device: str = "cpu") -> tuple[float, Contacts]:
+    """Seconds from the file to the scores: of the CPU, or of the wall where a GPU computes."""
+    clock = time.process_time if device == "cpu" else time.perf_counter
+    begun = clock()
+    family = sequences.read(path, alphabet, device=device, progress=False)
+    found = sequences.contacts(sequences.fit_potts(family, method, device=device, progress=False))
+    found = Contacts(*(part.cpu() for part in found))  # waits for the device
+    return clock() - begun, found
 
 
-def peer(python: str, body: str, path: Path, alphabet: str, most: float) -> dict | str:
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1", "PYTHONPATH": ""}
+def peer(python: str, body: str, path: Path, alphabet: str, most: float, device: str = "cpu") -> dict | str:
+    threads = "1" if device == "cpu" else "8"
+    environment = os.environ | {"OMP_NUM_THREADS": threads, "NUMBA_NUM_THREADS": threads, "PYTHONPATH": os.environ.get("PEERS_PATH", "")}  # fmt: skip
+    command = [python, "-c", body, str(path), alphabet, device]
     try:
-        done = subprocess.run(
-            [python, "-c", body, str(path), alphabet], capture_output=True, text=True, timeout=most, env=environment, check=False
-        )  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, timeout=most, env=environment, check=False)
     except subprocess.TimeoutExpired:
         return f"not done in {most:.0f} s"
     if done.returncode:
@@ -187,7 +218,7 @@ def contacts_table(
             for label, body in PEERS.items() if python else ():
                 if not re.search(only, label):
                     continue
-                found = peer(python, PEER.format(body=body), path, alphabet, most)
+                found = peer(python, PEER.format(body=indent(body.strip(), "    ").strip()), path, alphabet, most)
                 if isinstance(found, str):
                     row["methods"][label] = {"missing": found}
                 else:
@@ -265,40 +296,60 @@ def tem1(rows: int | None, device: str = "cpu", identity: float = 0.8) -> dict:
     return out
 
 
-def gpu_run(names: list[str], seconds: float, results: dict, save: Callable[[], None]) -> None:
-    """Times of pseudo-likelihood, TEM-1, then Boltzmann learning to a Pearson correlation of 0.95 with log Z from both sides."""
-    families, began = {}, time.perf_counter()
-    rows = results["families"] = {}
-    for name in names:
-        file, alphabet, _ = FAMILIES[name]
-        families[name] = family = sequences.read(folder() / file, alphabet, insertions=False, progress=False)
-        truth, row = touching(name, family.sites), {"rows": len(family), "sites": family.sites}
-        rows[name] = row
-        for method in ("pseudo-likelihood", "asymmetric"):
-            torch.cuda.synchronize()
-            begun = time.perf_counter()
-            potts = sequences.fit_potts(family, method, device="cuda", progress=False)
-            torch.cuda.synchronize()
-            taken = time.perf_counter() - begun
-            row[method] = {"seconds": round(taken, 2), "precision": precisions(sequences.contacts(potts.cpu()), truth)}
-            print(name, method, row[method], flush=True)
-        save()
-    results["tem1"] = tem1(None, "cuda")
-    save()
-    for name in names:
-        if time.perf_counter() - began < seconds:
-            rows[name]["boltzmann"] = boltzmann_on_gpu(families[name], touching(name, families[name].sites))
-            print(name, "boltzmann", rows[name]["boltzmann"], flush=True)
+def gpu_run(
+    names: list[str], parts: list[str], most: float, python: str | None, results: dict, save: Callable[[], None], device: str
+) -> None:  # fmt: skip
+    """Whole families on a GPU: contacts, TEM-1, then Boltzmann learning to a Pearson correlation of 0.95 with log Z from both sides."""
+    rows = results.setdefault("families", {})
+    with tempfile.TemporaryDirectory() as place:
+        for name in names if {"contacts", "boltzmann"} & set(parts) else ():
+            path, alphabet = cut(name, 10**9, Path(place)), FAMILIES[name][1]
+            family = sequences.read(path, alphabet, device=device, progress=False)
+            truth = touching(name, family.sites)
+            row = rows[name] = rows.get(name, {}) | {"rows": len(family), "sites": family.sites}
+            if "contacts" in parts:
+                for method in ("mean-field", "pseudo-likelihood", "asymmetric"):
+                    for _ in range(2 if method == "mean-field" else 1):
+                        seconds, found = ours(path, alphabet, method, device)
+                    row[method] = {"seconds": round(seconds, 2), "precision": precisions(found, truth)}
+                    print(name, method, row[method], flush=True)
+                if python:
+                    body = PEER.format(body=indent(PEERS["mean field, adabmDCA"].strip(), "    ").strip())
+                    theirs = peer(python, body, path, alphabet, most, device)
+                    row["mean-field, adabmDCA"] = told(theirs, truth)
+                    print(name, "mean-field, adabmDCA", row["mean-field, adabmDCA"], flush=True)
+            if "boltzmann" in parts:
+                for so_far in boltzmann_on_gpu(family, truth, device):
+                    row["boltzmann"] = so_far
+                    save()
+                print(name, "boltzmann", row["boltzmann"], flush=True)
+                if python:
+                    theirs = peer(python, BOLTZMANN_GPU.format(most=most), path, alphabet, most + 40, device)
+                    row["boltzmann, adabmDCA"] = told(theirs, truth)
+                    print(name, "boltzmann, adabmDCA", row["boltzmann, adabmDCA"], flush=True)
             save()
+    if "tem1" in parts:
+        results["tem1"] = tem1(None, device)
+        save()
 
 
-def boltzmann_on_gpu(family: Family, truth: torch.Tensor) -> dict:
-    generator = torch.Generator("cuda").manual_seed(0)
+def told(found: dict | str, truth: torch.Tensor) -> dict:
+    """What a peer said, its scores as precisions."""
+    if isinstance(found, str):
+        return {"missing": found}
+    scores = found.pop("scores", None)
+    found["seconds"] = round(found["seconds"], 2)
+    return found | ({} if scores is None else {"precision": precisions(ranked(scores, len(truth)), truth)})
+
+
+def boltzmann_on_gpu(family: Family, truth: torch.Tensor, device: str = "cuda") -> Iterator[dict]:
+    """Learned, drawn from, annealed: what is known after each."""
+    generator = torch.Generator(device).manual_seed(0)
     begun = time.perf_counter()
     potts = sequences.fit_potts(family, "boltzmann", generator=generator, steps=4000, progress=False)
-    torch.cuda.synchronize()
-    learned = time.perf_counter() - begun
-    out = {"seconds": round(learned, 1), "precision": precisions(sequences.contacts(potts), truth.to("cuda"))}
+    found = Contacts(*(part.cpu() for part in sequences.contacts(potts)))  # waits for the device
+    out = {"seconds": round(time.perf_counter() - begun, 1), "precision": precisions(found, truth)}
+    yield out
     begun = time.perf_counter()
     drawn = sequences.sample_sequences(
         potts, family, 5000, sweeps=300, start="natural", generator=generator, progress=False
@@ -315,6 +366,7 @@ def boltzmann_on_gpu(family: Family, truth: torch.Tensor) -> dict:
         round(float(checks.nearest.mean()), 3),
         round(float(checks.nearest_natural.mean()), 3),
     ]
+    yield out
     begun = time.perf_counter()
     found = sequences.entropy(
         potts, family, drawn=drawn, chains=500, max_betas=500, generator=generator, progress=False
@@ -333,7 +385,7 @@ def boltzmann_on_gpu(family: Family, truth: torch.Tensor) -> dict:
         "upper": found.upper,
         "seconds": round(time.perf_counter() - begun, 1),
     }
-    return out
+    yield out
 
 
 def main() -> None:
@@ -346,9 +398,8 @@ def main() -> None:
     parser.add_argument("--parts", nargs="*", default=["contacts", "boltzmann", "tem1"])
     parser.add_argument("--tem1-rows", type=int)
     parser.add_argument("--gpu", action="store_true")
-    parser.add_argument(
-        "--seconds", type=float, default=150.0, help="on the GPU: begin no Boltzmann learning after this"
-    )
+    parser.add_argument("--device", default="cuda", help="of --gpu")
+    parser.add_argument("--seconds", type=float, default=60.0, help="on the GPU: that a peer may take")
     parser.add_argument("--save")
     options = parser.parse_args()
     warnings.simplefilter("ignore", DataWarning)
@@ -372,9 +423,13 @@ def main() -> None:
         save()
 
     if options.gpu:
-        results["machine"] = torch.cuda.get_device_name()
+        results |= {
+            "machine": torch.cuda.get_device_name() if options.device == "cuda" else "none",
+            "torch": torch.__version__,
+        }
         torch.set_num_threads(8)
-        gpu_run(options.families or ["RF00167", "PF00071"], options.seconds, results, save)
+        names = options.families or ["RF00167", "PF00071"]
+        gpu_run(names, options.parts, options.seconds, options.peers, results, save, options.device)
         return
     if "contacts" in options.parts:
         contacts_table(

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import scipy.optimize
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
 
 import gibbsian as gb
 from gibbsian import domains, energies, kernels, models, partition, schedules, units
@@ -704,6 +706,19 @@ def test_warnings_about_weights_point_to_the_line_that_asked():
     with pytest.warns(EstimateWarning, match="of reverse AIS matter") as more:
         partition.reverse_ais(wide, wide.sample(20, generator=gen()), base=narrow, betas=10, generator=gen())
     assert {w.filename for w in [*caught, *more]} == {__file__}
+
+
+def test_a_path_that_a_gpu_captures_never_looks_at_values():
+    """Tensors without values go along it; whoever reads one, and would break the capture, raises."""
+    path, g = models.Potts(4, 3).path(), gen(3)
+    x = path.sample(3, generator=g)
+    noise, betas = single(path.noise(x, 1, g)), torch.tensor([0.2, 0.4], dtype=F64)
+    with FakeTensorMode(allow_non_fake_inputs=True) as fake:
+        x, betas, noise = (pytree.tree_map(fake.from_tensor, part) for part in (x, betas, tuple(noise)))
+        after, increment = path.anneal(x, betas[0], betas[1], noise)
+    assert path.on_device
+    assert after.shape == x.shape
+    assert increment.shape == (3,)
 
 
 ONE_PROPOSAL = {

@@ -11,6 +11,7 @@ import torch
 from gibbsian import models, sequences
 from gibbsian.errors import ArgumentError, DataError, DataWarning, ShapeError, TrainingWarning
 from gibbsian.sequences import Alphabet, Family
+from gibbsian.sequences.family import pairs_by_counting, pairs_by_products
 from gibbsian.sequences.pseudo_likelihood import PseudoLikelihood
 
 F64 = torch.float64
@@ -145,6 +146,20 @@ def test_weights_count_similar_sequences():
         want = 1 / (same >= identity).sum(1)
         for block in (7, 100):
             assert torch.allclose(sequences.similarity_weights(states, identity, block=block).double(), want.double())
+
+
+def test_pairs_are_counted_as_the_definition_says():
+    g = torch.Generator().manual_seed(5)
+    states, shares = torch.randint(0, 4, (300, 6), generator=g), torch.rand(300, generator=g, dtype=torch.float64)
+    shares /= shares.sum()
+    truth = torch.zeros(6, 4, 6, 4, dtype=torch.float64)
+    for row, share in zip(states.tolist(), shares.tolist(), strict=True):
+        for (i, a), (j, b) in itertools.permutations(enumerate(row), 2):
+            truth[i, a, j, b] += share
+    torch.testing.assert_close(pairs_by_counting(states, shares, 4), truth, rtol=1e-12, atol=1e-15)
+    products = pairs_by_products(states, shares, 4, block=70)
+    products.diagonal(dim1=0, dim2=2).zero_()
+    torch.testing.assert_close(products, truth, rtol=1e-6, atol=1e-7)
 
 
 def test_frequencies_have_matching_margins():

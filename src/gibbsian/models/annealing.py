@@ -119,7 +119,7 @@ class PairwisePath(UnitsPath):
         with torch.no_grad():
             increment = (next_beta - beta) * (self.base(x) - self.machine(x))
             self.targets[0].copy_(next_beta * self.weight)
-            self.targets[1].copy_(torch.lerp(self.base.bias, self.bias, float(next_beta)))
+            self.targets[1].copy_(torch.lerp(self.base.bias, self.bias, next_beta.to(self.bias)))
             return self.moved.gibbs_sweep(x, noise, None), increment
 
 

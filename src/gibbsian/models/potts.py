@@ -61,7 +61,7 @@ class Potts(Machine):
         between = (1 - torch.eye(sites))[:, None, :, None]  # no site acts on itself
         weight = small_weights(sites, states, sites, states, generator=generator)
         self.register_buffer("between", between, persistent=False)
-        self.coupling = nn.Parameter(between * (weight + weight.permute(2, 3, 0, 1)) / 2)
+        self.coupling = nn.Parameter((weight + weight.permute(2, 3, 0, 1)).mul_(between / 2))
         self.field = nn.Parameter(weight.new_zeros(sites, states))
 
     @classmethod
@@ -134,7 +134,7 @@ class Potts(Machine):
         return self._symmetric(self.coupling)
 
     def _symmetric(self, j: Tensor) -> Tensor:
-        return (j + j.permute(2, 3, 0, 1)) * (self.between / 2)
+        return (j + j.permute(2, 3, 0, 1)).mul_(self.between / 2)
 
     # --- energies and conditionals ------------------------------------------------------------------
 
@@ -207,7 +207,7 @@ class Potts(Machine):
         moved = copy.deepcopy(self)
         with torch.no_grad():
             moved.coupling.copy_(self.symmetric())
-        return PairwisePath(self, base, moved, moved.coupling, moved.field)
+        return PottsPath(self, base, moved, moved.coupling, moved.field)
 
     def pairwise_tables(self) -> PairwiseTables:
         """All pairs of sites."""
@@ -248,11 +248,17 @@ class Potts(Machine):
         return f"{self.sites}, states={self.states}"
 
 
+class PottsPath(PairwisePath):
+    """Sweeps of Potts machines never wait for the device: a GPU takes many in one launch."""
+
+    on_device = True
+
+
 def gauged(h: Tensor, j: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """The same conditionals gᵢ(a) = hᵢ(a) + Σⱼ Jᵢⱼ(a, xⱼ), up to a constant, from fields and couplings whose averages over
     states with these weights are 0; J need not be symmetric."""
-    w = weight.to(h)
-    first, second = torch.einsum("iajb,b->iaj", j, w), torch.einsum("iajb,a->ijb", j, w)  # Jᵢⱼ(a, ·) and Jᵢⱼ(·, b)
-    both = torch.einsum("iaj,a->ij", first, w)
-    h = h - (h @ w)[:, None] + (first - both[:, None]).sum(2)
-    return h, j - first[..., None] - second[:, None] + both[:, None, :, None]
+    w, (sites, q) = weight.to(h), h.shape
+    first = (j.reshape(-1, q) @ w).reshape(sites, q, sites)  # Jᵢⱼ(a, ·)
+    second = (w @ j.reshape(sites, q, -1)).reshape(sites, 1, sites, q)  # Jᵢⱼ(·, b)
+    rest = first - (w @ first)[:, None]  # Jᵢⱼ(a, ·) - Jᵢⱼ(·, ·)
+    return h - (h @ w)[:, None] + rest.sum(2), (j - second).sub_(rest[..., None])

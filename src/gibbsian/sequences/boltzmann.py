@@ -42,7 +42,9 @@ class BoltzmannLearning:
         generator: torch.Generator,
     ) -> None:
         self.potts, self.sweeps, self.lr, self.generator = potts, sweeps, lr, generator
-        self.single, self.pairs = (f.to(potts.field) for f in family.frequencies(pseudocount))
+        self.single, self.pairs = (
+            f.to(potts.field) for f in family.frequencies(pseudocount, device=potts.field.device)
+        )
         rows = torch.randint(len(family), (chains,), generator=generator, device=generator.device).cpu()
         self.x = family.select(rows).x.to(potts.field)
         self.upper = tuple(torch.triu_indices(potts.sites, potts.sites, 1, device=self.single.device))

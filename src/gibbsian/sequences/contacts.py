@@ -7,6 +7,7 @@ from torch import Tensor
 
 from gibbsian.errors import ArgumentError, ShapeError, check_count
 from gibbsian.models import Potts
+from gibbsian.models.potts import gauged
 
 
 class Contacts(NamedTuple):
@@ -48,15 +49,15 @@ def contacts(
     (torch.Size([6, 2]), torch.Size([8, 8]))
     """
     least = check_count("contacts", "minimum_separation", minimum_separation)
-    coupling = potts.zero_sum().coupling.detach()
+    with torch.no_grad():
+        _, coupling = gauged(potts.field, potts.symmetric(), torch.full((potts.states,), 1 / potts.states))
     if gap == "first":
         gap = None if potts.states in (4, 20) else 0
     if gap is not None:
         if not isinstance(gap, int) or not 0 <= gap < potts.states:
             raise ArgumentError(f"gap={gap!r}: expected a state from 0 to {potts.states - 1}, 'first', or None")
-        kept = [a for a in range(potts.states) if a != gap]
-        coupling = coupling[:, kept][..., kept]
-    scores = coupling.square().sum((1, 3)).sqrt()
+        coupling[:, gap] = coupling[..., gap] = 0.0
+    scores = torch.linalg.vector_norm(coupling, dim=(1, 3))
     sites = potts.sites
     if sites <= least:
         raise ArgumentError(f"minimum_separation={least} leaves no pair of {sites} sites")

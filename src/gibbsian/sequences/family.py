@@ -87,40 +87,43 @@ class Family:
         """The sequences with a share of gaps of at most this."""
         return self.select(self.gaps <= most)
 
-    def reweighted(self, identity: float = 0.8, *, progress: bool | None = None) -> "Family":
-        """Weights by similarity: see `similarity_weights`."""
-        weights = similarity_weights(self.states, identity, progress=progress)
+    def reweighted(
+        self, identity: float = 0.8, *, device: str | torch.device | None = None, progress: bool | None = None
+    ) -> "Family":
+        """Weights by similarity, computed on a device: see `similarity_weights`."""
+        weights = similarity_weights(self.states.to(device), identity, progress=progress).to(self.states.device)
         return Family(self.states, self.alphabet, self.names, weights, self.source)
 
     def profile(self, pseudocount: float = 0.0) -> Tensor:
         """fᵢ(a), `(sites, letters)`, weighted, in double precision; with a pseudocount α: (1-α)f + α/q."""
         check_number(self, "pseudocount", pseudocount, 0, 1)
         q = len(self.alphabet)
-        f = torch.zeros(self.states.shape[1], q, dtype=torch.float64)
-        for rows, w in self.blocks():
-            f += torch.einsum("n,nia->ia", w, rows.double())
-        return (1 - pseudocount) * f + pseudocount / q
+        at = self.states.long() + q * torch.arange(self.sites, device=self.states.device)
+        f = torch.bincount(at.flatten(), self.shares.repeat_interleave(self.sites), minlength=self.sites * q)
+        return (1 - pseudocount) * f.reshape(self.sites, q) + pseudocount / q
 
-    def frequencies(self, pseudocount: float = 0.0) -> tuple[Tensor, Tensor]:
+    def frequencies(
+        self, pseudocount: float = 0.0, *, device: str | torch.device | None = None
+    ) -> tuple[Tensor, Tensor]:
         """The profile fᵢ(a), and fᵢⱼ(a, b) `(sites, letters, sites, letters)`, weighted, in double precision.
 
-        With a pseudocount α: pairs (1-α)f + α/q², and fᵢᵢ = diag fᵢ, so that margins agree.
+        With a pseudocount α: pairs (1-α)f + α/q², and fᵢᵢ = diag fᵢ, so that margins agree. Computed on a device, where they stay.
         """
-        single = self.profile(pseudocount)
-        sites, q = single.shape
-        pairs = torch.zeros(sites * q, sites * q, dtype=torch.float64)
-        for rows, w in self.blocks():
-            flat = rows.flatten(1)
-            pairs += ((flat * w[:, None].to(flat)).T @ flat).double()
-        pairs = ((1 - pseudocount) * pairs + pseudocount / q**2).reshape(sites, q, sites, q)
-        for i in range(sites):
-            pairs[i, :, i] = torch.diag(single[i])
+        states, shares = self.states.to(device), self.shares.to(device)
+        single, q = self.profile(pseudocount).to(states.device), len(self.alphabet)
+        count = pairs_by_counting if states.device.type == "cpu" else pairs_by_products
+        pairs = count(states, shares, q).mul_(1 - pseudocount).add_(pseudocount / q**2)
+        pairs.diagonal(dim1=0, dim2=2).copy_(torch.diag_embed(single).permute(1, 2, 0))
         return single, pairs
+
+    @property
+    def shares(self) -> Tensor:
+        """The weights, in double precision, adding up to 1."""
+        return self.weights.double() / self.weights.double().sum()
 
     def blocks(self, size: int = 4096) -> Iterator[tuple[Tensor, Tensor]]:
         """One-hot rows of some sequences at a time, and their weights, which add up to 1 over all."""
-        share = self.weights.double() / self.weights.double().sum()
-        for states, w in zip(self.states.split(size), share.split(size), strict=True):
+        for states, w in zip(self.states.split(size), self.shares.split(size), strict=True):
             yield one_hot(states, len(self.alphabet)), w
 
     def write(self, path: str | Path) -> None:
@@ -145,6 +148,30 @@ def one_hot(states: Tensor, q: int) -> Tensor:
     """Numbers as one-hot rows `(..., q)`, without the wide integers in between."""
     x = torch.zeros(*states.shape, q, device=states.device, dtype=torch.get_default_dtype())
     return x.scatter_(-1, states.long()[..., None], 1.0)
+
+
+def pairs_by_counting(states: Tensor, shares: Tensor, q: int) -> Tensor:
+    """fᵢⱼ(a, b), i ≠ j, by adding up the shares of the sequences that have both letters: one addition for a pair of sites and
+    a sequence, where products of one-hot rows multiply q² numbers."""
+    sites = states.shape[1]
+    at = (states.long() + q * torch.arange(sites)).T.contiguous()  # (sites, sequences), which of all letters it is
+    w = shares.repeat(sites)
+    out = torch.zeros(sites, q, sites, q, dtype=torch.float64)
+    for i in range(sites - 1):
+        code = (at[i] - i * q) * (sites * q) + at[i + 1 :]
+        f = torch.bincount(code.flatten(), w[: code.numel()], minlength=sites * q * q).reshape(q, sites, q)[:, i + 1 :]
+        out[i, :, i + 1 :], out[i + 1 :, :, i] = f, f.permute(1, 2, 0)
+    return out
+
+
+def pairs_by_products(states: Tensor, shares: Tensor, q: int, block: int = 4096) -> Tensor:
+    """The same by products of one-hot rows: what devices with fast matrix products want."""
+    sites = states.shape[1]
+    out = torch.zeros(sites * q, sites * q, dtype=torch.float64, device=states.device)
+    for rows, w in zip(states.split(block), shares.split(block), strict=True):
+        flat = one_hot(rows, q).flatten(1)
+        out += (flat * w[:, None].to(flat)).T @ flat
+    return out.reshape(sites, q, sites, q)
 
 
 def similarity_weights(

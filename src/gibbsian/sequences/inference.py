@@ -75,7 +75,7 @@ def fit_potts(
     if gaps == "ignored" and method in ("mean-field", "boltzmann"):
         raise ArgumentError(f"gaps='ignored' is for pseudo-likelihood; {method} counts the gap as a letter")
     if method == "mean-field":
-        return fit_mean_field(family, 0.5 if pseudocount is None else pseudocount).to(device).zero_sum()
+        return fit_mean_field(family, 0.5 if pseudocount is None else pseudocount, device).zero_sum()
     if method == "boltzmann":
         g = stream(0, "boltzmann", torch.device(device)) if generator is None else require_generator(generator)
         learning = BoltzmannLearning(

@@ -26,6 +26,7 @@ def read(
     identity: float | None = 0.8,
     most_gaps: float | None = None,
     insertions: bool | None = None,
+    device: str | torch.device = "cpu",
     progress: bool | None = None,
 ) -> Family:
     """A family of aligned sequences from a file.
@@ -41,6 +42,7 @@ def read(
         most_gaps: leave out sequences with a larger share of gaps.
         insertions: whether small letters and dots are insertions to be left out, as in a2m and a3m. By default they are
             where the first sequence has capitals; without any, small letters are letters and dots are gaps.
+        device: where weights are computed; the family itself stays in the memory of the CPU.
         progress: show a progress bar; by default on a terminal.
 
     >>> import tempfile, os
@@ -56,7 +58,7 @@ def read(
     for name, sequence in _records(file):
         reader.take(name, sequence)
     family = reader.family(str(path))
-    return family if identity is None else family.reweighted(identity, progress=progress)
+    return family if identity is None else family.reweighted(identity, device=device, progress=progress)
 
 
 class _Reader:

@@ -32,7 +32,7 @@ def run_sequences(options: argparse.Namespace, rest: list[str]) -> int:
     automatic = "cuda" if torch.cuda.is_available() else "cpu"
     name = automatic if options.device == "auto" else options.device
     device = device_named(name, "--device", "say auto, cpu or cuda")
-    family, touching = _family(options, out)
+    family, touching = _family(options, device, out)
     touching = _structure(options, family) if options.distances else touching
     folder = _folder(options)
     wild = _wild(options, family)
@@ -88,12 +88,17 @@ def _stem(file: str) -> str:
     return Path(file).name.removesuffix(".gz").rsplit(".", 1)[0]
 
 
-def _family(options: argparse.Namespace, out: Output) -> tuple[Family, Tensor | None]:
+def _family(options: argparse.Namespace, device: torch.device, out: Output) -> tuple[Family, Tensor | None]:
     if options.file == "demo" and not Path("demo").exists():
         family, touching = sequences.demo_family(generator=stream(options.seed, "demo"))
-        return family.reweighted(options.identity, progress=out.progress), touching
+        return family.reweighted(options.identity, device=device, progress=out.progress), touching
     family = sequences.read(
-        options.file, options.alphabet, identity=options.identity, most_gaps=options.most_gaps, progress=out.progress
+        options.file,
+        options.alphabet,
+        identity=options.identity,
+        most_gaps=options.most_gaps,
+        device=device,
+        progress=out.progress,
     )
     return family, None
 
