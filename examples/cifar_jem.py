@@ -10,6 +10,9 @@ pictures (samples.png: a column a class, from chains of the buffer; fresh.png: f
 classes), model.safetensors: averaged weights in half precision; and run/, the run folder. Given a folder that holds a
 run it goes on with it.
 
+Cross-entropy alone may also have a process and a time of its own, beside the other one: `--alone 300` trains it and nothing else, and
+`--reader out/alone/model.safetensors` lets that network read what the energy draws.
+
 A GPU for a few minutes now and then is enough: `--seconds 1500 --stop 400` plans for 1500 seconds and ends after 400 of
 them, with going/, from which `--going FOLDER` goes on on another machine: weights and their average as they are, the
 moments of Adam in bfloat16, the chains as bytes.
@@ -25,7 +28,7 @@ from typing import Any
 
 import torch
 from images import images_png, probabilities
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import gibbsian as gb
@@ -64,6 +67,10 @@ def options() -> argparse.Namespace:
         default=1.0,
         help="updates of cross-entropy alone, over those of the energy; 0 for none",
     )
+    parser.add_argument(
+        "--alone", type=float, help="train on cross-entropy alone for so many seconds, and nothing else"
+    )
+    parser.add_argument("--reader", type=Path, help="model.safetensors of such a call, which reads the draws")
     parser.add_argument("--stop", type=float, help="end after so many seconds of training, wherever the plan is")
     parser.add_argument("--going", type=Path, help="going/ of an earlier call: go on from there")
     parser.add_argument("--seed", type=int, default=0)
@@ -208,7 +215,14 @@ def train(
     )
 
 
-def measured(chosen: argparse.Namespace, data: tuple[Tensor, Tensor], held: tuple[Tensor, Tensor]) -> int:
+def measured(
+    chosen: argparse.Namespace,
+    data: tuple[Tensor, Tensor],
+    held: tuple[Tensor, Tensor],
+    seconds: float,
+    *,
+    density: bool,
+) -> int:
     """How many updates fit into the seconds, from the time between two of them after all is captured."""
     marks, seen = ((50, 175) if data[0].is_cuda else (2, 4)), []
 
@@ -216,8 +230,42 @@ def measured(chosen: argparse.Namespace, data: tuple[Tensor, Tensor], held: tupl
         float(run.metrics["loss"])  # waits for the device
         seen.append(time.perf_counter())
 
-    train(chosen, data, held, marks[1], density=True, more=[(list(marks), look)])
-    return max(2, int(chosen.seconds * (marks[1] - marks[0]) / (seen[1] - seen[0])))
+    train(chosen, data, held, marks[1], density=density, more=[(list(marks), look)])
+    return max(2, int(seconds * (marks[1] - marks[0]) / (seen[1] - seen[0])))
+
+
+def trained(
+    chosen: argparse.Namespace, data: tuple[Tensor, Tensor], held: tuple[Tensor, Tensor], out: Path, *, density: bool
+) -> tuple[gb.training.Run, dict[str, Any]]:
+    """The training that is asked for, begun or gone on with, in a folder; and what is to be told of it."""
+    folder = Path(chosen.run) if chosen.run else out / "run"
+    if chosen.going and not folder.exists():
+        carried(chosen.going, folder, large)
+    wanted = chosen.seconds if density else chosen.alone
+    if folder.exists():
+        updates = keep.read_config(folder, ("settings",))["settings"].steps
+    else:
+        updates = measured(chosen, data, held, wanted, density=density) if wanted else chosen.updates
+    print(f"{updates} updates, {updates * chosen.batch / len(data[0]):.1f} epochs", flush=True)
+    start = time.perf_counter()
+    over = (25, lambda run: chosen.stop is not None and time.perf_counter() - start > chosen.stop)
+    run = train(chosen, data, held, updates, density=density, folder=folder, more=[over])
+    seconds = time.perf_counter() - start
+    if run.step < updates:
+        carried(folder, out / "going", small)
+    weights = {name: t.half().contiguous() for name, t in run.ema.state_dict().items()}
+    save_file(weights, out / "model.safetensors")
+    return run, {
+        "options": {k: str(v) if isinstance(v, Path) else v for k, v in vars(chosen).items()},
+        "device": torch.cuda.get_device_name() if data[0].is_cuda else "cpu",
+        "torch": torch.__version__,
+        "updates": run.step,
+        "planned_updates": updates,
+        "parameters": sum(p.numel() for p in run.energy.parameters()),
+        "training_seconds_of_this_call": seconds,
+        "events": run.events,
+        "history": [r for r in run.history if "event" not in r][-40:],
+    }
 
 
 def quality(p: Tensor, y: Tensor) -> dict[str, float]:
@@ -281,44 +329,25 @@ def main() -> None:
     n = min(HELD, len(x) // 5)
     held, data, test = (x[order[:n]], y[order[:n]]), (x[order[n:]], y[order[n:]]), read("test", chosen.limit, device)
 
-    folder = Path(chosen.run) if chosen.run else out / "run"
-    if chosen.going and not folder.exists():
-        carried(chosen.going, folder, large)
-    if folder.exists():
-        updates = keep.read_config(folder, ("settings",))["settings"].steps
-    else:
-        updates = measured(chosen, data, held) if chosen.seconds else chosen.updates
-    print(
-        f"{updates} updates, {updates * chosen.batch / len(data[0]):.1f} epochs; began after {time.perf_counter() - begun:.0f} s",
-        flush=True,
-    )
-    start = time.perf_counter()
-    over = (25, lambda run: chosen.stop is not None and time.perf_counter() - start > chosen.stop)
-    run = train(chosen, data, held, updates, density=True, folder=folder, more=[over])
-    seconds = time.perf_counter() - start
-    if run.step < updates:
-        carried(folder, out / "going", small)
-    weights = {name: t.half().contiguous() for name, t in run.ema.state_dict().items()}
-    save_file(weights, out / "model.safetensors")
-    result = {
-        "options": {k: str(v) if isinstance(v, Path) else v for k, v in vars(chosen).items()},
-        "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
-        "torch": torch.__version__,
-        "updates": run.step,
-        "planned_updates": updates,
-        "parameters": sum(p.numel() for p in run.energy.parameters()),
-        "training_seconds_of_this_call": seconds,
-        "events": run.events,
-        "history": [r for r in run.history if "event" not in r][-40:],
-        "joint": judged(run.ema.eval(), held, test),
-    }
+    if chosen.alone:
+        run, result = trained(chosen, data, held, out, density=False)
+        result["cross_entropy_alone"] = judged(run.ema.eval(), held, test)
+        (out / "results.json").write_text(json.dumps(result, indent=1) + "\n")
+        print(json.dumps(result["cross_entropy_alone"], indent=1), flush=True)
+        return
+    run, result = trained(chosen, data, held, out, density=True)
+    result["joint"] = judged(run.ema.eval(), held, test)
     (out / "results.json").write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result["joint"], indent=1), flush=True)
-    reader = run.ema.eval()
-    if chosen.classifier:
+    reader, result["reader"] = run.ema.eval(), "itself"
+    if chosen.reader and chosen.reader.exists():
+        result["reader"] = "cross-entropy alone, in a process of its own"
+        reader = network(chosen, device).eval()
+        reader.load_state_dict({name: t.float() for name, t in load_file(chosen.reader).items()})
+    elif chosen.classifier:
         start = time.perf_counter()
-        other = train(chosen, data, held, max(1, int(chosen.classifier * updates)), density=False)
-        reader = other.ema.eval()
+        other = train(chosen, data, held, max(1, int(chosen.classifier * result["planned_updates"])), density=False)
+        reader, result["reader"] = other.ema.eval(), "cross-entropy alone"
         alone = {"updates": other.step, "seconds": time.perf_counter() - start}
         result["cross_entropy_alone"] = judged(reader, held, test) | alone
         (out / "results.json").write_text(json.dumps(result, indent=1) + "\n")

@@ -12,6 +12,7 @@ import argparse
 import copy
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -147,10 +148,18 @@ def curve(points: list[dict[str, Any]], score: dict[str, Any], path: Any) -> Non
     figure.savefig(path, dpi=130)
 
 
+def save(result: dict[str, Any], out: Path) -> None:
+    """What is known so far."""
+    (out / "results.json").write_text(json.dumps(result, indent=1) + "\n")
+
+
 def main() -> None:
     chosen = options()
     begun = time.perf_counter()
     device, out, train, test = set_up(chosen)
+    torch.backends.cudnn.benchmark = (
+        False  # gradients of gradients have so many shapes that trying them all takes longer
+    )
     x = train[0]
     judge = Judge(train, test, chosen.classifier_steps, chosen.seed)
     result: dict[str, Any] = {
@@ -164,12 +173,13 @@ def main() -> None:
     save_png(images[:100], out / "score_network.png", 10)
     result["score_network"] = {"updates": run.step, "gradients": gradients, "sampling_seconds": seconds,
                                "fid": judge.distance(images, "test"), "events": run.events}  # fmt: skip
+    save(result, out)
     print(json.dumps(result["score_network"]), flush=True)
 
     runs, draw = matched_energy(chosen, x, device)
     shown = max(n for n in GRADIENTS if n <= 100)
     by_time = {
-        t: judge.distance(in_parts(lambda n, t=t: draw(n, shown, t), chosen.samples // 2), "train") for t in TIMES
+        t: judge.distance(in_parts(lambda n, t=t: draw(n, shown, t), chosen.samples // 4), "train") for t in TIMES
     }
     until = min(by_time, key=by_time.__getitem__)  # on training images
     points = []
@@ -177,6 +187,8 @@ def main() -> None:
         images, seconds = clocked(device, lambda n=n: in_parts(lambda m: draw(m, n, until), chosen.samples))
         points.append({"gradients": n, "fid": judge.distance(images, "test"), "sampling_seconds": seconds})
         print(json.dumps(points[-1]), flush=True)
+        result["energy_matching"] = {"updates": [r.step for r in runs], "time": until, "curve": points}
+        save(result, out)
     save_png(images[:100], out / "energy_matching.png", 10)
     flow = in_parts(lambda n: draw(n, shown, 1.0, 0), chosen.samples)
     result["energy_matching"] = {
@@ -188,7 +200,7 @@ def main() -> None:
     }  # fmt: skip
     curve(points, result["score_network"], out / "curve.png")
     result["seconds"] = time.perf_counter() - begun
-    (out / "results.json").write_text(json.dumps(result, indent=1) + "\n")
+    save(result, out)
     print(json.dumps({k: v for k, v in result.items() if k != "options"}, indent=1))
 
 

@@ -40,25 +40,29 @@ def augmented(x: Tensor, generator: torch.Generator, *, shift: int = 0, flip: bo
 
 
 class Clock:
-    """A training budget in seconds: a learning rate that falls along with it, and a hook that ends the run."""
+    """A training budget in seconds: a learning rate that falls along with it, and a hook that ends the run.
+
+    It begins at the first look of the hook, when steps have been captured: what that takes depends on the model.
+    """
 
     def __init__(self, seconds: float, lr: float, warm: int = 200) -> None:
         self.seconds, self.lr, self.warm = seconds, lr, warm
         self.begun: float | None = None
 
     def elapsed(self) -> float:
-        """Seconds since the first step."""
+        """Seconds since the first look."""
         return 0.0 if self.begun is None else time.perf_counter() - self.begun
 
     def rate(self, step: int) -> float:
         """Warm-up by steps, then half a cosine wave in time."""
-        if self.begun is None:
-            self.begun = time.perf_counter()
         t = min(1.0, self.elapsed() / self.seconds)
         return self.lr * min(1.0, (step + 1) / self.warm) * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * t)))
 
     def over(self, run: Any) -> bool:
         """Is the time up?"""
+        if self.begun is None:
+            float(run.metrics["loss"])  # waits for the device
+            self.begun = time.perf_counter()
         return self.elapsed() > self.seconds
 
 

@@ -1,7 +1,7 @@
 """Monte-Carlo likelihood, contrastive divergence and persistent chains against enumerated chain laws."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -318,6 +318,20 @@ class Counting(Kernel):
         x = state.x + state.x.new_tensor([0.0, 1.0])
         still = torch.zeros(len(x), dtype=x.dtype)
         return kernels.langevin.Positions(x), Info(still + 1, still.bool())
+
+
+def test_chains_far_above_the_data_start_anew_after_they_counted():
+    energy, data = gaussian(), some_data(200)
+    away = data[:3] * torch.tensor([[1.0], [1.0], [60.0]], dtype=F64)  # the third far out, and only that one high up
+    plain = PersistentContrastiveDivergence(Counting(), chains=3, start="data")
+    both = [replace(plain, reinit_far=share) for share in (0.0, 1.0)]
+    before, after = (objective(energy, data, Chains(away), gen()) for objective in both)
+    torch.testing.assert_close(after.value, before.value, rtol=0, atol=0)
+    assert float(after.metrics["far"]) == pytest.approx(1 / 3)
+    moved = away + torch.tensor([0.0, 1.0], dtype=F64)
+    torch.testing.assert_close(before.state.x, moved)
+    torch.testing.assert_close(after.state.x[:2], moved[:2])
+    assert (after.state.x[2] == data).all(1).any()
 
 
 def test_chains_are_written_back_to_the_slots_they_were_read_from():

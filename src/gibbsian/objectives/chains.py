@@ -143,11 +143,17 @@ def energy_gap(
     energy: Any, data: Tensor, samples: Tensor, penalty: float = 0.0, *, watched: bool = True
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """E(data).mean() - E(samples).mean() plus `penalty` times the mean squares of both; and its metrics."""
-    at_data, at_samples = energy(data), energy(samples)
+    return gap_between(energy(data), energy(samples), penalty, watched=watched)
+
+
+def gap_between(
+    at_data: Tensor, at_samples: Tensor, penalty: float = 0.0, *, watched: bool = True
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The same of energies that are known."""
     low, high = at_data.mean(), at_samples.mean()
     value = low - high
     metrics = {"energy_data": low, "energy_samples": high, "gap": value}
-    if watched and min(len(data), len(samples)) > 1:
+    if watched and min(len(at_data), len(at_samples)) > 1:
         metrics["separation"] = _separation(at_data.detach(), at_samples.detach())
     if penalty:
         value = value + penalty * (at_data.square().mean() + at_samples.square().mean())
@@ -160,3 +166,14 @@ def _separation(at_data: Tensor, at_samples: Tensor) -> Tensor:
     spread = 0.5 * (at_data.double().var() + at_samples.double().var())
     gap, rounding = (ends[0] - ends[1]).abs(), torch.finfo(at_data.dtype).eps * ends.abs().max()
     return torch.where(gap <= rounding, torch.zeros_like(gap), gap / (spread.sqrt() + rounding)).to(at_data.dtype)
+
+
+def far_above(at_data: Tensor, at_samples: Tensor, spreads: float = 5.0) -> Tensor:
+    """Which samples have energies above the data's by so many of their robust spreads, 1.48 times the median deviation.
+
+    >>> far_above(torch.tensor([0.0, 1.0, 2.0, 1e9]), torch.tensor([-99.0, 5.0, 20.0])).tolist()
+    [False, False, True]
+    """
+    middle = at_data.detach().median()
+    spread = 1.4826 * (at_data.detach() - middle).abs().median()
+    return at_samples.detach() > middle + spreads * spread

@@ -16,7 +16,15 @@ from gibbsian.kernels.base import Kernel, where_chain
 from gibbsian.kernels.tempering import ParallelTempering
 from gibbsian.nets.layers import standardized_once
 from gibbsian.objectives.base import Batch, Loss, Step, classes_of, dealt, finish, labels, observed, observed_with
-from gibbsian.objectives.chains import SampledObjective, chain_metrics, energy_gap, plain_gibbs, walk, walk_tempered
+from gibbsian.objectives.chains import (
+    SampledObjective,
+    chain_metrics,
+    far_above,
+    gap_between,
+    plain_gibbs,
+    walk,
+    walk_tempered,
+)
 from gibbsian.objectives.starts import Start, check_start_option, check_starts, start_points
 
 
@@ -92,6 +100,8 @@ class PersistentContrastiveDivergence(SampledObjective):
         fast_weights: learning rate of the fast weights; None for none.
         fast_decay: their decay per update.
         penalty: times the mean squared energies of data and samples, added to keep them near zero.
+        reinit_far: probability that a chain starts anew after it moved, where it ended far above the data: by more than five robust
+            spreads of their energies. Chains of images that fell into a texture do not come back by themselves.
 
     >>> import gibbsian as gb
     >>> g = torch.Generator().manual_seed(0)
@@ -113,6 +123,7 @@ class PersistentContrastiveDivergence(SampledObjective):
     fast_weights: float | None = None
     fast_decay: float = 0.95
     penalty: float = 0.0
+    reinit_far: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -125,6 +136,7 @@ class PersistentContrastiveDivergence(SampledObjective):
                     "are drawn without replacement, so the buffer needs at least as many as there are chains"
                 )
         check_number(self, "reinit", self.reinit, 0.0, 1.0)
+        check_number(self, "reinit_far", self.reinit_far, 0.0, 1.0)
         check_start_option(self, self.start)
         if self.classes is not None:
             hold_counts(self, "classes", least=2)
@@ -180,8 +192,10 @@ class PersistentContrastiveDivergence(SampledObjective):
         data = observed_with(batch, generator)
         y = None if self.classes is None else labels(batch, "class-bound slots")
         member, index = energy if y is None else energy.given(y), self.chosen(state.x, y, generator)
-        before, fast = self._begun(energy, batch, state.at(index), y, generator), state.fast
-        if plain_gibbs(self.kernel, member) and not self.penalty and fast is None:
+        before, fast = state.at(index), state.fast
+        if self.reinit:
+            before = self._anew(energy, batch, before, y, self.reinit, generator)
+        if plain_gibbs(self.kernel, member) and not (self.penalty or self.reinit_far) and fast is None:
             value, samples, known = member.contrast(data, before.x, self.steps, generator, fused=step.fused)
             after, metrics = before._replace(x=samples), {"gap": value}
             metrics |= chain_metrics(before.x, samples, step.watched)
@@ -189,7 +203,12 @@ class PersistentContrastiveDivergence(SampledObjective):
             anew = nullcontext() if fast is None else standardized_once(energy)  # of the weights with their overlay
             with overlaid(trainable(energy), fast), anew:
                 after, moved = self._moved(member, before, generator, step)
-            value, metrics = energy_gap(member, data, after.x, self.penalty, watched=step.watched)
+            at_data, at_chains = member(data), member(after.x)
+            value, metrics = gap_between(at_data, at_chains, self.penalty, watched=step.watched)
+            if self.reinit_far:
+                far = far_above(at_data, at_chains)
+                after = self._anew(energy, batch, after, y, self.reinit_far * far, generator)
+                metrics["far"] = far.to(value).mean()
             metrics, known = metrics | moved, None
         if fast is not None:
             parameters = trainable(energy)
@@ -217,13 +236,19 @@ class PersistentContrastiveDivergence(SampledObjective):
         rank = same.tril(-1).sum(1)  # how many rows before this one have its class
         return y * each + order[y, rank]
 
-    def _begun(self, energy: Any, batch: Batch, chains: Chains, y: Tensor | None, generator: torch.Generator) -> Chains:
-        """The chains before they move, some of them started anew."""
-        if not self.reinit:
-            return chains
+    def _anew(
+        self,
+        energy: Any,
+        batch: Batch,
+        chains: Chains,
+        y: Tensor | None,
+        chance: Tensor | float,
+        generator: torch.Generator,
+    ) -> Chains:
+        """The chains, every one of them started anew with that chance."""
         data, (x, _, hot, _) = observed(batch), chains
         fresh = start_points(self.start, len(x), energy, data, generator, y=classes_of(batch), wanted=y)
-        anew = torch.rand(len(x), generator=generator, device=data.device) < self.reinit
+        anew = torch.rand(len(x), generator=generator, device=data.device) < chance
         hot = hot if hot is None else where_chain(anew, fresh[:, None].expand_as(hot), hot)
         return chains._replace(x=where_chain(anew, fresh, x), hot=hot)
 

@@ -1,0 +1,205 @@
+"""Do recipes end by themselves, whatever the seed? Several seeds of each at once on one GPU, and what they draw from noise.
+
+    GIBBSIAN_DATA=folder python benchmarks/seeds.py mnist-energy:10 fashion-jem:5 --seconds 330 --out out/seeds
+
+Every seed is a process, `gibbsian train NAME --fit.seed S`, all of them at once (start nvidia-cuda-mps-control before, or they
+take turns). Where not all updates of a recipe fit into the seconds, a first look at the speed of all of them together says how many do, and the whole
+schedule of the rate is shrunk to those: `updates` and `planned` of a row tell. A separate classifier, trained meanwhile, then reads draws of the
+averaged energy that began at uniform noise, of the given classes where the energy knows classes. Rows go to seeds.json.
+"""
+
+import argparse
+import copy
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "examples"))
+from images import augmented, probabilities, read, save_png, train_classifier  # noqa: E402
+
+import gibbsian as gb  # noqa: E402
+from gibbsian import domains, hybrid, metrics  # noqa: E402
+from gibbsian.app.recipe import parse_recipe, recipe_source  # noqa: E402
+from gibbsian.capabilities import JointModel  # noqa: E402
+from gibbsian.nets import ResidualNet  # noqa: E402
+from gibbsian.training import checkpoint, keep  # noqa: E402
+
+SHAPE = (1, 28, 28)
+
+
+def log_of(folder: Path) -> list[dict[str, Any]]:
+    """The lines of a run's log."""
+    path = folder / "metrics.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def start(name: str, seed: int, folder: Path, flags: list[str]) -> subprocess.Popen:
+    """A training as a user starts it."""
+    command = [sys.executable, "-m", "gibbsian", "train", name, "--run", str(folder), "--no-report"]
+    command += ["--fit.seed", str(seed), *flags]
+    log = open(f"{folder}.log", "w")  # noqa: SIM115  # as long as the process
+    return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=os.environ | {"OMP_NUM_THREADS": "1"})
+
+
+def stop(processes: list[subprocess.Popen], until: float) -> list[int | None]:
+    """Wait; what still runs then is asked to end, and gets half a minute to write its checkpoint."""
+    for after, number in ((until, signal.SIGTERM), (until + 30, signal.SIGKILL)):
+        while time.perf_counter() < after and any(p.poll() is None for p in processes):
+            time.sleep(0.2)
+        for p in processes:
+            if p.poll() is None:
+                p.send_signal(number)
+    return [p.wait() for p in processes]
+
+
+def planned(
+    recipes: dict[str, int], out: Path, flags: dict[str, list[str]], seconds: float, look: int, most: float
+) -> dict[str, int]:
+    """How many updates of each recipe fit into the seconds, by the slowest of its seeds while all of them run."""
+    begun, found = time.perf_counter(), {}
+    probes = {name: [out / "probe" / f"{name}-{seed}" for seed in range(count)] for name, count in recipes.items()}
+    (out / "probe").mkdir(parents=True)
+    every = max(1, look // 4)
+    extra = ["--fit.steps", "1000000", "--fit.logging.every", str(every), "--fit.logging.validate_every", "1000000"]
+    running = [
+        start(name, seed, folder, [*flags[name], *extra])
+        for name, folders in probes.items()
+        for seed, folder in enumerate(folders)
+    ]
+
+    def rates(name: str) -> list[float]:
+        lines = [[r for r in log_of(folder) if "seconds" in r] for folder in probes[name]]
+        return [
+            (one[-1]["step"] - one[0]["step"]) / (one[-1]["seconds"] - one[0]["seconds"])
+            for one in lines
+            if len(one) > 3
+        ]
+
+    while time.perf_counter() - begun < most:
+        time.sleep(1)
+        if all(len(rates(name)) == len(folders) for name, folders in probes.items()):
+            break
+    for name in recipes:
+        rate = min(rates(name), default=1.0)
+        whole = parse_recipe(recipe_source(name)[1], flags[name], name=name).fit["steps"]
+        found[name] = max(10, min(int(whole), int(rate * seconds)))
+        print(f"{name}: {rate:.1f} updates a second beside the others, {found[name]} of {whole}", flush=True)
+    stop(running, 0.0)
+    return found
+
+
+class Judge:
+    """A classifier that has nothing to do with the energies, and distances in its features."""
+
+    def __init__(self, name: str, device: str, updates: int) -> None:
+        self.train, self.test = ([t.to(device) for t in read(name, part)] for part in ("train", "test"))
+        net = ResidualNet(SHAPE, (32, 64, 128) if device == "cuda" else (8, 8), 1, outputs=10).to(device)
+        moved = lambda b, g: (augmented(b[0], g, shift=1, flip=name == "fashion"), b[1])  # noqa: E731
+        box = domains.Box(SHAPE, -1.0, 1.0)
+        self.model = train_classifier(net, tuple(self.train), moved, updates, domain=box, lr=1e-3)
+        self.features = copy.deepcopy(self.model.net)
+        self.features.head = torch.nn.Identity()
+        self.moments = metrics.feature_moments(self.test[0], self.features)
+        p = probabilities(self.model, self.test[0])
+        self.accuracy = float((p.argmax(1) == self.test[1].cpu()).double().mean())
+
+    def of(self, images: torch.Tensor, labels: torch.Tensor | None) -> dict[str, Any]:
+        """How it reads draws, and how far their features are from those of test images."""
+        p = probabilities(self.model, images.clamp(-1, 1))
+        shares = [float((p.argmax(1) == k).double().mean()) for k in range(10)]
+        found: dict[str, Any] = {"confidence": float(p.amax(1).mean()), "shares": shares}
+        found["fid"] = float(metrics.fid(self.moments, images.clamp(-1, 1), self.features).value)
+        if labels is not None:
+            found["read_as_their_class"] = float((p.argmax(1) == labels.cpu()).double().mean())
+        return found
+
+
+def judged(folder: Path, judge: Judge, n: int, lengths: list[int], picture: Path) -> dict[str, Any]:
+    """Draws of the averaged energy from uniform noise, of ten classes where it knows them, and from Gaussians with their moments."""
+    device = judge.test[0].device
+    model = gb.load(folder, ema=True, device=device)
+    kernel = keep.read_config(folder, ("objective",))["objective"].kernels()[0]
+    g = gb.random.stream(0, "judge", device)
+    labels = torch.arange(10, device=device).repeat(n // 10)
+    joint = isinstance(model, JointModel)
+    law = model.given(labels) if joint else model
+    x, y = (t[:5000] for t in judge.train)
+    like = {"wanted": labels} if joint else {}
+    found: dict[str, Any] = {}
+    for start in ("noise", "gaussian"):
+        for steps in lengths:
+            begin = (
+                model.domain.sample(n, generator=g)
+                if start == "noise"
+                else hybrid.like_classes(x, y if joint else None, n, generator=g, **like).clamp(-1, 1)
+            )
+            made = gb.sample(law, kernel, begin, steps=steps, keep=False, generator=g, progress=False).last
+            found[f"{start}, {steps} steps"] = judge.of(made, labels if joint else None)
+        save_png(made[:100], picture.with_name(f"{picture.name}-{start}.png"), 10)
+    if joint:
+        p = probabilities(model, judge.test[0])
+        found["accuracy"] = float((p.argmax(1) == judge.test[1].cpu()).double().mean())
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("recipes", nargs="+", help="name:seeds, such as mnist-energy:10, or a file of one's own")
+    parser.add_argument("--out", default="out/seeds", type=Path)
+    parser.add_argument("--seconds", type=float, default=330.0, help="for the training of all of them together")
+    parser.add_argument("--look", type=int, default=80, help="updates of the first look at the speed")
+    parser.add_argument("--look-seconds", type=float, default=60.0, help="that it may take at most")
+    parser.add_argument("--judge", type=int, default=3000, help="updates of the classifier")
+    parser.add_argument("--draws", type=int, default=500)
+    parser.add_argument("--lengths", type=int, nargs="+", default=[200, 400], help="steps of the draws")
+    parser.add_argument("--flags", default="", help="further flags of every training")
+    chosen = parser.parse_args()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    recipes = {name: int(count) for name, count in (one.rsplit(":", 1) for one in chosen.recipes)}
+    chosen.out.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp())
+    flags = {name: chosen.flags.split() for name in recipes}
+    steps = planned(recipes, work, flags, chosen.seconds, chosen.look, chosen.look_seconds)
+    begun = time.perf_counter()
+    jobs = [
+        (name, seed, work / f"{Path(name).stem}-{seed}") for name, count in recipes.items() for seed in range(count)
+    ]
+    running = [
+        start(name, seed, folder, [*flags[name], "--fit.steps", str(steps[name])]) for name, seed, folder in jobs
+    ]
+    sets = {name: "fashion" if "fashion" in name else "mnist" for name in recipes}
+    judges = {one: Judge(one, device, chosen.judge) for one in sorted(set(sets.values()))}
+    print({name: judge.accuracy for name, judge in judges.items()}, flush=True)
+    codes = stop(running, begun + 1.2 * chosen.seconds + 40)
+    rows = []
+    for (name, seed, folder), code in zip(jobs, codes, strict=True):
+        log = log_of(folder)
+        events = [str(r.get("message", r)) for r in log if "event" in r]
+        trained = [r for r in log if "seconds" in r]
+        row: dict[str, Any] = {"recipe": Path(name).stem, "seed": seed, "planned": steps[name], "exit_code": code}
+        row |= {"seconds": trained[-1]["seconds"] if trained else 0.0}
+        row["updates"] = max(checkpoint.steps_saved(folder), default=0) if folder.exists() else 0
+        row |= {"ended": code == 0 and row["updates"] == steps[name], "events": events}
+        row["rollbacks"] = sum("back to step" in event for event in events)
+        if row["updates"]:
+            row |= judged(folder, judges[sets[name]], chosen.draws, chosen.lengths, chosen.out / folder.name)
+        else:
+            row["output"] = Path(f"{folder}.log").read_text()[-600:]
+        rows.append(row)
+        print(json.dumps({k: v for k, v in row.items() if k != "events"}), flush=True)
+        found = {"device": torch.cuda.get_device_name() if device == "cuda" else "cpu", "torch": torch.__version__}
+        found |= {"judges": {n: j.accuracy for n, j in judges.items()}, "seconds": chosen.seconds, "rows": rows}
+        (chosen.out / "seeds.json").write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
