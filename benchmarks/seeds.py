@@ -66,7 +66,9 @@ def planned(
 ) -> dict[str, int]:
     """How many updates of each recipe fit into the seconds, by the slowest of its seeds while all of them run."""
     begun, found = time.perf_counter(), {}
-    probes = {name: [out / "probe" / f"{name}-{seed}" for seed in range(count)] for name, count in recipes.items()}
+    probes = {
+        name: [out / "probe" / f"{Path(name).stem}-{seed}" for seed in range(count)] for name, count in recipes.items()
+    }
     (out / "probe").mkdir(parents=True)
     every = max(1, look // 4)
     extra = ["--fit.steps", "1000000", "--fit.logging.every", str(every), "--fit.logging.validate_every", "1000000"]
