@@ -192,24 +192,22 @@ class PersistentContrastiveDivergence(SampledObjective):
         data = observed_with(batch, generator)
         y = None if self.classes is None else labels(batch, "class-bound slots")
         member, index = energy if y is None else energy.given(y), self.chosen(state.x, y, generator)
-        before, fast = state.at(index), state.fast
-        if self.reinit:
-            before = self._anew(energy, batch, before, y, self.reinit, generator)
-        if plain_gibbs(self.kernel, member) and not (self.penalty or self.reinit_far) and fast is None:
+        before, fast = self._begun(energy, batch, state.at(index), y, generator), state.fast
+        if plain_gibbs(self.kernel, member) and not self._looks_at_energies and fast is None:
             value, samples, known = member.contrast(data, before.x, self.steps, generator, fused=step.fused)
             after, metrics = before._replace(x=samples), {"gap": value}
             metrics |= chain_metrics(before.x, samples, step.watched)
         else:
             anew = nullcontext() if fast is None else standardized_once(energy)  # of the weights with their overlay
             with overlaid(trainable(energy), fast), anew:
-                after, moved = self._moved(member, before, generator, step)
+                after, metrics = self._moved(member, before, generator, step)
             at_data, at_chains = member(data), member(after.x)
-            value, metrics = gap_between(at_data, at_chains, self.penalty, watched=step.watched)
+            value, found = gap_between(at_data, at_chains, self.penalty, watched=step.watched)
+            metrics, known = found | metrics, None
             if self.reinit_far:
-                far = far_above(at_data, at_chains)
-                after = self._anew(energy, batch, after, y, self.reinit_far * far, generator)
-                metrics["far"] = far.to(value).mean()
-            metrics, known = metrics | moved, None
+                after, metrics["far"] = self._recalled(
+                    energy, batch, after, y, far_above(at_data, at_chains), generator
+                )
         if fast is not None:
             parameters = trainable(energy)
             gradients = gradients_of(value, parameters)
@@ -235,6 +233,30 @@ class PersistentContrastiveDivergence(SampledObjective):
         same = y[:, None] == y[None, :]
         rank = same.tril(-1).sum(1)  # how many rows before this one have its class
         return y * each + order[y, rank]
+
+    def _begun(self, energy: Any, batch: Batch, chains: Chains, y: Tensor | None, generator: torch.Generator) -> Chains:
+        """The chains before they move, some of them started anew."""
+        return self._anew(energy, batch, chains, y, self.reinit, generator) if self.reinit else chains
+
+    @property
+    def _looks_at_energies(self) -> bool:
+        """Does it need more than the gap of the energies?"""
+        return bool(self.penalty or self.reinit_far)
+
+    def _recalled(
+        self,
+        energy: Any,
+        batch: Batch,
+        chains: Chains,
+        y: Tensor | None,
+        energies: tuple[Tensor, Tensor],
+        generator: torch.Generator,
+    ) -> tuple[Chains, dict[str, Tensor]]:
+        """The chains after they moved, some of those far above the data started anew; and the share that was there."""
+        if not self.reinit_far:
+            return chains, {}
+        far = far_above(*energies).to(chains.x.dtype)
+        return self._anew(energy, batch, chains, y, self.reinit_far * far, generator), {"far": far.mean()}
 
     def _anew(
         self,
