@@ -203,11 +203,8 @@ class PersistentContrastiveDivergence(SampledObjective):
                 after, metrics = self._moved(member, before, generator, step)
             at_data, at_chains = member(data), member(after.x)
             value, found = gap_between(at_data, at_chains, self.penalty, watched=step.watched)
-            metrics, known = found | metrics, None
-            if self.reinit_far:
-                after, metrics["far"] = self._recalled(
-                    energy, batch, after, y, far_above(at_data, at_chains), generator
-                )
+            after, far = self._recalled(energy, batch, after, y, (at_data, at_chains), generator)
+            metrics, known = found | metrics | far, None
         if fast is not None:
             parameters = trainable(energy)
             gradients = gradients_of(value, parameters)
