@@ -1,5 +1,6 @@
 """Exact likelihood, pseudo-likelihood, ratio matching and minimum probability flow on enumerable machines."""
 
+import copy
 import math
 
 import pytest
@@ -24,7 +25,9 @@ from torch.nn.functional import softplus
 
 import gibbsian as gb
 from gibbsian import domains, errors
+from gibbsian.fast import native
 from gibbsian.objectives import ExactLikelihood, MinimumProbabilityFlow, PerturbAndMAP, PseudoLikelihood, RatioMatching
+from gibbsian.objectives.base import Step
 
 DOMAINS = {"binary": BINARY, "spin": SPIN, "categorical": CATEGORICAL}
 
@@ -155,6 +158,59 @@ def test_training_recovers_the_distribution(kind):
     optimizer.step(closure)
     distance = 0.5 * (learner.log_probabilities().exp() - law.exp()).abs().sum()
     assert distance < 1e-4
+
+
+@pytest.mark.parametrize("spin", [False, True])
+@pytest.mark.parametrize(
+    "objective", [PseudoLikelihood(), RatioMatching(), MinimumProbabilityFlow()], ids=lambda o: type(o).__name__
+)
+def test_boltzmann_machines_in_one_pass_equal_the_definition(objective, spin):
+    """Any matrix, of which the symmetric part counts, in sizes that fill no tile and no row of 120, against energies of all neighbors
+    in double precision."""
+    machine = gb.models.BoltzmannMachine(37, spin=spin, generator=gen(1))
+    with torch.no_grad():
+        machine.weight.normal_(0, 0.3, generator=gen(2))
+        machine.bias.normal_(0, 1, generator=gen(3))
+    x = machine.domain.sample(251, generator=gen(4))
+    found = machine.neighbor_sums(x, objective.function)
+    assert found is not None or not native.library("int f(void) { return 0; }")
+    plain = copy.deepcopy(machine).double()
+    value = objective(gb.as_energy(plain.forward, machine.domain), x.double(), (), gen()).value
+    truth = torch.autograd.grad(value, [plain.weight, plain.bias])
+    loss = objective(machine, x, (), gen())
+    torch.testing.assert_close(loss.value.double(), value, rtol=3e-6, atol=0, check_dtype=False)
+    for mine, exact in zip((loss.gradients[machine.weight], loss.gradients[machine.bias]), truth, strict=True):
+        torch.testing.assert_close(mine.double(), exact, rtol=1e-4, atol=1e-5 * float(exact.abs().max()))
+    with torch.no_grad():
+        fields = machine.conditional_fields(x)
+        twin = objective._in_closed_form(machine, x, fields, None, (), Step(watched=False))
+    torch.testing.assert_close(twin.value.double(), value, rtol=3e-6, atol=0, check_dtype=False)
+
+
+@pytest.mark.parametrize("objective", [PseudoLikelihood(), MinimumProbabilityFlow()], ids=lambda o: type(o).__name__)
+@pytest.mark.parametrize("broken", [float("inf"), float("nan")])
+def test_parameters_that_ran_away_are_said_in_one_pass_too(objective, broken):
+    machine = gb.models.BoltzmannMachine(5)
+    with torch.no_grad():
+        machine.bias[2] = broken
+    with pytest.raises(errors.DivergenceError):
+        objective(machine, torch.zeros(3, 5), (), gen())
+
+
+@pytest.mark.parametrize("coupling", [0.3, torch.tensor([0.2, -0.4]), "each"])
+@pytest.mark.parametrize("periodic", [True, False])
+def test_lattices_know_the_gradients_of_their_fields(coupling, periodic):
+    shape = (3, 4)
+    if isinstance(coupling, str):
+        coupling = torch.randn(2, *shape, generator=gen()) * gb.models.Ising(shape, periodic=periodic).bonds
+    field = torch.randn(shape, generator=gen(1)) if torch.is_tensor(coupling) else 0.2
+    lattice = gb.models.Ising(shape, coupling, field, periodic=periodic, trainable=True).double()
+    x, weight = lattice.domain.sample(6, generator=gen(2)).double(), torch.randn(6, *shape, generator=gen(3), dtype=F64)
+    parameters = [lattice.coupling, lattice.field]
+    truth = torch.autograd.grad((weight * lattice.conditional_fields(x)).sum(), parameters)
+    found = lattice.field_gradients(x, weight)
+    for p, exact in zip(parameters, truth, strict=True):
+        torch.testing.assert_close(found[p], exact * (lattice.bonds if p.dim() == 3 else 1))
 
 
 def test_neighbors_that_are_data_count_in_minimum_probability_flow():

@@ -90,6 +90,15 @@ class FieldModel(Protocol):
         """The gradients of Σ weight·u in the parameters, which belong to nobody else."""
 
 
+@runtime_checkable
+class NeighborModel(Protocol):
+    """Compares states with all that differ from them in one unit in a pass of its own."""
+
+    def neighbor_sums(self, x: Tensor, function: str) -> tuple[Tensor, dict[Tensor, Tensor]] | None:
+        """The mean over rows of Σᵢ f(E(x) - E(x̄ᵢ)), x̄ᵢ with unit i flipped, and its gradients in the parameters; f is softplus
+        ("pseudo-likelihood"), σ² ("ratio matching") or exp(·/2) ("probability flow"). None where this machine cannot."""
+
+
 class Contrast(NamedTuple):
     """E(batch).mean() - E(samples).mean(), differentiable in the parameters, and the samples.
 

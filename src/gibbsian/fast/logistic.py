@@ -139,6 +139,9 @@ def mean_and_softplus(logits: Tensor) -> tuple[Tensor, Tensor | float]:
     if not fits or _native() is None:
         return torch.sigmoid(logits), F.softplus(logits).sum()
     rows, units = logits.shape
-    room = torch.zeros(3 * units)
-    total = _native()(logits.data_ptr(), None, rows, units, room.data_ptr(), room.data_ptr() + 4 * units)
+    room = torch.zeros(
+        4 * units
+    )  # sums over rows, room, and a bias: without one the compiled loop goes number by number
+    sums, spare, bias = (room.data_ptr() + 4 * units * k for k in (0, 1, 3))
+    total = _native()(logits.data_ptr(), bias, rows, units, sums, spare)
     return logits, total

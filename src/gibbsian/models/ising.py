@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from gibbsian.capabilities import Bonds, Pairwise, Path
-from gibbsian.derivatives.known import gradients_of, trainable
 from gibbsian.domains import Spin
 from gibbsian.energies.bases import independent_units
 from gibbsian.errors import ArgumentError, ShapeError, as_numbers
@@ -148,11 +147,17 @@ class Ising(Machine):
         return self.local_field(x)
 
     def field_gradients(self, x: Tensor, weight: Tensor) -> dict[Tensor, Tensor]:
-        """Of Σ weight × local field."""
-        with torch.enable_grad():
-            parameters = trainable(self)
-            value = (weight * self.local_field(x)).sum()
-        return dict(zip(parameters, gradients_of(value, parameters), strict=True))
+        """Of Σ weight × local field: Σ weight in h, Σ (weightᵢxⱼ + weightⱼxᵢ) in the J of neighbors i, j."""
+        found: dict[Tensor, Tensor] = {}
+        if self.coupling.requires_grad:
+            axes = range(1, x.dim())
+            pairs = torch.stack([(weight * x.roll(-1, k)).add_(weight.roll(-1, k) * x).sum(0) for k in axes])
+            pairs.mul_(self.bonds)
+            dims = self.coupling.dim()
+            found[self.coupling] = pairs.flatten(dims).sum(-1) if dims < 2 else pairs
+        if self.field.requires_grad:
+            found[self.field] = weight.sum(0) if self.field.dim() else weight.sum()
+        return found
 
     def energy_and_score(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """E(x) and -∇E(x), the local field."""

@@ -136,6 +136,14 @@ class Potts(Machine):
     def _symmetric(self, j: Tensor) -> Tensor:
         return (j + j.permute(2, 3, 0, 1)).mul_(self.between / 2)
 
+    def _twice(self, j: Tensor) -> Tensor:
+        """J + Jᵀ without the blocks of a site with itself, `(n, n)`, outside of autograd."""
+        n = self.sites * self.states
+        flat = j.reshape(n, n)
+        out = torch.add(flat, flat.T)
+        out.view(self.coupling.shape).diagonal(dim1=0, dim2=2).zero_()
+        return out
+
     # --- energies and conditionals ------------------------------------------------------------------
 
     def _pull(self, x: Tensor) -> Tensor:
@@ -156,12 +164,16 @@ class Potts(Machine):
 
     def conditional_fields(self, x: Tensor) -> Tensor:
         """gᵢ(a) = hᵢ(a) + Σⱼ Jᵢⱼ(a, xⱼ), of which the softmax over a is p(xᵢ | rest)."""
-        return self.field + self._pull(x)
+        if torch.is_grad_enabled():
+            return self.field + self._pull(x)
+        return torch.addmm(self.field.flatten(), x.flatten(1), self._twice(self.coupling), alpha=0.5).reshape(x.shape)
 
     def field_gradients(self, x: Tensor, weight: Tensor) -> dict[Tensor, Tensor]:
         """Of Σ weight·g: Σ weight in h, and the symmetric part of weightᵀx in J."""
-        a = (weight.flatten(1).T @ x.flatten(1)).reshape(self.coupling.shape)
-        return {self.field: weight.sum(0), self.coupling: self._symmetric(a)}
+        n = self.sites * self.states
+        flat = self.coupling.detach().reshape(n, n)
+        half = torch.addmm(flat, weight.flatten(1).T, x.flatten(1), beta=0, alpha=0.5)  # beta = 0 leaves out the first
+        return {self.field: weight.sum(0), self.coupling: self._twice(half).reshape(self.coupling.shape)}
 
     def site_logits(self, x: Tensor, site: int | Tensor) -> Tensor:
         """gᵢ, `(chains, states)`, at one site, or at one per row."""

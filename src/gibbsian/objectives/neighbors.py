@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gibbsian.capabilities import FieldModel
+from gibbsian.capabilities import FieldModel, NeighborModel
 from gibbsian.derivatives.known import with_gradients
 from gibbsian.domains import Binary, Categorical, Discrete, Domain, Spin
 from gibbsian.errors import ArgumentError, DomainError, hold_counts
+from gibbsian.fast.logistic import mean_and_softplus
 from gibbsian.objectives.base import Batch, Loss, Step, SteppedObjective, accumulated, finish, observed
 from gibbsian.random import require_generator
 
@@ -47,9 +48,9 @@ def neighbors(domain: Domain, x: Tensor, units: Tensor) -> Tensor:
 
 
 @functools.cache
-def _knows_fields(kind: type) -> bool:
-    """Whether a class of energies has the methods of `FieldModel`: asked at every step, and slow to find out."""
-    return issubclass(kind, FieldModel)
+def _knows(kind: type) -> tuple[bool, bool]:
+    """Whether a class of energies has the methods of `FieldModel` and `NeighborModel`: asked at every step, and slow to find out."""
+    return issubclass(kind, FieldModel), issubclass(kind, NeighborModel)
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ class NeighborObjective(SteppedObjective):
     """Σ over units of a function of the gaps E(x) - E(x') to the neighbors x' that differ in that unit."""
 
     needs_energy: ClassVar[bool] = True
+    function: ClassVar[str] = ""  # of the gaps, by the name that machines know it; none where they do not
 
     sites: int | None = None
     chunk: int | None = None
@@ -75,6 +77,11 @@ class NeighborObjective(SteppedObjective):
         """The contribution of each unit, `(batch, units)`, and its derivative in every gap. Gaps are `(batch, units)`, or
         `(batch, units, classes)` with 0 at the present class."""
 
+    def whole(self, gaps: Tensor) -> tuple[Tensor | float, Tensor]:
+        """The sum of all contributions, and the derivatives; the gaps may be written over."""
+        terms, slope = self.closed(gaps)
+        return terms.sum(), slope
+
     def check(self, energy: Any, batch: Batch) -> None:
         super().check(energy, batch)
         if not isinstance(energy.domain, Binary | Spin | Categorical):
@@ -88,55 +95,89 @@ class NeighborObjective(SteppedObjective):
 
     def loss(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator, step: Step) -> Loss:
         x = observed(batch)
-        domain: Discrete = energy.domain
-        total = unit_count(domain)
-        units = None
-        if self.sites is not None:
-            require_generator(generator, x.device)
-            order = torch.rand(len(x), total, generator=generator, device=x.device).argsort(1)
-            units = order[:, : self.sites].T
-        scale = total / (total if units is None else len(units)) / len(x)
-        if self.chunk is None and _knows_fields(type(energy)):  # type: ignore[arg-type]
+        fields_known, neighbors_known = _knows(type(energy))  # type: ignore[arg-type]
+        if neighbors_known and self.function and self.sites is None and self.chunk is None:
+            found = energy.neighbor_sums(x, self.function)
+            if found is not None:
+                value, gradients = found
+                return self._finished(energy, x, value, gradients, state, step)
+        units = self._drawn(x, unit_count(energy.domain), generator)
+        if self.chunk is None and fields_known:
             with torch.no_grad():
                 fields = energy.conditional_fields(x)
             if fields is not None:
-                return self._in_closed_form(energy, x, fields, units, scale, state, step)
-        if units is None:
-            units = torch.arange(total, device=x.device)[:, None].expand(total, len(x))
+                return self._in_closed_form(energy, x, fields, units, state, step)
+        return self._in_general(energy, x, units, state)
+
+    def _drawn(self, x: Tensor, total: int, generator: torch.Generator) -> Tensor | None:
+        """Units drawn for every row, `(sites, batch)`; None for all of them."""
+        if self.sites is None:
+            return None
+        require_generator(generator, x.device)
+        return torch.rand(len(x), total, generator=generator, device=x.device).argsort(1)[:, : self.sites].T
+
+    def _scale(self, x: Tensor, domain: Discrete) -> float:
+        """Of the sum over rows and units, so that drawn units stand for all."""
+        return (1 if self.sites is None else unit_count(domain) / self.sites) / len(x)
+
+    def _in_general(self, energy: Any, x: Tensor, units: Tensor | None, state: Any) -> Loss:
+        """By the energies of all neighbors, some units at a time."""
+        domain: Discrete = energy.domain
+        total, scale = unit_count(domain), self._scale(x, domain)
+        chosen = torch.arange(total, device=x.device)[:, None].expand(total, len(x)) if units is None else units
         others = domain.classes - 1 if isinstance(domain, Categorical) else 1
         size = self.chunk or max(1, BLOCK // (x.numel() * others))
         at_data: list[Tensor] = []
 
         def part(first: int) -> Tensor:
-            near = neighbors(domain, x, units[first : first + size])
+            near = neighbors(domain, x, chosen[first : first + size])
             energies = energy(torch.cat([x, near.flatten(0, 2)]))
             own = energies[: len(x)]
             at_data.append(own.detach())
             return self.term(own - energies[len(x) :].reshape(near.shape[:3])).sum() * scale
 
-        value, gradients = accumulated([partial(part, i) for i in range(0, len(units), size)], energy)
+        value, gradients = accumulated([partial(part, i) for i in range(0, len(chosen), size)], energy)
         return finish(self, value, state, {"energy_data": at_data[0].mean()}, gradients=gradients)
 
     def _in_closed_form(
-        self, energy: Any, x: Tensor, fields: Tensor, units: Tensor | None, scale: float, state: Any, step: Step
+        self, energy: Any, x: Tensor, fields: Tensor, units: Tensor | None, state: Any, step: Step
     ) -> Loss:
         """All gaps from the fields u = -∂E/∂x, and the derivative in u, from which the machine knows its gradients."""
-        domain = energy.domain
+        domain: Discrete = energy.domain
+        scale = self._scale(x, domain)
         with torch.no_grad():
             if isinstance(domain, Categorical):
-                own, fields = x.flatten(1, -2), fields.flatten(1, -2)
-                terms, weight = self.closed(fields - (own * fields).sum(-1, keepdim=True))
+                own, fields, factor = x.flatten(1, -2), fields.flatten(1, -2), 1.0
+                gaps = fields - (own * fields).sum(-1, keepdim=True)
+            else:  # x' - x = factor · own
+                own, factor = (x.flatten(1), -2.0) if isinstance(domain, Spin) else ((1 - 2 * x).flatten(1), 1.0)
+                gaps = own * fields.flatten(1)
+                gaps = gaps if factor == 1 else gaps.mul_(factor)
+            if units is None:
+                total, weight = self.whole(gaps)
+            else:
+                terms, weight = self.closed(gaps)
+                chosen = torch.zeros_like(terms).scatter_(1, units.T, 1.0)
+                total, weight = (
+                    (terms * chosen).sum(),
+                    weight * chosen.reshape(*chosen.shape, *[1] * (weight.dim() - 2)),
+                )
+            if isinstance(domain, Categorical):
                 weight = torch.addcmul(weight, own, weight.sum(-1, keepdim=True), value=-1)
             else:
-                change = (-2 * x if isinstance(domain, Spin) else 1 - 2 * x).flatten(1)
-                terms, weight = self.closed(change * fields.flatten(1))
-                weight.mul_(change)
-            if units is not None:
-                chosen = torch.zeros_like(terms).scatter_(1, units.T, 1.0)
-                terms, weight = terms * chosen, weight * chosen.reshape(*chosen.shape, *[1] * (weight.dim() - 2))
-            gradients = energy.field_gradients(x, weight.mul_(scale).reshape(x.shape))
-            metrics = {"energy_data": energy(x).mean()} if step.watched else {}
-        value, known = with_gradients(terms.sum() * scale, list(gradients), list(gradients.values()))
+                weight.mul_(own)
+            gradients = energy.field_gradients(x, weight.mul_(factor * scale).reshape(x.shape))
+        value = total * scale if isinstance(total, Tensor) else fields.new_tensor(total * scale)
+        return self._finished(energy, x, value, gradients, state, step)
+
+    def _finished(
+        self, energy: Any, x: Tensor, value: Tensor, gradients: dict[Tensor, Tensor], state: Any, step: Step
+    ) -> Loss:
+        metrics = {}
+        if step.watched:
+            with torch.no_grad():
+                metrics["energy_data"] = energy(x).mean()
+        value, known = with_gradients(value, list(gradients), list(gradients.values()))
         return finish(self, value, state, metrics, gradients=known)
 
 
@@ -161,6 +202,8 @@ class PseudoLikelihood(NeighborObjective):
     tensor(2.0794)
     """
 
+    function: ClassVar[str] = "pseudo-likelihood"
+
     def term(self, gaps: Tensor) -> Tensor:
         return torch.logsumexp(torch.cat([torch.zeros_like(gaps[:, :1]), gaps], 1), 1)
 
@@ -168,6 +211,15 @@ class PseudoLikelihood(NeighborObjective):
         if gaps.dim() == 2:
             return F.softplus(gaps), torch.sigmoid(gaps)
         return torch.logsumexp(gaps, -1), torch.softmax(gaps, -1)
+
+    def whole(self, gaps: Tensor) -> tuple[Tensor | float, Tensor]:
+        if gaps.dim() == 2:
+            slope, total = mean_and_softplus(gaps)
+            return total, slope
+        top = gaps.amax(-1, keepdim=True)
+        e = gaps.sub_(top).exp_()  # one pass of exponentials for both
+        z = e.sum(-1, keepdim=True)
+        return z.log().add_(top).sum(), e.div_(z)
 
 
 @dataclass(frozen=True)
@@ -189,6 +241,8 @@ class RatioMatching(NeighborObjective):
     tensor(0.7500)
     """
 
+    function: ClassVar[str] = "ratio matching"
+
     def check(self, energy: Any, batch: Batch) -> None:
         super().check(energy, batch)
         if isinstance(energy.domain, Categorical):
@@ -202,7 +256,8 @@ class RatioMatching(NeighborObjective):
 
     def closed(self, gaps: Tensor) -> tuple[Tensor, Tensor]:
         p = torch.sigmoid(gaps)
-        return p.square(), 2 * p.square() * (1 - p)
+        square = p * p
+        return square, torch.addcmul(square, square, p, value=-1).mul_(2)
 
 
 @dataclass(frozen=True)
@@ -224,6 +279,8 @@ class MinimumProbabilityFlow(NeighborObjective):
     >>> MinimumProbabilityFlow()(energy, torch.ones(5, 3), (), g).value
     tensor(3.)
     """
+
+    function: ClassVar[str] = "probability flow"
 
     def term(self, gaps: Tensor) -> Tensor:
         return (0.5 * gaps).exp().sum(1)
