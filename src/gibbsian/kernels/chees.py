@@ -192,18 +192,17 @@ class ChEES(Massive, Lockstep, TunedKernel):
         new = self.launch(ground, moving)
         point = Point(*(torch.where(fresh, a, b) for a, b in zip(new.point, moving.point, strict=True)))
         start, left = torch.where(fresh, new.start, moving.start), torch.where(fresh, new.left, moving.left)
-        flown = self.move(energy, ground, moving._replace(point=point, start=start, left=left), 1)
+        flown = self.move(energy, ground, Underway(point, moving.here, start, left, moving.iteration, moving.reach), 1)
         over = (flown.left == 0) & active
         here, log_ratio = self._judged(ground, flown, over)
-        place = torch.where(active, flown.iteration, len(ground.inputs.z)).reshape(
-            1
-        )  # written until its trajectory is over
-        slots.draws[place] = here.x[None]
-        slots.log_ratios[place] = log_ratio[None]
+        place = torch.where(active, flown.iteration, len(ground.inputs.z))  # written until its trajectory is over
+        slots.draws[place.reshape(1)] = here.x[None]
+        slots.log_ratios[place.reshape(1)] = log_ratio[None]
         iteration = flown.iteration + over.long()
-        return flown._replace(here=here, iteration=iteration, reach=torch.where(iteration < ground.wanted, 0, -1))
+        reached = torch.where(iteration < ground.wanted, 0, -1)
+        return Underway(flown.point, here, flown.start, flown.left, iteration, reached)
 
-    # --- and for a device that is told beforehand what to do ---------------------------------------------------------
+    # --- and for a device that is told beforehand what to do (whole tuples: torch 2.11 cannot compile `_replace`) ----
 
     def moves_of(self, inputs: ChEESInputs) -> list[int]:
         return inputs.leapfrogs.tolist()
@@ -212,19 +211,21 @@ class ChEES(Massive, Lockstep, TunedKernel):
         one, here = ground.now(moving.iteration), moving.here
         v = masked(ground.metric.momentum(one.z), ground.clamp)
         start = here.energy + ground.metric.kinetic(v)
-        return moving._replace(point=Point(here.x, v, here.energy, here.score), start=start, left=one.leapfrogs)
+        point = Point(here.x, v, here.energy, here.score)
+        return Underway(point, here, start, one.leapfrogs, moving.iteration, moving.reach)
 
     def move(self, energy: Energy, ground: Ground, moving: Underway, count: int) -> Underway:
-        size = ground.now(moving.iteration).step_size
+        _, here, start, left, iteration, reach = moving
+        size = ground.now(iteration).step_size
         point = leapfrog(energy, moving.point, size, ground.metric, ground.clamp, count)
-        return moving._replace(point=point, left=moving.left - count)
+        return Underway(point, here, start, left - count, iteration, reach)
 
     def land(self, ground: Ground, moving: Underway, slots: Slots) -> Underway:
         here, log_ratio = self._judged(ground, moving)
         place = moving.iteration.reshape(1)
         slots.draws[place] = here.x[None]
         slots.log_ratios[place] = log_ratio[None]
-        return moving._replace(here=here, iteration=moving.iteration + 1)
+        return Underway(moving.point, here, moving.start, moving.left, moving.iteration + 1, moving.reach)
 
     def _judged(self, ground: Ground, moving: Underway, over: Tensor | None = None) -> tuple[ChainState, Tensor]:
         """Every chain at the end of its trajectory or where that began, by the Metropolis test, if it is over."""
