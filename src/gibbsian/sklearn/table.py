@@ -14,7 +14,7 @@ from gibbsian.errors import check_number
 from gibbsian.random import stream
 from gibbsian.sklearn.common import constraints, seed_of
 from gibbsian.tables.cells import Cells, MixedError
-from gibbsian.tables.families import FAMILIES, Options
+from gibbsian.tables.families import FAMILIES, GAPS, Options
 from gibbsian.tables.fitting import fit_table
 from gibbsian.tables.frames import Frame, as_frame, as_table, float_type
 from gibbsian.tables.model import TableModel
@@ -39,12 +39,15 @@ class TableEnergy(DensityMixin, BaseEstimator):
         hidden_layer_sizes: of networks.
         n_hidden: units of the Boltzmann machine, at most 12.
         max_iter: updates of a network, at most.
+        gaps: "auto" to find out from the training table whether cells are missing because of what they hold, which `impute` then
+            reckons with (`gibbsian.tables.gaps`); "ignorable" to take it that they are not.
         alpha: share of new normal rows that `predict_outliers` flags.
         verbose, random_state: say what is done; seed, random state or None.
 
     Attributes:
         model_: the fitted `gibbsian.tables.TableModel`.
         schema_: its schema; `print(schema_)`.
+        gaps_: what was found of that, a `gibbsian.tables.gaps.Gaps` or None.
         family_, scores_: the family that was chosen, and the held-out log-likelihood a row of each.
 
     >>> rng = np.random.default_rng(0)
@@ -66,6 +69,7 @@ class TableEnergy(DensityMixin, BaseEstimator):
         n_components=[Interval(Integral, 1, None, closed="left"), None],
         hidden_layer_sizes=["array-like"],
         n_hidden=[Interval(Integral, 1, 12, closed="both")],
+        gaps=[StrOptions(set(GAPS))],
         verbose=["verbose"],
     )
 
@@ -77,6 +81,7 @@ class TableEnergy(DensityMixin, BaseEstimator):
     hidden_layer_sizes: tuple[int, ...] = (64, 64)
     n_hidden: int = 6
     max_iter: int = 800
+    gaps: str = "auto"
     alpha: float = 0.05
     verbose: int = 0
     random_state: Any = None
@@ -87,13 +92,16 @@ class TableEnergy(DensityMixin, BaseEstimator):
         check_number(self, "alpha", self.alpha, 0, 1, open_low=True, open_high=True)
         frame = self._frame(X, reset=True)
         seed = seed_of(self.random_state)
-        options = Options(self.n_components, tuple(self.hidden_layer_sizes), self.n_hidden, self.max_iter, seed)
+        options = Options(
+            self.n_components, tuple(self.hidden_layer_sizes), self.n_hidden, self.max_iter, seed, self.gaps
+        )
         family = self.family if isinstance(self.family, str) else tuple(self.family)
         watch = print if self.verbose else None
         self.model_: TableModel = fit_table(
             frame, types=self.types, schema=self.schema, family=family, options=options, watch=watch
         )
         self.schema_, self.family_, self.scores_ = self.model_.schema, self.model_.family, self.model_.scores
+        self.gaps_ = self.model_.gaps
         return self
 
     def _frame(self, X: Any, reset: bool = False) -> Frame:
@@ -135,7 +143,8 @@ class TableEnergy(DensityMixin, BaseEstimator):
 
     def impute(self, X: Any, draws: int | None = None, random_state: Any = None, *, round_integers: bool = True) -> Any:
         """Missing cells filled in: numbers by their mean given the rest of the row, others by the most probable value; with `draws` a
-        list of that many tables with gaps drawn, for multiple imputation.
+        list of that many tables with gaps drawn, for multiple imputation. Where the gaps of the training table were found to follow
+        what they hide (`gaps_`), those of X are taken to do so too.
 
         Whole numbers stay whole; `round_integers=False` fills in their mean itself, the guess of the least squared error, and
         such columns come back as floats.

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from gibbsian.errors import ArgumentError, check_count
+from gibbsian.errors import ArgumentError, check_choice, check_count
 from gibbsian.random import stream
 from gibbsian.tables.boltzmann import MOST_HIDDEN, fit_rbm
 from gibbsian.tables.codec import Codec
@@ -28,6 +28,7 @@ from gibbsian.tables.stacked import StackedLaw, gain, weigh
 from gibbsian.tables.tilted import fit_tilt
 
 FAMILIES = ("mixture", "tilted", "neural", "rbm", "parzen")
+GAPS = ("auto", "ignorable")
 _COMPARED = 6000  # rows at most that the families are compared on
 _MIXED = 50000  # rows at most that the chosen mixture goes through as a whole
 _EXACT = ("mixture", "rbm", "parzen")
@@ -45,6 +46,7 @@ class Options:
         units: hidden units of the Boltzmann machine, at most 12: all their states are gone through.
         steps: updates of networks, at most, and half as many of the Boltzmann machine.
         seed: of everything.
+        gaps: "auto" to find out whether gaps follow what they hide (`gibbsian.tables.gaps`), "ignorable" to take it that they do not.
     """
 
     components: int | None = None
@@ -52,6 +54,7 @@ class Options:
     units: int = 6
     steps: int = 800
     seed: int = 0
+    gaps: str = "auto"
 
     def __post_init__(self) -> None:
         if self.components is not None:
@@ -60,6 +63,7 @@ class Options:
             check_count("a table", "hidden", width)
         check_count("a table", "steps", self.steps)
         check_count("a table", "seed", self.seed, 0)
+        check_choice("a table", "gaps", self.gaps, GAPS)
         if check_count("a table", "units", self.units) > MOST_HIDDEN:
             raise ArgumentError(f"units={self.units}: the Boltzmann machine of a table goes through all 2^units states of its hidden units; give at most {MOST_HIDDEN}, or take the family mixture or tilted")  # fmt: skip
 

@@ -16,6 +16,7 @@ from gibbsian.tables.coders import TableWarning
 from gibbsian.tables.em import Whole, climb, fit_mixture
 from gibbsian.tables.families import FAMILIES, Chosen, Options, choose, refit
 from gibbsian.tables.frames import Frame, as_frame
+from gibbsian.tables.gaps import fit_gaps
 from gibbsian.tables.laws import Law, MixtureLaw
 from gibbsian.tables.model import TableModel, judged
 from gibbsian.tables.rows import Rows
@@ -73,8 +74,9 @@ def fit_table(
     some = rows.take(calibrate)
     per_gap = _per_gap(chosen.law, codec, some.take(slice(0, _GAPS)))
     calibration = np.sort(judged(chosen.law, codec, per_gap, some))
+    gaps = fit_gaps(law, codec, rows, seed=options.seed) if options.gaps == "auto" else None
     return TableModel(
-        codec, law, chosen.law, calibration, per_gap, chosen.family, chosen.scores, options.seed, frame.make
+        codec, law, chosen.law, calibration, per_gap, chosen.family, chosen.scores, options.seed, frame.make, gaps
     )
 
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from gibbsian.errors import CheckpointError
 from gibbsian.tables.codec import Codec
+from gibbsian.tables.gaps import Gaps
 from gibbsian.tables.laws import Law, MixtureLaw, TiltedLaw
 from gibbsian.tables.model import TableModel
 from gibbsian.tables.schema import Schema
@@ -19,6 +20,7 @@ def tree_of(model: TableModel) -> dict[str, Any]:
         "law": _law_parts(model.law), "judge": _law_parts(model.judge), "calibration": model.calibration,
         "per_gap": model.per_gap,
         "family": model.family, "scores": model.scores, "seed": model.seed,
+        "gaps": None if model.gaps is None else {"log_odds": model.gaps.log_odds, "scores": model.gaps.scores},
     }  # fmt: skip
 
 
@@ -34,9 +36,11 @@ def model_of(tree: dict[str, Any]) -> TableModel:
         parts["tilted"].net.eval().requires_grad_(False)
         return TiltedLaw(parts["tilted"], codec, parts["seed"])
 
+    found = tree.get("gaps")  # runs before it was there have none
+    gaps = None if found is None else Gaps(found["log_odds"], found["scores"])
     per_gap = tree.get("per_gap", np.zeros(len(codec.schema)))  # runs of 0.2.0 before it was there
     return TableModel(
-        codec, law(tree["law"]), law(tree["judge"]), tree["calibration"], per_gap, tree["family"], tree["scores"], tree["seed"], "pandas"
+        codec, law(tree["law"]), law(tree["judge"]), tree["calibration"], per_gap, tree["family"], tree["scores"], tree["seed"], "pandas", gaps
     )  # fmt: skip
 
 

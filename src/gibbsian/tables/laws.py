@@ -14,7 +14,7 @@ from gibbsian.random import stream
 from gibbsian.tables.codec import Codec
 from gibbsian.tables.mixture import Mixture
 from gibbsian.tables.rows import Rows
-from gibbsian.tables.tilted import Estimate, Tilted, complete, log_mean
+from gibbsian.tables.tilted import Estimate, Tilted, complete, log_mean, normalized
 
 _NODES = 64  # values that stand for the law of a number
 _STRATA, _LEAST = 12, 8  # components that have such values, and how many each has at least
@@ -51,6 +51,9 @@ class Law(Protocol):
     def complete(self, rows: Rows, generator: torch.Generator) -> Rows:
         """One draw of what is missing, given what is there."""
 
+    def leant(self, log_odds: Tensor) -> "tuple[Law, Tensor]":
+        """The law p(x) Π_j ω_j(code_j) / Z and log Z; `log_odds` has log ω of all codes, slot after slot."""
+
 
 @dataclass(frozen=True, eq=False)
 class MixtureLaw:
@@ -72,6 +75,10 @@ class MixtureLaw:
 
     def complete(self, rows: Rows, generator: torch.Generator) -> Rows:
         return self.codec.settled(self.mixture.complete(rows, generator, drawable=self.codec.drawable))
+
+    def leant(self, log_odds: Tensor) -> tuple[Law, Tensor]:
+        mixture, log_z = self.mixture.leant(log_odds)
+        return MixtureLaw(mixture, self.codec), log_z
 
 
 def mixture_cell(mixture: Mixture, codec: Codec, rows: Rows, column: int) -> CellLaw:
@@ -211,6 +218,12 @@ class TiltedLaw:
         few = total < 1e-12  # no completion but atoms
         weight = torch.where(few, plain.weight, weight / total.clamp(min=1e-300))
         return CellLaw(codes, torch.where(few, plain.z, z.nan_to_num()), weight)
+
+    def leant(self, log_odds: Tensor) -> tuple[Law, Tensor]:
+        """The leant mixture under the same tilt."""
+        base, log_z = self.law.base.leant(log_odds)
+        law = normalized(base, self.law.net, self.codec, self.seed)
+        return TiltedLaw(law, self.codec, self.seed), log_z + law.log_z - self.law.log_z
 
     def complete(self, rows: Rows, generator: torch.Generator) -> Rows:
         """By chains that propose from the mixture and accept by the tilt (independence Metropolis)."""

@@ -9,7 +9,7 @@ restricted Boltzmann machines with few hidden units (one component a hidden stat
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -119,6 +119,16 @@ class Mixture:
             mean[block.rows] = self.mean[:, j] + seen.fitted()[..., j]
             spread[block.rows] = seen.rest()[..., j, j].clamp(min=1e-12).sqrt().expand(len(block.rows), -1)
         return Normals(weight, mean, spread)
+
+    def leant(self, log_odds: Tensor) -> tuple["Mixture", Tensor]:
+        """The law p(x) Π_j ω_j(code_j) / Z, a mixture too, and log Z; `log_odds` has log ω, slot after slot."""
+        weight, tables = self.log_weight, []
+        for part in (self.table + log_odds).split(list(self.states), 1):
+            total = torch.logsumexp(part, 1, keepdim=True)
+            weight = weight + total[:, 0]
+            tables.append(part - total)
+        log_z = torch.logsumexp(weight, 0)
+        return replace(self, log_weight=weight - log_z, table=torch.cat(tables, 1) if tables else self.table), log_z
 
     # --- draws --------------------------------------------------------------------------------------
 

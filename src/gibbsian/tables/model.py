@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from gibbsian.tables.cells import Cells, cells_of, dates_of
 from gibbsian.tables.codec import Codec
 from gibbsian.tables.coders import FewValues, Names, Numbers
 from gibbsian.tables.frames import Frame, as_frame, check_columns, float_type
+from gibbsian.tables.gaps import Gaps
 from gibbsian.tables.laws import CellLaw, Law
 from gibbsian.tables.rows import Rows
 from gibbsian.tables.schema import Schema
@@ -34,6 +36,7 @@ class TableModel:
         family, scores: what was chosen, and the held-out log-likelihood a row of all that were tried.
         seed: of draws.
         make: of the table that it was fitted to.
+        gaps: how cells come to be missing; None where that was not asked.
     """
 
     codec: Codec
@@ -45,6 +48,12 @@ class TableModel:
     scores: dict[str, float]
     seed: int = 0
     make: str = "array"
+    gaps: Gaps | None = None
+
+    @cached_property
+    def hidden(self) -> Law:
+        """The law of what gaps hide: the law itself where they are ignorable, else leant by the odds of a gap."""
+        return self.law if self.gaps is None or self.gaps.ignorable else self.law.leant(self.gaps.log_odds)[0]
 
     @property
     def schema(self) -> Schema:
@@ -149,10 +158,10 @@ class TableModel:
 
     def impute(self, table: Any, *, rounded: bool = True) -> Frame:
         """Gaps filled in: numbers by their mean given the rest of the row, others by the most probable; without `rounded`, means of whole
-        numbers stay what they are."""
+        numbers stay what they are. Gaps that follow what they hide have the law `hidden`."""
         frame = self.frame(table)
         rows = self.codec.encode(frame)
-        filled = self._filled(frame, rows, lambda i, some: self._best(self.law.cell(some, i), i, rounded))
+        filled = self._filled(frame, rows, lambda i, some: self._best(self.hidden.cell(some, i), i, rounded))
         if rounded:
             return filled
         whole, kind = [column.kind == "integer" for column in self.schema], float_type(frame.make)
@@ -164,7 +173,7 @@ class TableModel:
         frame = self.frame(table)
         rows = self.codec.encode(frame)
         gone = self.codec.missing(rows).any(1)
-        whole = Rows.cat(self._blockwise(rows.take(gone), lambda part: self.law.complete(part, generator))) if bool(gone.any()) else rows.take(gone)  # fmt: skip
+        whole = Rows.cat(self._blockwise(rows.take(gone), lambda part: self.hidden.complete(part, generator))) if bool(gone.any()) else rows.take(gone)  # fmt: skip
         place, rng = torch.full((rows.n,), -1), _numpy(generator)
         place[gone] = torch.arange(whole.n)
         drawn = self.codec.decode(whole, rng)

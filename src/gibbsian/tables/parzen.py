@@ -2,13 +2,15 @@
 
 w(x, xᵢ) = Π_numbers N(z; zᵢ, h²s²) Π_codes [(1-λ)·1(c = cᵢ) + λ·p(c)]
 
-A cell that row i lacks has the law of its column there. h and λ are those under which every row is most likely given the
-others.
+A cell that row i lacks has the law there that the windows of the other rows give it, from the cells that row i has: its
+probabilities if it is a code, its mean and variance if it is a number. (With the law of the whole column in its place a row's own window, the nearest to it, would say
+nothing of what the row lacks.) h and λ are those under which every row is most likely given the others.
 
 Reference: Parzen 1962; Aitchison & Aitken 1976 (codes).
 """
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -22,6 +24,7 @@ _WIDTHS = (0.05, 0.1, 0.15, 0.22, 0.33, 0.5, 0.75)
 _BLURS = (0.02, 0.1, 0.3)
 _JUDGES = 400  # rows that choose
 _MOST = 2000  # windows
+_ROUNDS = 2  # in which windows tell each other what they lack
 
 
 def windows(rows: Rows, whole: Whole, width: float, blur: float) -> Mixture:
@@ -49,11 +52,35 @@ def fit_parzen(rows: Rows, whole: Whole, *, seed: int = 0, chosen: tuple[float, 
         # more windows may be narrower: the usual rate, for as many columns as there are
         d = max(rows.z.shape[1] + len(whole.states), 1)
         chosen = (chosen[0] * (few.n / min(rows.n, _MOST)) ** (1 / (d + 4)), chosen[1])
-    return windows(rows.take(order[:_MOST]), whole, *chosen), chosen
+    some = rows.take(order[:_MOST])
+    return told(windows(some, whole, *chosen), some), chosen
+
+
+def told(mixture: Mixture, rows: Rows, rounds: int = _ROUNDS) -> Mixture:
+    """Windows on rows with gaps, the law of every gap that which the other windows give it."""
+    gone, lacks = rows.z.isnan(), rows.code < 0
+    if rows.n < 3 or not (bool(gone.any()) or bool(lacks.any())):
+        return mixture
+    for _ in range(rounds):
+        share = torch.softmax(_of_others(mixture, rows), 1)
+        mean = share @ mixture.mean
+        variance = share @ (mixture.covariance + mixture.mean.square()) - mean.square()
+        tables = list((share @ mixture.table.exp()).log().split(list(mixture.states), 1))
+        for j in range(len(tables)):
+            tables[j] = torch.where(lacks[:, j, None], tables[j], mixture.slot(j))
+        mixture = replace(
+            mixture, mean=torch.where(gone, mean, mixture.mean), covariance=torch.where(gone, variance, mixture.covariance),
+            table=torch.cat(tables, 1) if tables else mixture.table,
+        )  # fmt: skip
+    return mixture
+
+
+def _of_others(mixture: Mixture, rows: Rows) -> Tensor:
+    """log w of every row with the windows of the others, `(n, n)`."""
+    return mixture.log_joint(rows).masked_fill(torch.eye(rows.n, dtype=torch.bool), -math.inf)
 
 
 def _left_out(mixture: Mixture, rows: Rows) -> Tensor:
     """Mean log-likelihood of every row under the windows of the others."""
-    joint = mixture.log_joint(rows)
-    joint = joint.masked_fill(torch.eye(rows.n, dtype=torch.bool), -math.inf)
+    joint = _of_others(mixture, rows)
     return torch.logsumexp(joint, 1).mean() if rows.n > 1 else joint.new_zeros(())

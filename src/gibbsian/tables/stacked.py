@@ -76,6 +76,12 @@ class StackedLaw:
                 z[own], code[own] = made.z, made.code
         return rows._replace(z=z, code=code)
 
+    def leant(self, log_odds: Tensor) -> tuple[Law, Tensor]:
+        laws, log_z = zip(*(law.leant(log_odds) for law in self.laws), strict=True)
+        joint = self.log_weight + torch.stack(log_z)
+        total = torch.logsumexp(joint, 0)
+        return StackedLaw(laws, joint - total, self.codec), total
+
 
 def weigh(log_probs: Tensor) -> Tensor:
     """π under which held-out rows with log p_f `(n, parts)` are most likely, by expectation-maximization with a prior worth one row;
