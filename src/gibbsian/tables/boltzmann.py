@@ -10,7 +10,6 @@ E[· | observed] - E[·], are exact.
 
 import copy
 import math
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -79,7 +78,7 @@ class TableRBM(Recorded):
             tables.append(part - total)
         table = torch.cat(tables, 1) if tables else field[:, :0]
         mean = self.bias[:m] + push @ factor.T
-        covariance = (factor @ factor.T).expand(len(h), -1, -1)
+        covariance = (factor @ factor.T)[None]
         return Mixture(torch.log_softmax(log_weight, 0), mean, covariance, table, states)
 
     def machine(self) -> RBM:
@@ -124,8 +123,7 @@ def fit_rbm(
     if held is not None:
         machine.load_state_dict(best)
     with torch.no_grad():
-        found = machine.mixture()
-    return replace(found, covariance=found.covariance.contiguous()), best_step
+        return machine.mixture(), best_step
 
 
 def _one_of_k(code: Tensor, states: tuple[int, ...]) -> Tensor:

@@ -1,11 +1,13 @@
 """Families of laws over tables, and the choice among them by the likelihood of held-out rows.
 
 mixture   latent classes with correlated numbers, by expectation-maximization from several starts, averaged where rows are few
+located   classes whose numbers are shifted by names (general location model), averaged likewise
 tilted    the mixture, tilted by a network
 neural    a network energy over the transformed row, on top of independent columns
 rbm       a Boltzmann machine of joined units, numbers tied to each other, its hidden states gone through
 parzen    windows on the rows
-stacked   those of them whose laws are exact, weighed: where rows are few and "auto" or several are asked for
+stacked   those of them whose laws are exact, weighed: where rows are few and "auto" or several are asked for; windows only where no row
+          has gaps, as each claims the row that it stands on for itself, and knows least of what that row lacks
 """
 
 import math
@@ -21,17 +23,18 @@ from gibbsian.tables.boltzmann import MOST_HIDDEN, fit_rbm
 from gibbsian.tables.codec import Codec
 from gibbsian.tables.em import Whole, averaged, choose_mixture, fit_mixture, rounds
 from gibbsian.tables.laws import Law, MixtureLaw, TiltedLaw
+from gibbsian.tables.located import choose_located, fit_located, mean_of, shifting
 from gibbsian.tables.mixture import Mixture
 from gibbsian.tables.parzen import fit_parzen
 from gibbsian.tables.rows import Rows
 from gibbsian.tables.stacked import StackedLaw, gain, weigh
 from gibbsian.tables.tilted import fit_tilt
 
-FAMILIES = ("mixture", "tilted", "neural", "rbm", "parzen")
+FAMILIES = ("mixture", "tilted", "neural", "located", "rbm", "parzen")
 GAPS = ("auto", "ignorable")
 _COMPARED = 6000  # rows at most that the families are compared on
 _MIXED = 50000  # rows at most that the chosen mixture goes through as a whole
-_EXACT = ("mixture", "rbm", "parzen")
+_EXACT = ("mixture", "located", "rbm", "parzen")
 _STACKED = 10000  # rows up to which families are weighed, and not only chosen: more rows tell which is right
 _WORTH = 0.01  # nats a row by which a costlier family must be better
 
@@ -108,11 +111,12 @@ def choose(
             watch(f"{made.family}: {score:.3f} nats a held-out row")
         return made if best is None or score > scores[best.family] + _WORTH else best
 
+    may_stack = _EXACT[: -int(codec.gaps(train).any()) or None]  # windows only where there are no gaps
     for family in sorted(families, key=FAMILIES.index):
         made = _fit(family, codec, train, held, whole, options, best, few)
         log_prob = made.law.log_prob(held).value.clamp(min=-1e6)
         best = judged(made, float(log_prob.mean()))
-        if family in _EXACT:
+        if family in may_stack:
             exact.append((made, log_prob))
     if len(exact) > 1 and few:
         log_probs = torch.stack([log_prob for _, log_prob in exact], 1)
@@ -146,11 +150,19 @@ def _fit(family: str, codec: Codec, train: Rows, held: Rows, whole: Whole, optio
     if family == "neural":
         law, took = fit_tilt(independent(whole), codec, train, held, **steps)  # type: ignore[arg-type]
         return Chosen(family, TiltedLaw(law, codec, seed), {}, {"steps": took})
+    if family == "located":
+        return _located(codec, train, held, whole, seed)
     if family == "rbm":
         mixture, took = fit_rbm(train, held, whole, hidden=options.units, seed=seed, steps=max(options.steps // 2, 1))
         return Chosen(family, MixtureLaw(mixture, codec), {}, {"steps": took})
     mixture, chosen = fit_parzen(train, whole, seed=seed)
     return Chosen(family, MixtureLaw(mixture, codec), {}, {"chosen": chosen})
+
+
+def _located(codec: Codec, train: Rows, held: Rows, whole: Whole, seed: int) -> Chosen:
+    slots = shifting(train, whole, codec)
+    laws = choose_located(train, held, whole, slots, seed=seed)
+    return Chosen("located", MixtureLaw(mean_of(laws), codec), {}, {"laws": laws})
 
 
 def refit(chosen: Chosen, codec: Codec, rows: Rows, options: Options) -> Law:
@@ -161,6 +173,9 @@ def refit(chosen: Chosen, codec: Codec, rows: Rows, options: Options) -> Law:
     whole, seed = Whole.of(rows, tuple(codec.states)), options.seed
     if chosen.family == "parzen":
         return MixtureLaw(fit_parzen(rows, whole, seed=seed, chosen=chosen.settings["chosen"])[0], codec)
+    if chosen.family == "located":
+        parts = [fit_located(rows, whole, law.slots, 0, start=law) for law in chosen.settings["laws"]]
+        return MixtureLaw(mean_of(parts), codec)
     if chosen.family == "rbm":
         return MixtureLaw(fit_rbm(rows, None, whole, hidden=options.units, seed=seed, steps=max(chosen.settings["steps"], 1))[0], codec)  # fmt: skip
     base = independent(whole) if chosen.family == "neural" else _again(chosen.settings["starts"], rows, whole, seed)

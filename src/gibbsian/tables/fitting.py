@@ -16,7 +16,7 @@ from gibbsian.tables.coders import TableWarning
 from gibbsian.tables.em import Whole, climb, fit_mixture
 from gibbsian.tables.families import FAMILIES, Chosen, Options, choose, refit
 from gibbsian.tables.frames import Frame, as_frame
-from gibbsian.tables.gaps import fit_gaps
+from gibbsian.tables.gaps import Gaps, fit_gaps
 from gibbsian.tables.laws import Law, MixtureLaw
 from gibbsian.tables.model import TableModel, judged
 from gibbsian.tables.rows import Rows
@@ -24,7 +24,13 @@ from gibbsian.tables.schema import Schema
 
 _FEW = 20  # rows below which none are held out
 _SHARE, _MOST = 0.15, 2000  # of the rows that choose, and of those that calibrate
-_KNOTS = (None, 5, 2)  # of the maps of numbers that are compared: as many as the rows allow, few, straight lines
+_MAPS = (
+    (None, False),
+    (5, False),
+    (2, False),
+    (5, True),
+    (2, True),
+)  # of numbers, compared: knots (as many as the rows allow, few, a straight line), logarithms
 _SMALL = (1, 4, 8)  # components of the mixtures that compare them
 _COMPARED = 1500  # rows, at most, that they are compared on
 _GAPS = 200  # rows that say what is usual in a column
@@ -74,10 +80,22 @@ def fit_table(
     some = rows.take(calibrate)
     per_gap = _per_gap(chosen.law, codec, some.take(slice(0, _GAPS)))
     calibration = np.sort(judged(chosen.law, codec, per_gap, some))
-    gaps = fit_gaps(law, codec, rows, seed=options.seed) if options.gaps == "auto" else None
+    gaps = _gaps(codec, rows, options)
     return TableModel(
         codec, law, chosen.law, calibration, per_gap, chosen.family, chosen.scores, options.seed, frame.make, gaps
     )
+
+
+def _gaps(codec: Codec, rows: Rows, options: Options) -> Gaps | None:
+    if options.gaps == "ignorable":
+        return None
+    return fit_gaps(lambda some: _simple(codec, some, options.seed), codec, rows, seed=options.seed)
+
+
+def _simple(codec: Codec, rows: Rows, seed: int) -> Law:
+    """A law that is learned quickly."""
+    whole = Whole.of(rows, tuple(codec.states))
+    return MixtureLaw(fit_mixture(rows, whole, min(_SMALL[-1], max(rows.n // 20, 1)), seed=seed, steps=20), codec)
 
 
 def _per_gap(law: Law, codec: Codec, rows: Rows) -> np.ndarray:
@@ -107,15 +125,15 @@ def learn_from_all(model: TableModel, pieces: Iterable[Any], some: Any) -> tuple
 
 
 def _codec(schema: Schema, frame: Frame, train: torch.Tensor, held: torch.Tensor, seed: int) -> Codec:
-    """Coders whose maps follow every column closely, or stiffer ones, by the likelihood of held-out rows under small mixtures.
+    """Coders whose maps follow every column closely, or stiffer ones, of numbers or their logarithms, by the likelihood of held-out rows under small mixtures.
 
     Close maps make skewed and heavy-tailed columns normal; they also bend clusters that were normal, where columns have several
     heights.
     """
-    first = Codec.fit(schema, frame, _KNOTS[0])
+    first = Codec.fit(schema, frame, _MAPS[0][0])
     if len(frame) < _FEW or first.m < 2:
         return first
-    tried = [first, *(Codec.fit(schema, frame, knots) for knots in _KNOTS[1:])]
+    tried = [first, *(Codec.fit(schema, frame, knots, log=log) for knots, log in _MAPS[1:])]
     some, judges = (frame.take(part[:_COMPARED].numpy()) for part in (train, held))
     best, best_score = first, -math.inf
     with warnings.catch_warnings():

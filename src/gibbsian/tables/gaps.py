@@ -13,13 +13,15 @@ What was hidden is not known, yet who hides is: in rows that the rest makes like
 
     P(gap in j | x₋ⱼ) / P(no gap | x₋ⱼ) = a_j E_p[ω_j(x_j) | x₋ⱼ]
 
-θ is found by that likelihood. It holds what columns have in common, θ_jc = β s_j(c) with s_j the surprise of a name or the standardized value of a number, and
+θ is found by that likelihood, E_p by laws that did not learn from the row (cross-fitting: a law that has seen a row knows the cells that it has better than those it
+lacks, and would take that for a mechanism). It holds what columns have in common, θ_jc = β s_j(c) with s_j the surprise of a name or the standardized value of a number, and
 what each has of its own, pulled towards 0. Two rivals must be worse on held-out rows: gaps that follow nothing, and
 gaps that follow other cells (a ridge logistic regression on them), under which what is hidden has the law p itself.
 
 Reference: Saerens, Latinne & Decaestecker 2002 (classes with other frequencies); Little & Rubin 2019, ch. 15 (gaps that are not ignorable).
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -44,7 +46,7 @@ _PULLS = (
     30.0,
 )  # towards what columns have in common; precision of the normal prior of what each has of its own
 _RIDGES = (0.01, 0.1, 1.0)  # of the rival that follows other cells
-_WORTH = 3.0  # nats, of all held-out rows together, by which a mechanism must be better than a simpler one
+_WORTH = 5.0  # nats, of all held-out rows together, by which a mechanism must be better than a simpler one
 _STEPS = 40
 
 
@@ -81,16 +83,18 @@ class _Asked:
     gap: Tensor  # (n,)
 
     @classmethod
-    def of(cls, law: Law, codec: Codec, rows: Rows, column: int) -> "_Asked | None":
+    def of(cls, laws: Sequence[Law], folds: Sequence[Tensor], codec: Codec, rows: Rows, column: int) -> "_Asked | None":
         slot, coder = codec.code_slot[column], codec.coders[column]
         if slot < 0 or coder is None:
             return None
         gap = rows.code[:, slot] < 0
         if min(int(gap.sum()), int((~gap).sum())) < _LEAST:
             return None
-        found = law.cell(rows, column).codes
-        assert found is not None
-        p = found[:, : coder.drawable].clamp(min=1e-12)
+        p = torch.empty(rows.n, coder.drawable, dtype=torch.float64)
+        for law, fold in zip(laws, folds, strict=True):
+            found = law.cell(rows.take(fold), column).codes
+            assert found is not None
+            p[fold] = found[:, : coder.drawable].clamp(min=1e-12)
         p = p / p.sum(1, keepdim=True)
         mean = p[~gap].mean(0)
         if isinstance(coder, FewValues):
@@ -104,32 +108,39 @@ class _Asked:
         return cls(slot, p.log(), raw, int(isinstance(coder, FewValues)), gap.double())
 
 
-def fit_gaps(law: Law, codec: Codec, rows: Rows, *, seed: int = 0) -> Gaps:
+def fit_gaps(learn: Callable[[Rows], Law], codec: Codec, rows: Rows, *, seed: int = 0) -> Gaps:
     """Find out how the gaps of a table come about.
 
     Args:
-        law: of its rows, fitted with gaps as ignorable.
+        learn: a law of some rows, gaps taken as ignorable.
         codec: of the table.
         rows: the table.
         seed: of the folds.
     """
     order = torch.randperm(rows.n, generator=stream(seed, "gaps"))[:_ROWS]
     rows, plain = rows.take(order), no_lean(codec)
-    found = (_Asked.of(law, codec, rows, i) for i in range(len(codec.schema)))
-    columns = [column for column in found if column is not None]
-    if not columns or rows.n < 2 * _FOLDS:
+    lacks = (rows.code < 0).sum(0)
+    if rows.n < 2 * _LEAST or not bool((torch.minimum(lacks, rows.n - lacks) >= _LEAST).any()):
         return plain
     folds = [torch.arange(rows.n) % _FOLDS == f for f in range(_FOLDS)]
+    laws = [learn(rows.take(~fold)) for fold in folds]
+    found = (_Asked.of(laws, folds, codec, rows, i) for i in range(len(codec.schema)))
+    columns = [column for column in found if column is not None]
+    pull, scores = _compared(columns, codec, rows, folds)
+    if scores["own"] < max(_WORTH, scores.get("others", 0.0)):
+        return Gaps(plain.log_odds, scores)
+    return Gaps(_Lean(columns, torch.ones(rows.n, dtype=torch.bool), pull).log_odds(codec), scores)
+
+
+def _compared(columns: list[_Asked], codec: Codec, rows: Rows, folds: list[Tensor]) -> tuple[float, dict[str, float]]:
+    """The best pull, and the log-likelihood of which held-out cells are gaps, beyond that of gaps that follow nothing."""
     nothing = sum(_frequency(column.gap, ~fold, fold) for column in columns for fold in folds)
     own = {pull: sum(_Lean(columns, ~fold, pull).score(fold) for fold in folds) - nothing for pull in _PULLS}
     pull = max(own, key=lambda value: own[value])
     scores = {"own": own[pull]}
-    if own[pull] < _WORTH:
-        return Gaps(plain.log_odds, scores)
-    scores["others"] = max(_others(columns, codec, rows, folds, ridge) for ridge in _RIDGES) - nothing
-    if scores["others"] > scores["own"]:
-        return Gaps(plain.log_odds, scores)
-    return Gaps(_Lean(columns, torch.ones(rows.n, dtype=torch.bool), pull).log_odds(codec), scores)
+    if own[pull] >= _WORTH:
+        scores["others"] = max(_others(columns, codec, rows, folds, ridge) for ridge in _RIDGES) - nothing
+    return pull, scores
 
 
 class _Lean:

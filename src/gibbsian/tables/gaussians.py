@@ -75,11 +75,12 @@ def _powers(m: int) -> Tensor:
 
 
 class Conditioned(NamedTuple):
-    """Normal laws seen through the gaps of a block: the factor L of Σₒₒ, with ones for cells that are not there."""
+    """Normal laws seen through the gaps of a block: the factor L of Σₒₒ, with ones for cells that are not there. G covariances for K
+    means: the first K/G have the first, and so on."""
 
     block: Block
-    factor: Tensor  # (g, K, m, m), g = 1 or the number of rows
-    covariance: Tensor  # (K, m, m)
+    factor: Tensor  # (g, G, m, m), g = 1 or the number of rows
+    covariance: Tensor  # (G, m, m)
     difference: Tensor  # (rows, K, m), z - μ, 0 for gaps
 
     @classmethod
@@ -94,14 +95,23 @@ class Conditioned(NamedTuple):
     def solved(self, values: Tensor, transposed: bool = False) -> Tensor:
         """L⁻¹v or L⁻ᵀv for `(rows, K, m)`."""
         factor = self.factor.transpose(-1, -2) if transposed else self.factor
+        n, _, m = values.shape
+        shared = values.view(n, factor.shape[1], -1, m)
         if len(factor) == 1:
-            columns = values.permute(1, 2, 0)
-            return torch.linalg.solve_triangular(factor[0], columns, upper=transposed).permute(2, 0, 1)
-        return torch.linalg.solve_triangular(factor, values[..., None], upper=transposed)[..., 0]
+            columns = shared.permute(1, 3, 2, 0)
+            found = torch.linalg.solve_triangular(factor[0], columns.flatten(2), upper=transposed)
+            return found.view(columns.shape).permute(3, 0, 2, 1).reshape(values.shape)
+        found = torch.linalg.solve_triangular(factor, shared.transpose(-1, -2), upper=transposed)
+        return found.transpose(-1, -2).reshape(values.shape)
+
+    @property
+    def each(self) -> int:
+        """How many means share a covariance."""
+        return self.difference.shape[1] // len(self.covariance)
 
     def log_prob(self, below: Tensor, above: Tensor) -> Tensor:
         """log of density and masses of the rows, `(rows, K)`."""
-        spread = self.factor.diagonal(dim1=-2, dim2=-1)
+        spread = self.factor.diagonal(dim1=-2, dim2=-1).repeat_interleave(self.each, 1)
         sides = (part[self.block.rows][:, None] for part in (below, above))
         cells = log_cells(self.solved(self.difference), spread, *sides)
         return torch.where(self.block.seen[:, None], cells, torch.zeros((), dtype=cells.dtype)).sum(-1)
@@ -110,10 +120,11 @@ class Conditioned(NamedTuple):
         """E[z | zₒ] - μ of all cells, `(rows, K, m)`: the difference itself where a cell is there."""
         weights = self.solved(self.solved(self.difference), transposed=True)
         weights = torch.where(self.block.seen[:, None], weights, torch.zeros((), dtype=weights.dtype))
-        return torch.einsum("kij,nkj->nki", self.covariance, weights)
+        shared = weights.view(len(weights), len(self.covariance), -1, weights.shape[-1])
+        return torch.einsum("gij,ngrj->ngri", self.covariance, shared).reshape(weights.shape)
 
     def rest(self) -> Tensor:
-        """Var[z | zₒ], `(g, K, m, m)`, 0 where a cell is there."""
+        """Var[z | zₒ], `(g, G, m, m)`, 0 where a cell is there."""
         seen = self.block.seen[:, None]
         across = torch.where(seen[..., None], self.covariance, torch.zeros((), dtype=self.factor.dtype))
         half = torch.linalg.solve_triangular(self.factor, across, upper=False)

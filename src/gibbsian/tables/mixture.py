@@ -8,14 +8,14 @@ diagonal, whole numbers have exactly the mass of their bins. Latent classes, Par
 restricted Boltzmann machines with few hidden units (one component a hidden state) are all of this form.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from gibbsian.tables.gaussians import Conditioned, blocks, log_cells
+from gibbsian.tables.gaussians import Block, Conditioned, blocks, log_cells
 from gibbsian.tables.rows import Rows
 from gibbsian.units.base import pick
 
@@ -37,7 +37,8 @@ class Mixture:
     Attributes:
         log_weight: `(K,)`.
         mean: `(K, m)`.
-        covariance: `(K, m, m)`, or `(K, m)` where numbers are independent given the component.
+        covariance: `(K, m, m)`, or fewer that are shared, the first by the first components and so on; or `(K, m)` where numbers are
+            independent given the component.
         table: `(K, all states)`, log-probabilities of the codes, slot after slot.
         states: how many each slot has.
     """
@@ -73,10 +74,13 @@ class Mixture:
         if not self.full:
             return out + self._independent(rows.z, below, above)
         numbers = torch.empty_like(out)
-        for block in blocks(~rows.z.isnan(), self.components):
+        for block in self._blocks(rows):
             seen = Conditioned.of(block, rows.z, self.mean, self.covariance)
             numbers[block.rows] = seen.log_prob(below, above)
         return out + numbers
+
+    def _blocks(self, rows: Rows) -> Iterator[Block]:
+        return blocks(~rows.z.isnan(), max(len(self.covariance), self.components // rows.z.shape[1]))
 
     def _codes(self, code: Tensor) -> Tensor:
         total = self.log_weight.new_zeros(len(code), self.components)
@@ -114,10 +118,11 @@ class Mixture:
         if not self.full:
             mean[:], spread[:] = self.mean[:, j], self.covariance[:, j].sqrt()
             return Normals(weight, mean, spread)
-        for block in blocks(~rows.z.isnan(), self.components):
+        for block in self._blocks(rows):
             seen = Conditioned.of(block, rows.z, self.mean, self.covariance)
             mean[block.rows] = self.mean[:, j] + seen.fitted()[..., j]
-            spread[block.rows] = seen.rest()[..., j, j].clamp(min=1e-12).sqrt().expand(len(block.rows), -1)
+            own = seen.rest()[..., j, j].clamp(min=1e-12).sqrt().repeat_interleave(seen.each, 1)
+            spread[block.rows] = own.expand(len(block.rows), -1)
         return Normals(weight, mean, spread)
 
     def leant(self, log_odds: Tensor) -> tuple["Mixture", Tensor]:
@@ -149,6 +154,8 @@ class Mixture:
         """
         n = rows.n
         weight = self.responsibility(rows) if weight is None else weight
+        if drawable is not None:
+            weight = weight * self._drawable(rows.code, drawable)
         u = torch.rand(n, 1 + len(self.states), generator=generator, dtype=weight.dtype)
         k = pick(weight, u[:, 0])
         code = rows.code.clone()
@@ -161,18 +168,27 @@ class Mixture:
         noise = torch.randn(n, self.mean.shape[1], generator=generator, dtype=weight.dtype)
         return rows._replace(z=self._numbers(rows.z, k, noise), code=code)
 
+    def _drawable(self, code: Tensor, drawable: Sequence[int]) -> Tensor:
+        """p(all missing codes are among those that may be drawn | k), `(n, K)`."""
+        total = self.log_weight.new_zeros(len(code), self.components)
+        for j, many in enumerate(drawable):
+            if many < self.states[j]:
+                may = torch.logsumexp(self.slot(j)[:, :many], 1)
+                total = total + torch.where(code[:, j, None] < 0, may, torch.zeros_like(may))
+        return total.exp()
+
     def _numbers(self, z: Tensor, k: Tensor, noise: Tensor) -> Tensor:
         """Draws of the gaps of z: a free draw, moved by what the observed cells say (conditioning by kriging)."""
         gone = z.isnan()
         if not self.full:
             return torch.where(gone, self.mean[k] + self.covariance[k].sqrt() * noise, z)
-        root = torch.linalg.cholesky(self.covariance)
+        root, k_shared = torch.linalg.cholesky(self.covariance), k // (self.components // len(self.covariance))
         out = torch.empty_like(z)
         size = max(1, _NUMBERS // max(z.shape[1] ** 2, 1))
         for i in range(0, len(z), size):
             own = slice(i, i + size)
-            seen, cov = ~gone[own], self.covariance[k[own]]
-            free = self.mean[k[own]] + (root[k[own]] @ noise[own, :, None])[..., 0]
+            seen, cov = ~gone[own], self.covariance[k_shared[own]]
+            free = self.mean[k[own]] + (root[k_shared[own]] @ noise[own, :, None])[..., 0]
             masked = torch.where(seen[:, :, None] & seen[:, None], cov, torch.eye(z.shape[1], dtype=z.dtype))
             miss = torch.where(seen, z[own] - free, torch.zeros_like(free))
             weights = torch.cholesky_solve(miss[..., None], torch.linalg.cholesky(masked))[..., 0]

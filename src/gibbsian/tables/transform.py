@@ -9,6 +9,7 @@ from scipy.special import ndtr, ndtri
 
 _TABLE = 1 << 12  # points of the curve that the inverse is first looked up in
 _NEWTON = 3  # steps that make it exact
+_FAR = 100.0  # s in units of the greatest number, where u is a logarithm
 
 
 @dataclass(frozen=True)
@@ -41,12 +42,17 @@ class NearNormal:
     bound: float | None = None
 
     @classmethod
-    def fit(cls, x: np.ndarray, bound: float | None = None, knots: int | None = None) -> "NearNormal":
-        """The map for a column: `knots` of them, by default the cube root of the rows, 3 to 21."""
+    def fit(
+        cls, x: np.ndarray, bound: float | None = None, knots: int | None = None, *, log: bool = False
+    ) -> "NearNormal":
+        """The map for a column: `knots` of them, by default the cube root of the rows, 3 to 21; with `log`, u is the logarithm of how far a
+        number lies above the bound (s large), where all do."""
         x = np.sort(np.asarray(x, dtype=np.float64))
         spread = _spread(x)
         center = float(np.median(x)) if len(x) else 0.0
         scale = spread if bound is None else max((center - bound) / math.log(2), 1e-6 * spread, 1e-300)
+        if log and bound is not None and len(x) and x[0] > bound:
+            scale = _FAR * float(x[-1] - bound)
         base = cls(np.zeros(1), np.zeros(1), np.ones(1), center, scale, bound)  # for its axis
         count = knots or int(np.clip(round(len(x) ** (1 / 3)), 3, 21))
         most = float(-ndtri(min(0.3, 0.5 / max(len(x), 1))))  # the outermost knots are the extremes
