@@ -83,15 +83,18 @@ def hot(codes: Tensor, sizes: Sequence[int]) -> Tensor:
 def shifting(rows: Rows, whole: Whole, codec: Codec) -> tuple[int, ...]:
     """S: slots of names that shift the numbers most, as long as the criterion gains and tuples are few."""
     m, found, names = rows.z.shape[1], list[int](), 1
-    slots = zip(codec.code_slot, codec.z_slot, strict=True)
-    left = [j for j, z in slots if j >= 0 > z] if m and rows.n > 1 else []  # atoms have no number beside them
+    if not m or rows.n < 2:
+        return ()
+    left = [
+        j for j, z in zip(codec.code_slot, codec.z_slot, strict=True) if j >= 0 > z
+    ]  # not atoms: they have no number beside them
     y = _filled(rows.z, whole.component())
-    before = _spread(y, rows, whole, []) if left else 0.0
+    before = _spread(y, rows, whole, [])
     while left:
         left = [j for j in left if names * whole.states[j] <= _TUPLES]
         gains = {j: before - _spread(y, rows, whole, [*found, j]) - m * (whole.states[j] - 2) for j in left}
-        best = max(gains, key=lambda j: gains[j], default=-1)
-        if best < 0 or gains[best] <= 0:
+        best = max(gains, key=gains.__getitem__, default=-1)
+        if gains.get(best, 0.0) <= 0:
             break
         found.append(best)
         left.remove(best)
@@ -103,7 +106,7 @@ def shifting(rows: Rows, whole: Whole, codec: Codec) -> tuple[int, ...]:
 def _filled(z: Tensor, one: Mixture) -> Tensor:
     """Numbers about their mean, gaps filled in by one normal law."""
     y = torch.empty_like(z)
-    for block in blocks(~z.isnan(), 1) if z.shape[1] else ():
+    for block in blocks(~z.isnan(), 1):
         y[block.rows] = Conditioned.of(block, z, one.mean, one.covariance).fitted()[:, 0]
     return y
 
@@ -116,7 +119,7 @@ def _spread(y: Tensor, rows: Rows, whole: Whole, slots: list[int]) -> float:
     return 0.5 * rows.n * float(torch.logdet(rest.T @ rest / rows.n + torch.diag(whole.floor)))
 
 
-class _Expanded:
+class Expanded:
     """Rows, once for every tuple of names in S that they may have."""
 
     def __init__(self, rows: Rows, law: Located) -> None:
@@ -141,15 +144,15 @@ class _Expanded:
         return r / total[self.row, None], float((top + total.log()).sum())
 
 
-def climb(law: Located, data: _Expanded, whole: Whole) -> tuple[Located, float]:
+def climb(law: Located, data: Expanded, whole: Whole) -> tuple[Located, float]:
     """One round; and the log-likelihood before it."""
     r, log_prob = data.shares(law)
-    law = replace(law, shift=_shifted(law, data, r, whole))
+    law = replace(law, shift=shifted(law, data, r, whole))
     sums = expect(law.classes, data.moved(law), r)
     return replace(law, classes=maximize(law.classes, sums, whole, data.n)), log_prob
 
 
-def _shifted(law: Located, data: _Expanded, r: Tensor, whole: Whole) -> Tensor:
+def shifted(law: Located, data: Expanded, r: Tensor, whole: Whole) -> Tensor:
     """B given all else: Σ_k XᵀR_kX ΔB Σ_k⁻¹ + λ (B + ΔB) Σ₀⁻¹ = Σ_k XᵀR_k d_k Σ_k⁻¹."""
     classes, x = law.classes, data.hot
     rows, first = data.moved(law), x.new_zeros(classes.components, x.shape[1], classes.mean.shape[1])
@@ -180,7 +183,7 @@ def fit_located(
     if law is None:
         begun = fit_mixture(rows, whole, classes, seed=seed, steps=_BEGIN)
         law = Located(begun, slots, rows.z.new_zeros(sum(whole.states[j] for j in slots), rows.z.shape[1]))
-    data, before = _Expanded(rows, law), -math.inf
+    data, before = Expanded(rows, law), -math.inf
     for _ in range(_ROUNDS):
         law, log_prob = climb(law, data, whole)
         if log_prob - before < _TOLERANCE * rows.n:

@@ -50,9 +50,7 @@ class NearNormal:
         x = np.sort(np.asarray(x, dtype=np.float64))
         spread = _spread(x)
         center = float(np.median(x)) if len(x) else 0.0
-        scale = spread if bound is None else max((center - bound) / math.log(2), 1e-6 * spread, 1e-300)
-        if log and bound is not None and len(x) and x[0] > bound:
-            scale = _FAR * float(x[-1] - bound)
+        scale = spread if bound is None else _above(x, bound, center, spread, log)
         base = cls(np.zeros(1), np.zeros(1), np.ones(1), center, scale, bound)  # for its axis
         count = knots or int(np.clip(round(len(x) ** (1 / 3)), 3, 21))
         most = float(-ndtri(min(0.3, 0.5 / max(len(x), 1))))  # the outermost knots are the extremes
@@ -113,6 +111,13 @@ class NearNormal:
         if self.bound is None:
             return self.center + self.scale * u
         return self.bound + self.scale * np.logaddexp(0.0, u)
+
+
+def _above(x: np.ndarray, bound: float, center: float, spread: float, log: bool) -> float:
+    """s of sorted numbers above a bound: about as far as their middle lies, or so far that u is a logarithm."""
+    if log and len(x) and x[0] > bound:
+        return _FAR * float(x[-1] - bound)
+    return max((center - bound) / math.log(2), 1e-6 * spread, 1e-300)
 
 
 def _spread(x: np.ndarray) -> float:
