@@ -48,7 +48,7 @@ def people(n=300, seed=0, gaps=True):
     return table
 
 
-@pytest.fixture(scope="module", params=["mixture", "rbm", "parzen"])
+@pytest.fixture(scope="module", params=["mixture", "located", "rbm", "parzen"])
 def exact_model(request):
     return fit_table(people(150), family=request.param, options=Options(units=3, steps=120))
 
@@ -612,7 +612,7 @@ def test_cloning_searching_pickling(estimator):
 
 def test_all_families_are_compared_by_the_likelihood_of_held_out_rows():
     model = TableEnergy(max_iter=50, random_state=0).fit(people(120))
-    assert set(model.scores_) == {"mixture", "tilted", "neural", "rbm", "parzen", "stacked"}
+    assert set(model.scores_) == {"mixture", "tilted", "neural", "located", "rbm", "parzen", "stacked"}
     assert model.scores_[model.family_] > max(model.scores_.values()) - 0.05
     assert all(-20 < score < 0 for score in model.scores_.values())
 

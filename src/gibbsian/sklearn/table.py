@@ -31,7 +31,8 @@ class TableEnergy(DensityMixin, BaseEstimator):
     probability for whole numbers, names and truth values (counting), the mass of a bin where values lie on a grid.
 
     Args:
-        family: "auto" to choose among all, one name, or several: "mixture", "tilted", "neural", "rbm", "parzen"; see
+        family: "auto" to choose among all, one name, or several: "mixture", "tilted", "neural", "located", "rbm",
+            "parzen"; see
             `gibbsian.tables.families`.
         types: what some columns are: "numeric", "integer", "boolean", "category", "date", "ignored".
         schema: what all columns are, a `gibbsian.tables.Schema` (learned from other rows, or edited).

@@ -34,6 +34,7 @@ FAMILIES = ("mixture", "tilted", "neural", "located", "rbm", "parzen")
 GAPS = ("auto", "ignorable")
 _COMPARED = 6000  # rows at most that the families are compared on
 _MIXED = 50000  # rows at most that the chosen mixture goes through as a whole
+_LOCATED = 10000  # rows at most that learn shifts: one with gaps in names stands for many
 _EXACT = ("mixture", "located", "rbm", "parzen")
 _STACKED = 10000  # rows up to which families are weighed, and not only chosen: more rows tell which is right
 _WORTH = 0.01  # nats a row by which a costlier family must be better
@@ -174,7 +175,8 @@ def refit(chosen: Chosen, codec: Codec, rows: Rows, options: Options) -> Law:
     if chosen.family == "parzen":
         return MixtureLaw(fit_parzen(rows, whole, seed=seed, chosen=chosen.settings["chosen"])[0], codec)
     if chosen.family == "located":
-        parts = [fit_located(rows, whole, law.slots, 0, start=law) for law in chosen.settings["laws"]]
+        some = rows if rows.n <= _LOCATED else rows.take(torch.randperm(rows.n, generator=stream(seed, "located"))[:_LOCATED])  # fmt: skip
+        parts = [fit_located(some, whole, law.slots, 0, start=law) for law in chosen.settings["laws"]]
         return MixtureLaw(mean_of(parts), codec)
     if chosen.family == "rbm":
         return MixtureLaw(fit_rbm(rows, None, whole, hidden=options.units, seed=seed, steps=max(chosen.settings["steps"], 1))[0], codec)  # fmt: skip
