@@ -32,8 +32,7 @@ class TableEnergy(DensityMixin, BaseEstimator):
 
     Args:
         family: "auto" to choose among all, one name, or several: "mixture", "tilted", "neural", "located", "rbm",
-            "parzen"; see
-            `gibbsian.tables.families`.
+            "parzen"; see `gibbsian.tables.families`.
         types: what some columns are: "numeric", "integer", "boolean", "category", "date", "ignored".
         schema: what all columns are, a `gibbsian.tables.Schema` (learned from other rows, or edited).
         n_components: of the mixture; None chooses.

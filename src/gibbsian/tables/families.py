@@ -175,7 +175,7 @@ def refit(chosen: Chosen, codec: Codec, rows: Rows, options: Options) -> Law:
     if chosen.family == "parzen":
         return MixtureLaw(fit_parzen(rows, whole, seed=seed, chosen=chosen.settings["chosen"])[0], codec)
     if chosen.family == "located":
-        some = rows if rows.n <= _LOCATED else rows.take(torch.randperm(rows.n, generator=stream(seed, "located"))[:_LOCATED])  # fmt: skip
+        some = rows.take(torch.randperm(rows.n, generator=stream(seed, "located"))[:_LOCATED])
         parts = [fit_located(some, whole, law.slots, 0, start=law) for law in chosen.settings["laws"]]
         return MixtureLaw(mean_of(parts), codec)
     if chosen.family == "rbm":

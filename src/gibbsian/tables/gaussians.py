@@ -96,7 +96,7 @@ class Conditioned(NamedTuple):
         """L⁻¹v or L⁻ᵀv for `(rows, K, m)`."""
         factor = self.factor.transpose(-1, -2) if transposed else self.factor
         n, _, m = values.shape
-        shared = values.view(n, factor.shape[1], -1, m)
+        shared = values.view(n, factor.shape[1], self.each, m)
         if len(factor) == 1:
             columns = shared.permute(1, 3, 2, 0)
             found = torch.linalg.solve_triangular(factor[0], columns.flatten(2), upper=transposed)
@@ -120,7 +120,7 @@ class Conditioned(NamedTuple):
         """E[z | zₒ] - μ of all cells, `(rows, K, m)`: the difference itself where a cell is there."""
         weights = self.solved(self.solved(self.difference), transposed=True)
         weights = torch.where(self.block.seen[:, None], weights, torch.zeros((), dtype=weights.dtype))
-        shared = weights.view(len(weights), len(self.covariance), -1, weights.shape[-1])
+        shared = weights.view(len(weights), len(self.covariance), self.each, weights.shape[-1])
         return torch.einsum("gij,ngrj->ngri", self.covariance, shared).reshape(weights.shape)
 
     def rest(self) -> Tensor:
