@@ -3,7 +3,7 @@
 `fit_table` learns a `TableModel`; `gibbsian.sklearn.TableEnergy` is the same as an estimator. The walk through the
 room: a table becomes a `Frame` of cells (`cells`, `frames`), a `Schema` says what its columns are (`columns`, `schema`), a `Codec` turns cells into
 numbers that are nearly normal and codes (`coders`, `codec`, `transform`), a family of laws is fitted to those rows with their gaps and
-chosen by held-out likelihood (`em`, `tilted`, `boltzmann`, `parzen`, `stacked`; `families`, `fitting`), and the model asks the law (`laws`, `model`).
+chosen by held-out likelihood (`em`, `located`, `tilted`, `boltzmann`, `parzen`, `stacked`; `families`, `fitting`), how gaps come about is found out (`gaps`), and the model asks the law (`laws`, `model`).
 
 Likelihoods are of the observed part of a row: counting measure for names, truth values and whole numbers, Lebesgue
 measure in the units of the table for reals. Missing cells are marginalized, in training and in use.
