@@ -28,25 +28,31 @@ HERE = Path(__file__).resolve().parent
 ROWS = HERE / "recipes.json"
 
 
+def nats(found: dict[str, Any]) -> str:
+    """A likelihood with its interval."""
+    ll = found["likelihood"]
+    upper = "open" if ll["upper"] is None or ll["upper"] == float("inf") else f"{ll['upper']:.2f}"
+    return f"{ll['value']:.2f} nats a row in [{ll['lower']:.2f}, {upper}]"
+
+
 def result_of(found: dict[str, Any]) -> str:
-    """The figure that tells most, with its interval where there is one."""
+    """The figures that tell most, with their intervals where they have some."""
+    if "members" in found:
+        several = {name: one for name, one in found["members"].items() if "likelihood" in one}
+        return "nats a row: " + ", ".join(f"{name} {one['likelihood']['value']:.2f}" for name, one in several.items())
+    parts = []
     if "likelihood" in found:
-        ll = found["likelihood"]
-        upper = "open" if ll["upper"] is None or ll["upper"] == float("inf") else f"{ll['upper']:.2f}"
-        return f"{ll['value']:.2f} nats a row in [{ll['lower']:.2f}, {upper}], {ll['rows']} {found['part']} rows"
+        parts.append(f"{nats(found)}, {found['likelihood']['rows']} {found['part']} rows")
     if "classes" in found:
         classes = found["classes"]
-        return f"accuracy {100 * classes['accuracy']:.2f} %, calibration error {classes['calibration_error']:.3f}, {found['rows']} {found['part']} rows"
+        right = f"accuracy {100 * classes['accuracy']:.2f} %, calibration error {classes['calibration_error']:.3f}"
+        parts.append(f"{right}, {found['rows']} {found['part']} rows")
     if "anomalies" in found:
-        return f"AUROC {found['anomalies']['auroc']:.3f} of anomalies"
-    if "two_sample" in found:
-        two = found["two_sample"]
-        return (
-            f"energy distance of samples and data {two['statistic']:.4f}, p = {two['p_value']:.2f}"
-            if "statistic" in two
-            else "–"
-        )
-    return "–"
+        parts.append(f"AUROC {found['anomalies']['auroc']:.3f} of anomalies")
+    two = found.get("two_sample", {})
+    if not parts and "value" in two:
+        parts.append(f"{two['method']} of samples and data {two['value']:.4f}, p = {two['p_value']:.2f}")
+    return "; ".join(parts) or "–"
 
 
 def run(name: str, most: float, device: str) -> dict[str, Any]:
@@ -70,9 +76,7 @@ def run(name: str, most: float, device: str) -> dict[str, Any]:
     if done.returncode:
         return row | {"result": "failed: " + " ".join(done.stderr.split())[-160:]}
     found = json.loads(done.stdout)
-    members = (
-        [one for one in found.values() if isinstance(one, dict) and "step" in one] if "step" not in found else [found]
-    )
+    members = found.get("members", {"": found}).values()
     return row | {"updates": sum(int(one["step"]) for one in members), "result": result_of(found)}
 
 

@@ -7,7 +7,8 @@ persistent contrastive divergence, denoising and sliced score matching, noise-co
 training, energy discrepancy, energy matching and recovery likelihood. What is judged is the learned density and not how well a chain
 mixes: the draws that are compared come from the density itself, tabulated on a grid. Principles that have a way of their own
 to draw (`run.draw`: down the flow, down the ladder) are judged by those draws as well. The yardstick is the MMD between two held-out samples of the same size; a
-principle passes with less than twice that. Writes a picture of all densities and a table.
+principle passes with less than twice that. Writes a picture of all densities and a table, and keeps the densities: later calls add to them, and
+`--redraw` draws them again.
 """
 
 import argparse
@@ -23,6 +24,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import matplotlib
 import torch
+from safetensors.torch import load_file, save_file
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
@@ -206,18 +208,25 @@ def picture(results: list[dict], laws: list[str], names: list[str], path: Path) 
     figure.savefig(path, dpi=120)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--laws", nargs="*", default=list(LAWS))
-    parser.add_argument("--principles", nargs="*", default=list(principles()))
-    parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
-    parser.add_argument("--quick", type=float, default=1.0, help="share of the steps to take")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", default="out/toy_objectives")
-    options = parser.parse_args()
-    out = Path(options.out)
-    out.mkdir(parents=True, exist_ok=True)
-    results = []
+def saved(out: Path) -> list[dict]:
+    """What earlier calls have found, with its tables."""
+    if not (out / "tables.safetensors").exists():
+        return []
+    tables = load_file(out / "tables.safetensors")
+    found = json.loads((out / "results.json").read_text())
+    return [r | {"table": tables[f"{r['law']}/{r['principle']}"]} for r in found]
+
+
+def save(results: list[dict], out: Path) -> None:
+    """Figures as text, learned densities as tensors."""
+    results = sorted(results, key=lambda r: (r["law"], r["principle"]))
+    save_file({f"{r['law']}/{r['principle']}": r["table"].contiguous() for r in results}, out / "tables.safetensors")
+    kept = [{k: v for k, v in r.items() if k != "table"} for r in results]
+    (out / "results.json").write_text(json.dumps(kept, indent=1) + "\n")
+
+
+def trained(options: argparse.Namespace, results: list[dict], out: Path) -> list[dict]:
+    """Earlier results with those of this call, saved one by one."""
     with ProcessPoolExecutor(options.jobs) as pool:
         jobs = [
             pool.submit(one, law, name, options.seed, options.quick)
@@ -226,22 +235,36 @@ def main() -> None:
         ]
         for job in as_completed(jobs):
             r = job.result()
-            results.append(r)
+            results = [old for old in results if (old["law"], old["principle"]) != (r["law"], r["principle"])] + [r]
+            save(results, out)
+            own = r["mmd_own_draws"]
             print(
                 f"{r['law']:16s} {r['principle']:12s} MMD {r['mmd']:.4f} = {r['mmd'] / r['mmd_held_out']:.2f} times held out; "
-                + (
-                    ""
-                    if r["mmd_own_draws"] is None
-                    else f"own draws {r['mmd_own_draws'] / r['mmd_held_out_mean']:.2f}; "
-                )
+                + ("" if own is None else f"own draws {own / r['mmd_held_out_mean']:.2f}; ")
                 + f"log-likelihood {r['log_likelihood']:.3f}; {r['seconds']:.0f} s, {r['rollbacks']} rollbacks",
                 flush=True,
             )
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--laws", nargs="*", default=list(LAWS))
+    parser.add_argument("--principles", nargs="*", default=list(principles()))
+    parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
+    parser.add_argument("--quick", type=float, default=1.0, help="share of the steps to take")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", default="out/toy_objectives")
+    parser.add_argument(
+        "--redraw", action="store_true", help="draw what --out holds of earlier calls, and train nothing"
+    )
+    options = parser.parse_args()
+    out = Path(options.out)
+    out.mkdir(parents=True, exist_ok=True)
+    results = saved(out)
+    if not options.redraw:
+        results = trained(options, results, out)
     picture(results, options.laws, options.principles, out / "toy_objectives.png")
-    kept = [
-        {k: v for k, v in r.items() if k != "table"} for r in sorted(results, key=lambda r: (r["law"], r["principle"]))
-    ]
-    (out / "results.json").write_text(json.dumps(kept, indent=1) + "\n")
     worst = max(results, key=lambda r: r["mmd"] / r["mmd_held_out"])
     print(f"worst: {worst['principle']} on {worst['law']}, {worst['mmd'] / worst['mmd_held_out']:.2f} times")
 
