@@ -40,9 +40,8 @@ class Codec:
         self.m, self.q = m, len(self.states)
 
     @classmethod
-    def fit(cls, schema: Schema, frame: Frame, knots: int | None = None, *, log: bool = False) -> "Codec":
-        """Coders for the columns of a table; maps of numbers have so many knots, by default more for more rows, and are of logarithms where
-        that is asked and numbers are positive."""
+    def fit(cls, schema: Schema, frame: Frame, knots: int | None = None) -> "Codec":
+        """Coders for the columns of a table; maps of numbers have so many knots, by default more for more rows."""
         coders: list[Coder | None] = []
         for column, cells in zip(schema, frame.columns, strict=True):
             if column.kind == "ignored":
@@ -52,7 +51,7 @@ class Codec:
             elif column.values:
                 coders.append(FewValues(column))
             else:
-                coders.append(Numbers.fit(column, cells.values[~cells.missing].astype(np.float64), knots, log=log))
+                coders.append(Numbers.fit(column, cells.values[~cells.missing].astype(np.float64), knots))
         return cls(schema, coders)
 
     def encode(self, frame: Frame, *, strict: bool = False) -> Rows:

@@ -180,16 +180,16 @@ class Numbers:
     has_z = True
 
     @classmethod
-    def fit(cls, column: Column, x: np.ndarray, knots: int | None = None, *, log: bool = False) -> "Numbers":
-        """The map of a column to nearly normal numbers, of so many knots, perhaps of logarithms; values on a grid are spread over their bins first."""
+    def fit(cls, column: Column, x: np.ndarray, knots: int | None = None) -> "Numbers":
+        """The map of a column to nearly normal numbers, of so many knots; values on a grid are spread over their bins first."""
         step, lower = column.step, column.lower
         plain = cls(column, NearNormal(np.zeros(1), np.zeros(1), np.ones(1), 0.0, 1.0))
         x = x[plain.atom_of(x) < 0]
         if step is None:
-            return cls(column, NearNormal.fit(x, lower, knots, log=log))
+            return cls(column, NearNormal.fit(x, lower, knots))
         y, counts = np.unique(plain.collapsed(x), return_counts=True)
         spread = np.concatenate([[0.0], *(v + step * ((np.arange(c) + 0.5) / c - 0.5) for v, c in zip(y, counts, strict=True))])[1:]  # fmt: skip
-        return cls(column, NearNormal.fit(spread, None if lower is None else lower - step / 2, knots, log=log))
+        return cls(column, NearNormal.fit(spread, None if lower is None else lower - step / 2, knots))
 
     @property
     def states(self) -> int:

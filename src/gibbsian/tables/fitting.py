@@ -24,13 +24,7 @@ from gibbsian.tables.schema import Schema
 
 _FEW = 20  # rows below which none are held out
 _SHARE, _MOST = 0.15, 2000  # of the rows that choose, and of those that calibrate
-_MAPS = (
-    (None, False),
-    (5, False),
-    (2, False),
-    (5, True),
-    (2, True),
-)  # of numbers, compared: knots (as many as the rows allow, few, a straight line), logarithms
+_KNOTS = (None, 5, 2)  # of the maps of numbers that are compared: as many as the rows allow, few, straight lines
 _SMALL = (1, 4, 8)  # components of the mixtures that compare them
 _COMPARED = 1500  # rows, at most, that they are compared on
 _GAPS = 200  # rows that say what is usual in a column
@@ -125,15 +119,15 @@ def learn_from_all(model: TableModel, pieces: Iterable[Any], some: Any) -> tuple
 
 
 def _codec(schema: Schema, frame: Frame, train: torch.Tensor, held: torch.Tensor, seed: int) -> Codec:
-    """Coders whose maps follow every column closely, or stiffer ones, of numbers or their logarithms, by the likelihood of held-out rows under small mixtures.
+    """Coders whose maps follow every column closely, or stiffer ones, by the likelihood of held-out rows under small mixtures.
 
     Close maps make skewed and heavy-tailed columns normal; they also bend clusters that were normal, where columns have several
     heights.
     """
-    first = Codec.fit(schema, frame, _MAPS[0][0])
+    first = Codec.fit(schema, frame, _KNOTS[0])
     if len(frame) < _FEW or first.m < 2:
         return first
-    tried = [first, *(Codec.fit(schema, frame, knots, log=log) for knots, log in _MAPS[1:])]
+    tried = [first, *(Codec.fit(schema, frame, knots) for knots in _KNOTS[1:])]
     some, judges = (frame.take(part[:_COMPARED].numpy()) for part in (train, held))
     best, best_score = first, -math.inf
     with warnings.catch_warnings():

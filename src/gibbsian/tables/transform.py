@@ -9,7 +9,6 @@ from scipy.special import ndtr, ndtri
 
 _TABLE = 1 << 12  # points of the curve that the inverse is first looked up in
 _NEWTON = 3  # steps that make it exact
-_FAR = 100.0  # s in units of the greatest number, where u is a logarithm
 
 
 @dataclass(frozen=True)
@@ -42,15 +41,12 @@ class NearNormal:
     bound: float | None = None
 
     @classmethod
-    def fit(
-        cls, x: np.ndarray, bound: float | None = None, knots: int | None = None, *, log: bool = False
-    ) -> "NearNormal":
-        """The map for a column: `knots` of them, by default the cube root of the rows, 3 to 21; with `log`, u is the logarithm of how far a
-        number lies above the bound (s large), where all do."""
+    def fit(cls, x: np.ndarray, bound: float | None = None, knots: int | None = None) -> "NearNormal":
+        """The map for a column: `knots` of them, by default the cube root of the rows, 3 to 21."""
         x = np.sort(np.asarray(x, dtype=np.float64))
         spread = _spread(x)
         center = float(np.median(x)) if len(x) else 0.0
-        scale = spread if bound is None else _above(x, bound, center, spread, log)
+        scale = spread if bound is None else max((center - bound) / math.log(2), 1e-6 * spread, 1e-300)
         base = cls(np.zeros(1), np.zeros(1), np.ones(1), center, scale, bound)  # for its axis
         count = knots or int(np.clip(round(len(x) ** (1 / 3)), 3, 21))
         most = float(-ndtri(min(0.3, 0.5 / max(len(x), 1))))  # the outermost knots are the extremes
@@ -111,13 +107,6 @@ class NearNormal:
         if self.bound is None:
             return self.center + self.scale * u
         return self.bound + self.scale * np.logaddexp(0.0, u)
-
-
-def _above(x: np.ndarray, bound: float, center: float, spread: float, log: bool) -> float:
-    """s of sorted numbers above a bound: about as far as their middle lies, or so far that u is a logarithm."""
-    if log and len(x) and x[0] > bound:
-        return _FAR * float(x[-1] - bound)
-    return max((center - bound) / math.log(2), 1e-6 * spread, 1e-300)
 
 
 def _spread(x: np.ndarray) -> float:
