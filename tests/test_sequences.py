@@ -363,6 +363,28 @@ def test_mutations_change_the_energy():
 # --- new sequences ------------------------------------------------------------------------------------------
 
 
+def test_many_mutants_change_the_energy_as_one_does():
+    g = gen(8)
+    potts = models.Potts(6, 5)
+    with torch.no_grad():
+        potts.coupling.normal_(generator=g)  # neither symmetric nor without a diagonal: its symmetric part counts
+        potts.field.normal_(generator=g)
+    potts.double()
+    wild = torch.tensor([1, 2, 3, 4, 1, 2])  # ACGUAC
+    names = ["A1C", "A1C:G3U", "C2-,U4A,C6G", "A1A", "G3A:A5U:C6A:A1G"]
+    changed = [{0: 2}, {0: 2, 2: 4}, {1: 0, 3: 1, 5: 3}, {}, {2: 1, 4: 4, 5: 1, 0: 3}]
+    found = sequences.mutation_scores(potts, wild, names)
+    for score, change in zip(found, changed, strict=True):
+        mutant = wild.clone()
+        for site, letter in change.items():
+            mutant[site] = letter
+        both = potts(potts.domain.one_hot(torch.stack([wild, mutant]), dtype=torch.float64)).detach()
+        assert float(score) == pytest.approx(float(both[0] - both[1]), abs=1e-10)
+    assert sequences.mutation_scores(potts, wild, []).shape == (0,)
+    with pytest.raises(ArgumentError, match="position 1 changes twice"):
+        sequences.mutation_scores(potts, wild, ["A1C:A1G"])
+
+
 def test_drawn_sequences_follow_the_machine():
     """Frequencies of 4000 chains against enumeration, five standard errors: a false alarm in 10⁵ or so."""
     model = potts(3, 3, scale=0.8).float()

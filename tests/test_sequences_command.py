@@ -70,6 +70,38 @@ def test_a_family_gives_contacts_mutations_new_sequences_and_a_report(alignment,
         assert words in page
 
 
+def test_a_scan_is_scored_and_ranked(alignment, tmp_path, capsys):
+    family = sequences.read(alignment[0], "rna")
+    potts = sequences.fit_potts(family, "mean-field")
+    old = family.text(0)
+    names = [f"{old[i]}{24 + i}{'ACGU'[(i + k) % 4]}" for i in range(30) if old[i] != "-" for k in range(2)]
+    names.append(":".join(names[:1] + names[4:5]))
+    truth = [float(sequences.mutation_score(potts, family.states[0], name, first=24)) for name in names]
+    rows = [f"{name},{-value:.6f},{k}" for k, (name, value) in enumerate(zip(names, truth, strict=True))]
+    (tmp_path / "scan.csv").write_text("\n".join(["mutant,harm,row", *rows]))
+    run = tmp_path / "run"
+    given = [
+        "--alphabet",
+        "rna",
+        "--method",
+        "mean-field",
+        "-n",
+        "40",
+        "--sweeps",
+        "2",
+        "--no-entropy",
+        "--first",
+        "24",
+    ]
+    scan = ["--mutants", str(tmp_path / "scan.csv"), "--run", str(run), "--json"]
+    assert main(["sequences", str(alignment[0]), *given, *scan]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["scan"]["harm"] == pytest.approx(-1)
+    assert abs(found["scan"]["row"]) < 0.9
+    assert [float(row["score"]) for row in table(run / "scan.csv")] == pytest.approx(truth, abs=1e-4)
+    assert "Spearman with" in (run / "report.html").read_text()
+
+
 def test_an_rbm_has_logos_of_its_hidden_units(alignment, tmp_path):
     run = tmp_path / "run"
     given = ["--method", "rbm", "--hidden", "2", "--steps", "5", "-n", "40", "--sweeps", "2", "--no-entropy", "--quiet"]
@@ -85,12 +117,17 @@ def test_an_rbm_has_logos_of_its_hidden_units(alignment, tmp_path):
     (["made.fasta", "--alphabet", "protien"], "protein"),
     (["made.fasta", "--distances", "made.fasta"], "expected i and j"),
     (["made.fasta", "--distances", "far.csv"], "outside 0 to 37"),
+    (["made.fasta", "--mutants", "far.csv"], "expected mutant"),
+    (["made.fasta", "--mutants", "none.csv"], "cannot be read as a table of mutants"),
+    (["made.fasta", "--mutants", "far.csv", "--method", "rbm"], "another --method"),
+    (["made.fasta", "--mutants", "wrong.csv", "--first", "99"], "positions go from 99 to 136"),
     (["made.fasta", "--device", "abacus"], "cannot be used"),
     (["made.fasta", "--run", "."], "already holds files"),
 ])  # fmt: skip
 def test_what_cannot_be_done_is_said_in_a_sentence(alignment, tmp_path, monkeypatch, capsys, given, words):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "far.csv").write_text("i,j,d\n0,38,5\n")
+    (tmp_path / "wrong.csv").write_text("mutant,fitness\nA3C,1\n")
     if "--alphabet" not in given:
         given = [*given, "--alphabet", "rna"]
     assert main(["sequences", *given]) in (1, 2)

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable
+from itertools import combinations
 
 import torch
 from torch import Tensor
@@ -32,15 +33,50 @@ def mutation_score(
     >>> bool(mutation_score(potts, wild, "A1A").abs() < 1e-6)
     True
     """
-    letters = _letters(potts, alphabet)
-    states = _states(potts, sequence)
-    mutant = states.clone()
-    for site, to in _parsed(mutation, states, letters, first):
-        mutant[site] = to
-    both = potts.domain.one_hot(torch.stack([states, mutant]), dtype=potts.field.dtype)  # type: ignore[attr-defined]
-    with torch.no_grad():
-        energy = potts(both.to(potts.field.device))
-    return energy[0] - energy[1]
+    return mutation_scores(potts, sequence, [mutation], first=first, alphabet=alphabet)[0]
+
+
+def mutation_scores(
+    potts: Potts, sequence: Tensor, mutations: Iterable[str], *, first: int = 1, alphabet: str | Alphabet | None = None
+) -> Tensor:
+    """-ΔE of many mutants of one sequence, single or multiple, such as a column of a deep mutational scan: `(mutants,)`.
+
+        -ΔE = Σᵢ [gᵢ(aᵢ) - gᵢ(xᵢ)] + Σ_{i<j} [Jᵢⱼ(aᵢ, aⱼ) - Jᵢⱼ(aᵢ, xⱼ) - Jᵢⱼ(xᵢ, aⱼ) + Jᵢⱼ(xᵢ, xⱼ)]
+
+    over the sites that change, with the conditional fields g of the sequence, which one product gives.
+
+    Args:
+        potts, sequence, first, alphabet: as in `mutation_score`.
+        mutations: such as ["A3C", "A3C:G7U"].
+
+    >>> import gibbsian as gb
+    >>> potts, wild = gb.models.Potts(4, 5), torch.tensor([1, 2, 3, 4])  # ACGU
+    >>> mutation_scores(potts, wild, ["A1C", "A1C:U4G"]).shape
+    torch.Size([2])
+    """
+    letters, states = _letters(potts, alphabet), _states(potts, sequence)
+    found = [dict(changes(one, states, letters, first)) for one in mutations]
+    table = mutation_table(potts, sequence).cpu()
+    row = torch.tensor([n for n, change in enumerate(found) for _ in change], dtype=torch.long)
+    site = torch.tensor([i for change in found for i in change], dtype=torch.long)
+    to = torch.tensor([a for change in found for a in change.values()], dtype=torch.long)
+    scores = table.new_zeros(len(found)).index_add(0, row, table[site, to])
+    return (scores + _together(potts, states.cpu(), found)).to(potts.field.device)
+
+
+def _together(potts: Potts, states: Tensor, found: list[dict[int, int]]) -> Tensor:
+    """What the changes of a mutant do to each other, over its pairs of sites."""
+    pairs = [(n, i, a, j, b) for n, change in enumerate(found) for (i, a), (j, b) in combinations(change.items(), 2)]
+    scores = torch.zeros(len(found), dtype=potts.field.dtype)
+    if not pairs:
+        return scores
+    n, i, a, j, b = torch.tensor(pairs).T
+    x, y, coupling = states[i], states[j], potts.coupling.detach().cpu()
+
+    def between(a: Tensor, b: Tensor) -> Tensor:
+        return (coupling[i, a, j, b] + coupling[j, b, i, a]) / 2
+
+    return scores.index_add_(0, n, between(a, b) - between(a, y) - between(x, b) + between(x, y))
 
 
 def mutation_table(potts: Potts, sequence: Tensor) -> Tensor:
@@ -82,7 +118,13 @@ def _states(potts: Potts, sequence: Tensor) -> Tensor:
     )
 
 
-def _parsed(mutation: str, states: Tensor, letters: Alphabet, first: int) -> Iterable[tuple[int, int]]:
+def changes(mutation: str, states: Tensor, letters: Alphabet, first: int) -> Iterable[tuple[int, int]]:
+    """The sites that a mutation changes, from 0, and their new letters; refused where the sequence has others there.
+
+    >>> list(changes("A1C:U4G", torch.tensor([1, 2, 3, 4]), Alphabet.of("rna"), 1))
+    [(0, 2), (3, 3)]
+    """
+    seen: set[int] = set()
     for part in re.split(r"[:,]", mutation):
         match = _PATTERN.match(part.strip())
         if match is None:
@@ -94,4 +136,7 @@ def _parsed(mutation: str, states: Tensor, letters: Alphabet, first: int) -> Ite
         if int(states[site]) != old:
             is_letter = letters.letters[int(states[site])]
             raise ArgumentError(f"mutation {part!r}: the sequence has {is_letter!r} at position {position}; see first=")
+        if site in seen:
+            raise ArgumentError(f"mutation {mutation!r}: position {position} changes twice")
+        seen.add(site)
         yield site, new

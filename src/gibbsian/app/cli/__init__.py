@@ -296,7 +296,15 @@ def _add_sequences(add: Callable[..., _Parser], common: _Parser) -> None:
     one.add_argument("--distances", metavar="CSV", help="a structure: columns i, j (sites from 0) and a distance")
     one.add_argument("--column", metavar="NAME", help="of the distance (default: the first beside i and j)")
     one.add_argument("--below", type=float, default=8.0, metavar="D", help="what counts as a contact (default: 8)")
+    one.add_argument(
+        "--insertions",
+        choices=["drop", "keep"],
+        help="small letters and dots: left out, as in a2m and a3m (default where the first sequence has capitals), or read as letters and gaps",
+    )
     one.add_argument("--wild", metavar="NAME", help="the sequence whose mutants are scored (default: the first)")
+    one.add_argument(
+        "--mutants", metavar="CSV", help="a scan: a column mutant (A3C, A3C:G7U) and measurements to be ranked"
+    )
     one.add_argument("--first", type=int, default=1, metavar="N", help="position of the first site (default: 1)")
     one.add_argument("-n", type=_count, default=1000, metavar="N", help="new sequences to draw (default: 1000)")
     one.add_argument("--sweeps", type=_count, default=200, metavar="N", help="Gibbs sweeps of each (default: 200)")

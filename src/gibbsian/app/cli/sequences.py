@@ -24,6 +24,7 @@ from gibbsian.models import Potts
 from gibbsian.placement import device_named
 from gibbsian.random import stream
 from gibbsian.sequences import Family
+from gibbsian.sequences.mutations import changes
 
 
 def run_sequences(options: argparse.Namespace, rest: list[str]) -> int:
@@ -36,10 +37,12 @@ def run_sequences(options: argparse.Namespace, rest: list[str]) -> int:
     touching = _structure(options, family) if options.distances else touching
     folder = _folder(options)
     wild = _wild(options, family)
+    scan = _scan(options, wild[1], family)
     out.say(f"{family!r}")
     begun = time.perf_counter()
     model, potts = _learn(options, family, device, out)
     seconds = time.perf_counter() - begun
+    judged = _judged(options, scan, potts, wild[1], family)
     generator = stream(options.seed, "sequences", device)
     drawn = sequences.sample_sequences(
         model, family, options.n, sweeps=options.sweeps, generator=generator, progress=out.progress
@@ -64,9 +67,10 @@ def run_sequences(options: argparse.Namespace, rest: list[str]) -> int:
         wild=wild,
         touching=touching,
         first=options.first,
+        scan=judged,
     )
     folder.mkdir(parents=True, exist_ok=True)
-    _write(folder, bench)
+    _write(folder, bench, scan)
     found = write_sequences(folder, bench)
     rows = [(name, str(value)) for name, value in found["facts"]]
     out.table(rows, title=bench.title)
@@ -97,6 +101,7 @@ def _family(options: argparse.Namespace, device: torch.device, out: Output) -> t
         options.alphabet,
         identity=options.identity,
         most_gaps=options.most_gaps,
+        insertions=None if options.insertions is None else options.insertions == "drop",
         device=device,
         progress=out.progress,
     )
@@ -162,12 +167,52 @@ def _structure(options: argparse.Namespace, family: Family) -> Tensor:
     return touching
 
 
-def _write(folder: Path, bench: Workbench) -> None:
+def _scan(options: argparse.Namespace, wild: Tensor, family: Family) -> Any:
+    """A table of mutants of the wild type, read before anything is learned; None where there is none."""
+    import pandas as pd
+
+    if not options.mutants:
+        return None
+    path = Path(options.mutants).expanduser()
+    if options.method == "rbm":
+        raise ArgumentError("--mutants are scored by Potts machines; say another --method than rbm")
+    try:
+        table = pd.read_csv(path)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read as a table of mutants: {error}") from error
+    if "mutant" not in table or not len(table):
+        raise DataError(
+            f"{path.name} has {len(table)} rows and the columns {', '.join(map(str, table.columns))}; expected mutant, such as "
+            "A3C or A3C:G7U, and measurements beside it"
+        )
+    for mutant in table["mutant"].astype(str):
+        list(changes(mutant, wild, family.alphabet, options.first))
+    return table
+
+
+def _judged(
+    options: argparse.Namespace, scan: Any, potts: Potts | None, wild: Tensor, family: Family
+) -> dict[str, float]:
+    """Scores of the mutants, as a column `score` of their table, and their rank correlation with each of the others."""
+    if potts is None or scan is None:
+        return {}
+    names = scan["mutant"].astype(str)
+    scores = sequences.mutation_scores(potts, wild, names, first=options.first, alphabet=family.alphabet)
+    scan["score"] = scores.cpu().numpy()
+    numbers = scan.select_dtypes("number")
+    measured = [name for name in numbers if name != "score" and numbers[name].nunique() > 1]
+    found = {str(name): float(numbers[name].corr(numbers["score"], method="spearman")) for name in measured}
+    return {name: value for name, value in found.items() if not math.isnan(value)}
+
+
+def _write(folder: Path, bench: Workbench, scan: Any) -> None:
     """The machine, the tables and the new sequences."""
     save_file(
         {name: part.contiguous().cpu() for name, part in bench.model.state_dict().items()}, folder / "model.safetensors"
     )
     bench.drawn.write(folder / "drawn.fasta")
+    if scan is not None:
+        write_whole(folder / "scan.csv", scan.to_csv(index=False))
     if bench.contacts is not None:
         write_whole(folder / "contacts.csv", _csv(["i", "j", "score", "touching"], _contact_rows(bench)))
     if bench.mutations is not None:

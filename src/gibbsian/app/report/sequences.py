@@ -38,6 +38,7 @@ class Workbench(NamedTuple):
     wild: tuple[str, Tensor]
     touching: Tensor | None
     first: int
+    scan: dict[str, float] | None = None  # rank correlation of the scores with every column of a table of mutants
 
 
 def write_sequences(folder: Path, bench: Workbench) -> dict[str, Any]:
@@ -59,7 +60,7 @@ def write_sequences(folder: Path, bench: Workbench) -> dict[str, Any]:
         },
     )
     write_whole(folder / "report.html", page)
-    numbers = {"precision": _precisions(bench), "statistics": _numbers(bench.checks)}
+    numbers = {"precision": _precisions(bench), "statistics": _numbers(bench.checks), "scan": bench.scan or {}}
     return {"facts": facts, "verdict": [one._asdict() for one in said], **numbers}
 
 
@@ -98,10 +99,10 @@ def _novel(checks: Checks) -> Finding:
 
 def _touching(bench: Workbench) -> Iterator[Finding]:
     found = _precisions(bench)
-    if not found or bench.touching is None:
+    if not found or bench.touching is None or bench.contacts is None:
         return
-    pairs = bench.touching.triu(1) > 0
-    chance = float(pairs.sum()) / max(1, len(pairs) * (len(pairs) - 1) / 2)
+    pairs = bench.contacts.pairs  # all that could be named
+    chance = sequences.precision(bench.contacts, bench.touching.to(pairs.device), len(pairs))
     share = found["L/5"]
     text = f"of the strongest L/5 pairs {100 * share:.0f} % touch (chance: {100 * chance:.0f} %)"
     yield Finding("good" if share >= 0.5 else "open" if share > 2 * chance else "bad", text)
@@ -148,6 +149,9 @@ def _facts(bench: Workbench) -> list[tuple[str, str]]:
     facts.append((f"{len(bench.drawn)} drawn sequences, Pearson (slope)", numbers))
     near, own = float(bench.checks.nearest.mean()), float(bench.checks.nearest_natural.mean())
     facts.append(("identity with the nearest natural one", f"{near:.2f}; between natural ones {own:.2f}"))
+    if bench.scan:
+        told = ", ".join(f"{name} {value:.2f}" for name, value in bench.scan.items())
+        facts.append(("scores of mutants, Spearman with", told))
     if e is not None:
         z = e.log_z
         facts.append(
