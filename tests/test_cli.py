@@ -129,7 +129,7 @@ def test_list_names_every_class_with_a_line(capsys):
     (["train", "digits-rbm", "--fit.device", "gpu"], 2, "fit.device: gpu cannot be used on this machine; say auto"),
     (["train", "digits-rbm", "--fit.device", "cuda:99"], 2, "fit.device: cuda:99 cannot be used on this machine"),
     (["train", "digits-rbm", "--fit.steps", "-5"], 2, "steps must be a whole number from 1 on"),
-    (["train", "."], 2, "is a folder; give a recipe"),
+    (["train", "."], 2, "is a folder, not a recipe; to learn its images write a recipe with `data: {name: .}`"),
     (["sample", "."], 1, "is no run but an empty folder"),
     (["sample", "nowhere", "-n", "0"], 2, "-n: 0 is no whole number from 1 on"),
     (["sample", "nowhere", "--steps", "0"], 2, "--steps: 0 is no whole number"),
@@ -151,6 +151,13 @@ def test_mistakes_get_one_clear_sentence(arguments, code, says, capsys, tmp_path
     assert not list(tmp_path.iterdir())  # nothing is left behind
 
 
+def test_a_table_named_without_its_ending_is_found(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("rows.csv").write_text("a,b\n1,2\n")
+    assert main(["train", "rows"]) == 2
+    assert "there is no recipe 'rows'; did you mean the file rows.csv, which lies here?" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("text", "says"), [
     ("data: {name: digits\nmodel: x", "not valid YAML: line 2"),
     ("- a\n- b", "holds no recipe"),
@@ -164,6 +171,7 @@ def test_mistakes_get_one_clear_sentence(arguments, code, says, capsys, tmp_path
     (TINY[: TINY.index("fit:")] + "fit:\n", "fit.steps or fit.epochs"),
     (TINY.replace("{RBM: {visible: 64, hidden: 6}}", "[RBM]"), "['RBM'] was given where a class with its arguments is"),
     (TINY.replace("visible: 64", "visible: 65").replace("initialize: true", ""), "give the model the size of the rows"),
+    (TINY.replace("visible: 64", "visible: 65"), "expected (batch, 65) for Binary(65); give the model the size of the rows"),
     (TINY.replace("betas: 50", "betas: 0"), "betas must be a whole number from 1 on"),
     (TINY.replace("    - binarize\n", ""), "binarize"),  # gray values into Bernoulli units
 ])  # fmt: skip

@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import torch
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
@@ -11,11 +13,31 @@ def test_code_blocks_of_the_readme_run(capsys):
     scope: dict = {}
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
     assert len(blocks) >= 5
-    for block in blocks:
+    for number, block in enumerate(blocks):
         exec(compile(block, "README.md", "exec"), scope)
-    printed = capsys.readouterr().out
-    assert "LogLikelihood(" in printed
-    assert "LogZ(" in printed
+        if number == 0:
+            holds_what_it_says(block, capsys.readouterr().out, scope["data"])
+    assert "LogZ(" in capsys.readouterr().out
+
+
+def holds_what_it_says(block: str, printed: str, data: torch.Tensor) -> None:
+    """The first example: its likelihood, to a fifth of its interval, and that of pixels by themselves."""
+    said, low, high, alone = map(
+        float, re.search(r"# (-[\d.]+) in \[(-[\d.]+), (-[\d.]+)\], .* have (-[\d.]+)", block).groups()
+    )
+    assert low < said < high
+    found = float(re.match(r"LogLikelihood\((-[\d.]+) ", printed)[1])
+    assert abs(found - said) < 0.2 * (high - low)
+    rates = (data[:1500].sum(0) + 0.5) / 1501
+    by_pixels = torch.distributions.Bernoulli(rates).log_prob(data[1500:]).sum(1).mean()
+    assert abs(float(by_pixels) - alone) < 0.1
+
+
+def test_the_first_example_of_the_site_is_that_of_the_readme():
+    first, other = (
+        re.search(r"```python\n(.*?)```", (ROOT / page).read_text(), re.S)[1] for page in ("README.md", "docs/index.md")
+    )
+    assert first == other
 
 
 def test_links_lead_somewhere():

@@ -67,6 +67,8 @@ def thumbnail(picture: Path, out: Path) -> str:
         out.mkdir(parents=True, exist_ok=True)
         with Image.open(picture) as image:
             small = image.convert("RGBA").convert("RGB")
+            if image.width > 2 * image.height:  # of many panels in a row the first ones, large enough to be seen
+                small = small.crop((0, 0, round(1.6 * image.height), image.height))
             small.thumbnail((WIDTH, WIDTH))
             small.save(target, quality=80)
     return target.name

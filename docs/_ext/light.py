@@ -74,7 +74,8 @@ def lighten(app: Sphinx, error: Exception | None) -> None:
         if picture.stat().st_size > 100_000:
             shrink(picture)
     theme = static / SHEETS[0]
-    theme.write_text(theme.read_text() + drawn({word.removeprefix("fa-") for word in words if word.startswith("fa-")}))
+    sheet = re.sub(r"@font-face\{[^{}]*Font Awesome[^{}]*\}", "", theme.read_text())
+    theme.write_text(sheet + drawn({word.removeprefix("fa-") for word in words if word.startswith("fa-")}))
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The reference, written from docstrings: a page a room, with every public name.
 
 Docstrings are plain text with Google's sections: equations stand indented, code between single backticks. Here they become
-reStructuredText: equations blocks of their own, names of the library links, and everything else what it was.
+reStructuredText: equations are set as such, names of the library links, and everything else what it was.
 """
 
 import importlib
@@ -13,12 +13,16 @@ from types import ModuleType
 from typing import Any
 
 from sphinx.application import Sphinx
+from typeset import typeset
 
 import gibbsian
 
 SECTIONS = re.compile(r"^(Args|Attributes|Returns|Raises|Yields|Examples?|Notes?|References?|Warnings?):\s*$")
 CODE = re.compile(r"`([^`\n]+(?:\n[^`\n]+)?)`")
 SPECIAL = re.compile(r"(?<!\\)([*|\\])|(?<=\w)_(?=[\W]|$)")
+LETTER = re.compile(
+    r"^(\s+\w+: )([A-Za-z])\.(?=\s|$)"
+)  # an argument that is a letter of the equation, and no item of a list
 ABOUT = {
     "gibbsian": "What is used most, at the top of the package: `import gibbsian as gb`.",
     "sampling": "What `sample` and `warm_up` are made of: traces, statistics, checks.",
@@ -83,7 +87,7 @@ def directive(name: str) -> str:
     value = find(name)
     if inspect.isclass(value):
         kind = "autoexception" if issubclass(value, Exception) else "autoclass"
-        options = "   :members:\n   :show-inheritance:\n"
+        options = "   :members:\n   :exclude-members: extra_repr\n   :show-inheritance:\n"
     else:
         kind = "autofunction" if inspect.isroutine(value) else "autodata"
         options = "" if inspect.isroutine(value) else "   :no-value:\n"
@@ -97,12 +101,12 @@ def page(room: str, module: ModuleType) -> str:
     about = ABOUT.get(room) or re.sub(r"\.\s*$", ".", (inspect.getdoc(module) or "").split("\n>>>")[0])
     lines = [f".. _api-{room}:", "", title, "=" * len(title), "", *translated(about.splitlines()), ""]
     lines += [".. list-table::", "   :class: names", "   :widths: 30 70", ""]
-    for name in names:
+    for name in sorted(names, key=lambda name: name.rpartition(".")[2].lower()):
         value = find(name)
         told = inspect.isclass(value) or inspect.isroutine(value)
         text = (inspect.getdoc(value) or "").split("\n\n")[0].replace("\n", " ") if told else about_value(value)
         lines.append(f"   * - :py:obj:`{name.rpartition('.')[2]} <{home[id(value)]}>`")
-        lines.append(f"     - {translated([text])[0] if told else text}")
+        lines.append(f"     - {translated([re.sub(r'[,:;]$', '.', text)])[0] if told else text}")
     for name in (name for name in names if home[id(find(name))] == name):
         short = name.rpartition(".")[2]
         lines += ["", short, "-" * len(short), "", directive(name)]
@@ -171,6 +175,26 @@ def translated(lines: list[str]) -> list[str]:
             close()
             out.append("")
     close()
+    return with_equations(out)
+
+
+BLOCK = [".. code-block:: text", "   :class: equation", ""]
+
+
+def with_equations(lines: list[str]) -> list[str]:
+    """Blocks of equations as elements of the page, where they can be set, and what is only a letter as one."""
+    out: list[str] = []
+    while lines:
+        end = len(BLOCK)
+        if lines[:end] == BLOCK:
+            while end < len(lines) and (lines[end].startswith("    ") or not lines[end].strip()):
+                end += 1
+            element = typeset(lines[len(BLOCK) : end])
+            out += [".. raw:: html", "", f"   {element}", ""] if element else lines[:end]
+        else:
+            end = 1
+            out.append(LETTER.sub(r"\1*\2*.", lines[0]))
+        lines = lines[end:]
     return out
 
 
@@ -193,6 +217,8 @@ def process(app: Sphinx, what: str, name: str, value: Any, options: Any, lines: 
         lines[:] = [about_value(value), ""]
     elif name.startswith("gibbsian"):
         lines[:] = translated(lines)
+        if what in {"attribute", "property"}:  # or Napoleon takes what stands before a colon for a type
+            lines.insert(0, "")
 
 
 def write_pages(app: Sphinx) -> None:

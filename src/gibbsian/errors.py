@@ -25,9 +25,11 @@ def suggest(name: str, known: Iterable[object]) -> str:
 
     >>> suggest("binarise", ["flatten", "binarize"]), suggest("xyz", ["flatten"])
     ("did you mean 'binarize'? ", '')
+    >>> suggest("target", ["age"])  # some letters of a word are not the word
+    ''
     """
-    lower = {str(k).lower(): str(k) for k in known}
-    near = get_close_matches(str(name).lower(), lower, 1)
+    lower, asked = {str(k).lower(): str(k) for k in known}, str(name).lower()
+    near = [k for k in get_close_matches(asked, lower) if min(len(k), len(asked)) > 0.5 * max(len(k), len(asked))]
     return f"did you mean {lower[near[0]]!r}? " if near else ""
 
 

@@ -53,7 +53,7 @@ def recipe_text(name: str) -> str:
     """The YAML of a recipe."""
     known = recipe_names()
     if name not in known:
-        raise ArgumentError(f"there is no recipe {name!r}; {suggest(name, known)}See `gibbsian list recipes`")
+        raise ArgumentError(f"there is no recipe {name!r}; {suggest(name, known)}see `gibbsian list recipes`")
     return (resources.files("gibbsian.app") / "recipes" / f"{name}.yaml").read_text(encoding="utf-8")
 
 

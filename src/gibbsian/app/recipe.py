@@ -299,9 +299,16 @@ def recipe_source(given: str) -> tuple[str, str]:
         except UnicodeDecodeError as error:
             raise ArgumentError(f"{path} is not a text file in UTF-8; a recipe is YAML") from error
     if path.is_dir():
-        raise ArgumentError(f"{given} is a folder; give a recipe, or go on with a run by `gibbsian resume {given}`")
+        if (path / "recipe.yaml").exists():
+            raise ArgumentError(f"{given} is a run; go on with it by `gibbsian resume {given}`, or give a recipe")
+        raise ArgumentError(
+            f"{given} is a folder, not a recipe; to learn its images write a recipe with `data: {{name: {given}}}`, "
+            "or name it to a recipe of the package, such as `gibbsian train digits-rbm --data.name ...`"
+        )
     if looks_like_a_file:
         raise ArgumentError(f"there is no file {given}; give a recipe from `gibbsian list recipes`, or a YAML file")
+    if near := sorted(p.name for p in path.parent.glob(f"{path.name}.*") if p.is_file()):
+        raise ArgumentError(f"there is no recipe {given!r}; did you mean the file {near[0]}, which lies here?")
     return given, catalog.recipe_text(given)  # says what there is
 
 

@@ -14,7 +14,8 @@ import math
 import os
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -309,6 +310,18 @@ def on_this_machine(options: dict[str, Any]) -> dict[str, Any]:
     return options | {"device": None, "engine": Engine()}
 
 
+@contextmanager
+def _sizes_explained() -> Iterator[None]:
+    """Say what to do where the rows do not fit the model."""
+    try:
+        yield
+    except GibbsianError as error:
+        if not isinstance(error, ShapeError) and not isinstance(error.__cause__, ShapeError):
+            raise
+        advice = "give the model the size of the rows, or change the steps of the data"
+        raise type(error)(f"{error}; {advice}") from error
+
+
 def train(
     recipe: Recipe,
     folder: Path,
@@ -333,7 +346,8 @@ def train(
     prepared = recipe.data.prepare()
     if recipe.initialize:
         able = require(model, InitializableModel, "initialize: true", "leave it out")
-        able.initialize_visible_bias(prepared.finished("train", 65536).x)
+        with _sizes_explained():
+            able.initialize_visible_bias(prepared.finished("train", 65536).x)
     transform = _transform(prepared)
     data = _batches(recipe, prepared)
     begun = time.perf_counter()
@@ -347,7 +361,7 @@ def train(
     recorded = _Recorded(
         recipe, prepared, folder, _total(recipe, prepared, options["steps"], options["epochs"]), arguments
     )
-    try:
+    with _sizes_explained():
         run = fit(
             model,
             recipe.objective,
@@ -359,11 +373,6 @@ def train(
             progress=progress,
             **options,
         )
-    except GibbsianError as error:
-        if not isinstance(error, ShapeError) and not isinstance(error.__cause__, ShapeError):
-            raise
-        advice = "give the model the size of the rows, or change the steps of the data"
-        raise type(error)(f"{error}; {advice}") from error
     _note_end(folder, run, begun)
     return run, Opened(recipe, prepared)
 
