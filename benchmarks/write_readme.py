@@ -55,7 +55,9 @@ class Page:
     def text(self) -> str:
         """The whole page; refuses typed figures and results that are shown nowhere."""
         paths = sorted((self.folder / "sections").glob("*.md"))
-        page = "\n".join(self.section(path) for path in paths)
+        page = "\n".join(
+            text for path in paths if (text := self.section(path)).strip()
+        )  # without those that wait for results
         unseen = {path.stem for path in (self.folder / "results").glob("*.json")} - self.shown
         if unseen:
             raise ValueError(f"results that no section shows: {', '.join(sorted(unseen))}; add them to sections/*.md")

@@ -9,7 +9,7 @@ data fixed and f a residual network of 64 channels; persistent contrastive diver
 of which take 40 steps an update; Adam at 1e-4, warmed up over 10000 updates, 50000 in all; the averaged weights are
 evaluated. `--evaluate` writes results.json: log Z by annealed importance sampling from the base rates upwards (low on
 average, so that the likelihood is flattered) and from long chains begun at data downwards (high on average), and the
-test and validation likelihoods with both; and samples.png. The folder holds binarized_mnist/ or caltech101_silhouettes/.
+test and validation likelihoods with both; and deep_discrete.png, a picture of images, of climbs and of chains. The folder holds binarized_mnist/ or caltech101_silhouettes/.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from images import save_png
+from images import panels_png
 from torch import Tensor
 
 import gibbsian as gb
@@ -125,8 +125,14 @@ def evaluate(chosen: argparse.Namespace, device: str) -> None:
             "reverse": float(mean.mean()) - float(reverse.value),
             "stderr_of_rows": float(mean.std() / len(x) ** 0.5),
         }
-    save_png(2 * forward.diagnostics["states"][:100] - 1, chosen.run / "samples.png", 10)
-    save_png(2 * trace.last[:100] - 1, chosen.run / "chains.png", 10)
+    panels = {
+        "training images": data[:100],
+        f"annealed from the base rates, {chosen.betas} temperatures": forward.diagnostics["states"][:100],
+        f"chains begun at images, {chosen.long} steps on": trace.last[:100],
+    }
+    low, high = sorted(result["test"][way] for way in ("forward", "reverse"))
+    title = f"A deep energy of binary images: test log-likelihood {low:.1f} to {high:.1f} nats, by climbs and descents"
+    panels_png({name: 2 * images - 1 for name, images in panels.items()}, chosen.run / "deep_discrete.png", title)
     (chosen.run / "results.json").write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result, indent=1))
 

@@ -4,8 +4,8 @@
 
 Both models have the same U-Net and the same training time: the energy is V(x)/ε_max with V(x) = ½‖x - U(x)‖², the score
 network climbs down a noise ladder. The distance is Fréchet's in the features of a separate classifier (the mean over positions of its last
-layer), between draws and test images. Writes results.json, pictures of draws, and curve.png: distance over the number of gradients
-that a draw takes.
+layer), between draws and test images. Writes results.json and energy_matching.png: draws of both, and the distance over the number of
+gradients that a draw takes.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from images import Clock, fit_for, save_png, set_up, train_classifier
+from images import Clock, fit_for, panels_png, set_up, train_classifier
 from ncsn import shifted
 from torch import Tensor, nn
 
@@ -134,18 +134,13 @@ def matched_energy(chosen: argparse.Namespace, x: Tensor, device: str) -> tuple[
     return runs, draw
 
 
-def curve(points: list[dict[str, Any]], score: dict[str, Any], path: Any) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, ax = plt.subplots(figsize=(5, 3.4), layout="constrained")
+def curve(ax: Any, points: list[dict[str, Any]], score: dict[str, Any]) -> None:
+    """How near draws are to test images, for what they cost."""
     ax.plot([p["gradients"] for p in points], [p["fid"] for p in points], "o-", label="energy matching")
     ax.plot([score["gradients"]], [score["fid"]], "s", color="black", label="score network")
     ax.set(xscale="log", yscale="log", xlabel="gradients (scores) a draw", ylabel="Fréchet distance in a classifier")
-    ax.legend()
-    figure.savefig(path, dpi=130)
+    ax.set_title("distance to test images", fontsize=10)
+    ax.legend(frameon=False)
 
 
 def save(result: dict[str, Any], out: Path) -> None:
@@ -170,7 +165,7 @@ def main() -> None:
 
     run, (draw, gradients) = score_network(chosen, x, device)
     images, seconds = clocked(device, lambda: in_parts(draw, chosen.samples))
-    save_png(images[:100], out / "score_network.png", 10)
+    of_scores = images[:100]
     result["score_network"] = {"updates": run.step, "gradients": gradients, "sampling_seconds": seconds,
                                "fid": judge.distance(images, "test"), "events": run.events}  # fmt: skip
     save(result, out)
@@ -189,7 +184,6 @@ def main() -> None:
         print(json.dumps(points[-1]), flush=True)
         result["energy_matching"] = {"updates": [r.step for r in runs], "time": until, "curve": points}
         save(result, out)
-    save_png(images[:100], out / "energy_matching.png", 10)
     flow = in_parts(lambda n: draw(n, shown, 1.0, 0), chosen.samples)
     result["energy_matching"] = {
         "updates": [r.step for r in runs], "events": [e for r in runs for e in r.events], "time": until,
@@ -198,7 +192,12 @@ def main() -> None:
         "last_numbers": [{k: v for k, v in r.items() if k in ("flow", "gap", "energy_data", "energy_samples")}
                          for r in runs[1].history if "gap" in r][-3:],
     }  # fmt: skip
-    curve(points, result["score_network"], out / "curve.png")
+    panels = {
+        f"energy matching, {points[-1]['gradients']} gradients": images[:100],
+        f"score network, {gradients} scores": of_scores,
+    }
+    title = f"{chosen.data}: draws after {chosen.seconds:.0f} s of training each, not selected"
+    panels_png(panels, out / "energy_matching.png", title, lambda ax: curve(ax, points, result["score_network"]))
     result["seconds"] = time.perf_counter() - begun
     save(result, out)
     print(json.dumps({k: v for k, v in result.items() if k != "options"}, indent=1))

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +134,29 @@ def save_png(images: Tensor, path: Path, columns: int) -> None:
         return
     grid = tile(((images[:, 0].float().cpu() + 1) / 2).clamp(0, 1), columns, pad=0.5).numpy()
     imsave(path, grid.repeat(3, 0).repeat(3, 1), cmap="gray", vmin=0.0, vmax=1.0)
+
+
+def panels_png(
+    panels: Mapping[str, Tensor], path: Path, title: str, beside: Callable[[Any], None] | None = None
+) -> None:
+    """A picture for a page: mosaics of a hundred images in [-1, 1] under their titles, and one more panel that `beside` draws."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    count = len(panels) + (beside is not None)
+    figure, axes = plt.subplots(1, count, figsize=(4.2 * count, 4.8), layout="constrained")
+    for ax, (name, images) in zip(axes, panels.items(), strict=False):
+        grid = tile(((images[:100, 0].float().cpu() + 1) / 2).clamp(0, 1), 10, pad=0.5).numpy()
+        ax.imshow(grid, cmap="gray", vmin=0.0, vmax=1.0)
+        ax.set_axis_off()
+        ax.set_title(name, fontsize=10)
+    if beside is not None:
+        beside(axes[-1])
+    figure.suptitle(title, fontsize=12)
+    figure.savefig(path, dpi=100)
+    plt.close(figure)
 
 
 def images_png(images: Tensor, path: Path, columns: int) -> None:
