@@ -56,6 +56,39 @@ def shrink(picture: Path) -> None:
         picture.write_bytes(lighter.getvalue())
 
 
+WIDE = 2.2  # width over height of pictures of several panels, which a phone shows in part
+HEADING = re.compile(r"<h[12]>(.*?)<a ", re.S)
+PICTURE = re.compile(r'<img[^>]*_images/([^"/]+)"[^>]*>')
+
+
+def describe_pictures(out: Path) -> None:
+    """Pictures of several panels in a row have the class `wide`; those that cells drew are named after their section."""
+    wide = set()
+    for picture in (out / "_images").glob("*.png"):
+        with Image.open(picture) as image:
+            if image.width > WIDE * image.height:
+                wide.add(picture.name)
+
+    def described(found: re.Match[str]) -> str:
+        tag, before = found[0], found.string[: found.start()]
+        titles = HEADING.findall(before)
+        title = re.sub(r"<[^>]+>", "", titles[-1]).strip().replace('"', "&quot;") if titles else "figure"
+        tag = re.sub(r'alt="[./]*_images/[^"]*"', lambda _: f'alt="Figure: {title}"', tag)
+        if found[1] not in wide or 'class="wide' in tag:
+            return tag
+        return (
+            tag.replace('class="', 'class="wide ', 1)
+            if 'class="' in tag
+            else tag.replace("<img", '<img class="wide"', 1)
+        )
+
+    for page in out.rglob("*.html"):
+        text = page.read_text()
+        changed = PICTURE.sub(described, text) if "_images/" in text else text
+        if changed != text:
+            page.write_text(changed)
+
+
 def lighten(app: Sphinx, error: Exception | None) -> None:
     """Rewrite what was copied."""
     if error or app.builder.name != "html":
@@ -73,6 +106,7 @@ def lighten(app: Sphinx, error: Exception | None) -> None:
     for picture in (out / "_images").glob("*.png"):
         if picture.stat().st_size > 100_000:
             shrink(picture)
+    describe_pictures(out)
     theme = static / SHEETS[0]
     sheet = re.sub(r"@font-face\{[^{}]*Font Awesome[^{}]*\}", "", theme.read_text())
     theme.write_text(sheet + drawn({word.removeprefix("fa-") for word in words if word.startswith("fa-")}))
