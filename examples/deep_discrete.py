@@ -38,11 +38,12 @@ def read(name: str) -> tuple[Tensor, Tensor, Tensor]:
     return tuple(part.x[:, None].float() for part in (found.train, found.validation, found.test))  # type: ignore[return-value,union-attr]
 
 
-def network(data: Tensor, pool: bool) -> energies.TiltedEnergy:
+def network(data: Tensor, chosen: argparse.Namespace) -> energies.TiltedEnergy:
     """Base rates, tilted by a residual network of eight blocks, most of them on 7×7."""
     domain = domains.Binary((1, 28, 28))
     base = Factorized(domain, torch.logit(0.98 * data.mean(0) + 0.01))
-    tilt = energies.ResidualEnergy(domain, (64, 64), (2, 6), stride=2, pool=pool)
+    how = {"pool": not chosen.places, "standardize": chosen.standardize}
+    tilt = energies.ResidualEnergy(domain, (64, 64), (2, 6), stride=2, **how)
     return energies.TiltedEnergy(base, tilt)
 
 
@@ -67,9 +68,9 @@ def train(chosen: argparse.Namespace, device: str) -> None:
     if (chosen.run / "config.json").exists():
         run = gb.resume(chosen.run, data, device=device, hooks=hooks, progress=False)
     else:
-        energy = network(data.cpu(), not chosen.places).to(device, memory_format=torch.channels_last)
+        energy = network(data.cpu(), chosen).to(device, memory_format=torch.channels_last)
         chains = objectives.PersistentContrastiveDivergence(
-            KERNELS[chosen.kernel](chosen.alpha), steps=chosen.steps, chains=100, buffer=10_000, start="rates"
+            KERNELS[chosen.kernel](chosen.alpha), steps=chosen.steps, chains=100, buffer=chosen.buffer, start="rates"
         )
         run = gb.fit(
             energy,
@@ -146,6 +147,10 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=50_000)
     parser.add_argument("--lr", type=float, default=1e-4)
     parser.add_argument("--places", action="store_true", help="an output weight for every place, not their average")
+    parser.add_argument(
+        "--standardize", action="store_true", help="weights that cannot grow, branches that begin at zero"
+    )
+    parser.add_argument("--buffer", type=int, default=10_000, help="chains kept, 100 of which move at an update")
     parser.add_argument("--seconds", type=float, help="end this part of the training after so long")
     parser.add_argument("--evaluate", action="store_true")
     parser.add_argument("--betas", type=int, default=100_000)
