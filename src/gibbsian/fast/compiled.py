@@ -6,6 +6,7 @@ import hashlib
 import types
 import warnings
 from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -33,16 +34,17 @@ class _Table(dict[Any, Callable[..., Any]]):
     """A table that the compiler can name in the key of its cache on disk: by the text of this file, since functions have none."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _table_of, (_digest(),)
+        return _table_of, (settings_digest(),)
 
 
 @functools.cache
-def _digest() -> str:
+def settings_digest() -> str:
+    """A name for how functions are compiled here: that of the text of this file."""
     return hashlib.sha256(Path(__file__).read_bytes()).hexdigest()
 
 
 def _table_of(digest: str) -> "_Table":
-    if digest != _digest():
+    if digest != settings_digest():
         raise ValueError("a table of another version of gibbsian")
     return _cpu_decompositions()
 
@@ -75,9 +77,20 @@ def _backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Any:
     patches = {"realize_opcount_threshold": 8, "cpp.vec_isa_ok": True}
     on_cpu = all(t.device.type == "cpu" for t in inputs if isinstance(t, Tensor))
     table = _cpu_decompositions() if on_cpu else None
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _kept_apart():
         warnings.simplefilter("ignore", UserWarning)  # advice on how to set the compiler and its precision
         return compile_fx(graph, inputs, config_patches=patches, decompositions=table)
+
+
+def _kept_apart() -> AbstractContextManager[Any]:
+    """The table is part of what is kept on disk, but not of all keys by which that is found: this parts it from what other versions
+    left, where torch knows how (from 2.7 on)."""
+    config: Any = torch.compiler.config
+    tag = getattr(config, "cache_key_tag", None)
+    if tag is None:
+        return nullcontext()
+    parted: AbstractContextManager[Any] = config.patch(cache_key_tag=f"{tag} gibbsian {settings_digest()}")
+    return parted
 
 
 def compiled(function: Any) -> Callable[..., Any]:

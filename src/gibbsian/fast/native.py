@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-__all__ = ["library"]
+__all__ = ["cache_folder", "library", "processor"]
 
 _FLAGS = ("-O3", "-march=native", "-shared", "-fPIC")
 
@@ -33,8 +33,8 @@ def library(source: str) -> ctypes.CDLL | None:
 
 def _built(source: str, compiler: str) -> Path:
     """The compiled library on disk; it appears whole."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gibbsian"
-    named = "\0".join([source, compiler, *_FLAGS, _processor()])
+    folder = cache_folder()
+    named = "\0".join([source, compiler, *_FLAGS, processor()])
     path = folder / f"{hashlib.sha256(named.encode()).hexdigest()[:32]}.so"
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -47,7 +47,13 @@ def _built(source: str, compiler: str) -> Path:
     return path
 
 
-def _processor() -> str:
+def cache_folder() -> Path:
+    """Where compiled code is kept."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gibbsian"
+
+
+@functools.cache
+def processor() -> str:
     """What the processor can do: a home may be shared by different ones."""
     try:
         lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()

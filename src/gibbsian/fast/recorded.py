@@ -5,7 +5,6 @@ All that is relied on of the compiler's inner parts stands in this file, and a t
 - which is a function (or method) of a generated module, whose globals named `cpp_fused...` are the compiled kernels,
 - each the Python binding, in an extension module of its own, of a C function `kernel` of nothing but pointers,
 - and all else that computes goes through the dispatcher, as products `mm`, `addmm` and `bmm` into given memory do.
-- `torch._inductor.codecache.CppCodeCache.load` compiles C++ with the compiler that it has found, and keeps it on disk by content.
 """
 
 import ctypes
@@ -67,9 +66,9 @@ class _Dispatched(TorchDispatchMode):
         return function(*args, **kwargs)
 
 
-def _address(kernel: Any) -> int:
-    """Where the C function behind a binding lies."""
-    library = ctypes.CDLL(kernel.__self__.__file__)
+def _address(path: str) -> int:
+    """Where the C function of a library lies."""
+    library = ctypes.CDLL(path)
     return int(ctypes.cast(library.kernel, ctypes.c_void_p).value or 0)
 
 
@@ -78,7 +77,12 @@ class Recorder:
 
     def __init__(self) -> None:
         self.addresses: dict[int, int] = {}
+        self.files: dict[int, str] = {}  # by address
         self.held: list[Any] = []
+
+    def made(self, step: Callable[..., Any], things: tuple[Any, ...], state: Any, first: Any) -> tuple[Any, list[Deed]]:
+        """What one step gives, and its deeds."""
+        return self.call(lambda: step(*things, state, first))
 
     def call(self, function: Callable[[], Any]) -> tuple[Any, list[Deed]]:
         """What the function returns, and its deeds in order; it has been compiled before. Not for two threads at once."""
@@ -121,7 +125,9 @@ class Recorder:
 
     def _noting(self, kernel: Any, deeds: list[Deed]) -> Callable[..., None]:
         if id(kernel) not in self.addresses:
-            self.addresses[id(kernel)] = _address(kernel)
+            path = kernel.__self__.__file__
+            self.addresses[id(kernel)] = _address(path)
+            self.files[self.addresses[id(kernel)]] = path
             self.held.append(kernel)
         address = self.addresses[id(kernel)]
 
@@ -132,14 +138,6 @@ class Recorder:
             deeds.append(Launch(address, arguments))
 
         return note
-
-
-def load_source(source: str) -> ctypes.CDLL:
-    """C++ code, compiled at its first use on this machine."""
-    from torch._inductor.codecache import CppCodeCache
-
-    library: ctypes.CDLL = CppCodeCache.load(source)
-    return library
 
 
 def gemm_address(dtype: torch.dtype) -> int:

@@ -19,15 +19,19 @@ import torch
 from torch import Tensor
 
 from gibbsian.fast.graphs import fixed_copy, tensors_of
-from gibbsian.fast.recorded import Deed, Launch, Recorder, ReplayError, gemm_address, load_source
+from gibbsian.fast.native import library
+from gibbsian.fast.recorded import Deed, Launch, Recorder, ReplayError, gemm_address
+from gibbsian.fast.tape import Player
+from gibbsian.fast.traced import storage_start
 from gibbsian.trees import mapped
 
 _MOST = 160  # arguments of a kernel
 _AT_ONCE = 1 << 14  # steps between two chances to interrupt
 
 _SOURCE = """
-#include <cstdint>
-#include <cstring>
+#pragma GCC optimize("O1")  // half of the time that compiling it takes; nothing here is hot
+#include <stdint.h>
+#include <string.h>
 typedef char* P;
 typedef void (*G)(const char*, const char*, const int*, const int*, const int*, const void*, const void*, const int*,
                   const void*, const int*, const void*, void*, const int*);
@@ -39,20 +43,23 @@ CASES
 }
 
 // numbers: rows, columns, inner, transposed a, b, strides of a, b, out, batch, steps of a, b, out in it, row of the added, bytes
-template <typename T> static void product(void* f, const int64_t* n, const double* real, P a, P b, P out, P added) {
-  const int m = n[0], k = n[1], inner = n[2], sa = n[5], sb = n[6], so = n[7];
-  const T alpha = real[0], beta = added ? 1 : 0;
-  for (int64_t i = 0; i < n[8]; i++) {
-    T* to = (T*)out + i * n[11];
-    if (added)
-      for (int64_t r = 0; r < m; r++) memcpy(to + r * so, (T*)added + r * n[12], k * sizeof(T));
-    ((G)f)(n[4] ? "T" : "N", n[3] ? "T" : "N", &k, &m, &inner, &alpha, (T*)b + i * n[10], &sb,
-           (T*)a + i * n[9], &sa, &beta, to, &so);
+#define PRODUCT(NAME, T) \\
+  static void NAME(void* f, const int64_t* n, const double* real, P a, P b, P out, P added) { \\
+    const int m = n[0], k = n[1], inner = n[2], sa = n[5], sb = n[6], so = n[7]; \\
+    const T alpha = real[0], beta = added ? 1 : 0; \\
+    for (int64_t i = 0; i < n[8]; i++) { \\
+      T* to = (T*)out + i * n[11]; \\
+      if (added) \\
+        for (int64_t r = 0; r < m; r++) memcpy(to + r * so, (T*)added + r * n[12], k * sizeof(T)); \\
+      ((G)f)(n[4] ? "T" : "N", n[3] ? "T" : "N", &k, &m, &inner, &alpha, (T*)b + i * n[10], &sb, \\
+             (T*)a + i * n[9], &sa, &beta, to, &so); \\
+    } \\
   }
-}
+PRODUCT(product_float, float)
+PRODUCT(product_double, double)
 
 // deeds: kind, function, number of arguments, the first of them, first of its numbers
-extern "C" int64_t replay(const int64_t* deeds, int64_t count, P* even, P* odd, const int64_t* stride, const int64_t* numbers,
+int64_t replay(const int64_t* deeds, int64_t count, P* even, P* odd, const int64_t* stride, const int64_t* numbers,
                           const double* reals, int64_t from, int64_t to, const int64_t* even_flag, const int64_t* odd_flag,
                           int64_t limit) {
   P a[MOST];
@@ -68,8 +75,8 @@ extern "C" int64_t replay(const int64_t* deeds, int64_t count, P* even, P* odd, 
       const int64_t* n = numbers + d[4];
       if (d[0] == 0) launch((void*)d[1], d[2], a);
       else if (d[0] == 1) memcpy(a[0], a[1], n[0]);
-      else if (d[0] == 2) product<float>((void*)d[1], n, reals + n[13], a[0], a[1], a[2], a[3]);
-      else product<double>((void*)d[1], n, reals + n[13], a[0], a[1], a[2], a[3]);
+      else if (d[0] == 2) product_float((void*)d[1], n, reals + n[13], a[0], a[1], a[2], a[3]);
+      else product_double((void*)d[1], n, reals + n[13], a[0], a[1], a[2], a[3]);
     }
     t++;
     if (even_flag) {
@@ -91,7 +98,10 @@ def _loop() -> Any:
         return f"    case {n}: ((void (*)({kinds}))f)({values}); break;"
 
     cases = "\n".join(call(n) for n in range(1, _MOST + 1))
-    function = load_source(_SOURCE.replace("CASES", cases).replace("MOST", str(_MOST))).replay
+    found = library(_SOURCE.replace("CASES", cases).replace("MOST", str(_MOST)))
+    if found is None:
+        raise ReplayError("there is no C compiler that works, or GIBBSIAN_NATIVE=0 forbids it")
+    function = found.replay
     function.restype = ctypes.c_int64
     return function
 
@@ -104,11 +114,6 @@ class Place(NamedTuple):
     stride: int = 0
 
 
-def _storage(t: Tensor) -> int:
-    """Where the memory of a tensor begins, of which it may be a part; a third of the time of asking for its storage."""
-    return t.data_ptr() - int(t.storage_offset()) * t.element_size()
-
-
 class _Memory:
     """Which memory belongs to the state, to the inputs of the step, or stays."""
 
@@ -118,7 +123,7 @@ class _Memory:
         self.inputs = {
             b.data_ptr(): Place(b.data_ptr(), b.data_ptr(), b.stride(0) * b.element_size()) for b in blocks if b.numel()
         }
-        olds = {_storage(old) for old in before}
+        olds = {storage_start(old) for old in before}
         for old, new in zip(before, after, strict=True):
             if old.data_ptr() != new.data_ptr():  # else it stays what it is
                 self._pair(old, new, olds)
@@ -147,7 +152,7 @@ class _Memory:
         at = t.data_ptr()
         if at in self.inputs:
             return self.inputs[at]
-        start = _storage(t)
+        start = storage_start(t)
         found = self.swapped.get(start)
         if found is None:
             return Place(at, at)
@@ -243,7 +248,7 @@ def _stored(t: Tensor) -> tuple[int, int]:
 
 
 def replay(
-    recorder: Recorder,
+    recorder: Recorder | Player,
     step: Callable[..., Any],
     things: tuple[Any, ...],
     state: Any,
@@ -255,7 +260,7 @@ def replay(
     """Many compiled steps: the state after them, what each of them gave (with a leading axis), and how many were made.
 
     Args:
-        recorder: one for every compiled step.
+        recorder: one for every compiled step, or a player of its tape, who needs no step.
         step: `(*things, state, inputs) -> (state, outputs)`, compiled, and called before with things like these.
         things: what it reads, and may write into, where it lives.
         state: nested tuples of tensors.
@@ -264,7 +269,7 @@ def replay(
         limit: stop before, when the last tensor of the state is negative or greater.
     """
     state, first = fixed_copy(state), mapped(lambda t: t[0], inputs)
-    (end, outputs), deeds = recorder.call(lambda: step(*things, state, first))
+    (end, outputs), deeds = recorder.made(step, things, state, first)
     before, after, given = tensors_of(state), tensors_of(end), tensors_of(outputs)
     memory = _Memory(before, after, tensors_of(inputs))
     program = _Program(memory, deeds)

@@ -93,6 +93,8 @@ class CompiledSteps(EagerSteps):
             warnings.warn(f"sampling eagerly, because {self.note}", CompileWarning, stacklevel=3)
         else:
             self.chunk = _chunk(energy, *self.key, *self._addresses())
+            if self.chunk.engine is not None:
+                self.chunk.engine.renew()
 
     def _length(self) -> int:
         """Steps for which a form is compiled; those that are replayed one by one are compiled for any number."""

@@ -4,6 +4,7 @@ Every engine is called with energy, kernel, state and the inputs of some steps, 
 positions, acceptance, divergences and further statistics of each. None of them holds the energy.
 """
 
+import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
@@ -15,8 +16,11 @@ from torch.utils import _pytree as pytree
 from gibbsian.fast.graphs import CapturedChunk, Pool, capture, carry_over, fixed_copy, on_side_stream, tensors_of
 from gibbsian.fast.recorded import Recorder, ReplayError
 from gibbsian.fast.replay import replay
+from gibbsian.fast.tape import Player, Tape, find_tape, save_tape
+from gibbsian.fast.traced import NamelessError, traced
 from gibbsian.kernels.base import FreeRunning, Kernel, Lockstep
 from gibbsian.sampling.chunks import one_step, run_chunk, told
+from gibbsian.trees import mapped
 
 Made = tuple[Any, Tensor, Tensor, Tensor, dict[str, Tensor]]  # state; positions, acceptance, diverged, statistics
 Compiler = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -49,17 +53,33 @@ class Engine(ABC):
 
     obstacle: str | None = ""
 
+    def renew(self) -> None:  # noqa: B027
+        """Look anew, before a run, at what is not said by shapes: values that energy and kernel hold as Python's numbers."""
+
     @abstractmethod
     def __call__(self, energy: Any, kernel: Any, state: Any, inputs: Any) -> Made:
         """The steps of these inputs."""
 
 
 class Replayed(Engine):
-    """What engines on the CPU share: whether steps can be replayed is found out with the first of them."""
+    """What engines on the CPU share: whether steps can be replayed is found out with the first of them. Where a tape of what they
+    do lies on disk it is played, and nothing is compiled."""
 
-    def __init__(self) -> None:
+    def __init__(self, function: Callable[..., Any], compiled: Compiler) -> None:
+        self.function, self.compiler = function, compiled
         self.recorder = Recorder()
+        self.players: dict[Any, Player | Recorder] = {}  # by the numbers that a step is made for
+        self.trusted: set[str] = set()  # tapes that have been compared with PyTorch
         self.obstacle = None
+
+    @functools.cached_property
+    def step(self) -> Callable[..., Any]:
+        """The compiled step."""
+        return self.compiler(self.function)
+
+    def renew(self) -> None:
+        for key in [key for key, player in self.players.items() if isinstance(player, Player)]:
+            del self.players[key]
 
     def __call__(self, energy: Any, kernel: Any, state: Any, inputs: Any) -> Made:
         if self.obstacle is None:
@@ -68,9 +88,11 @@ class Replayed(Engine):
 
     def _try(self, energy: Any, kernel: Any, state: Any, inputs: Any) -> str:
         """Compile, and compare some steps made in both ways."""
-        plain = self.trial(energy, kernel, state, inputs, False)
         try:
             replayed = self.trial(energy, kernel, state, inputs, True)
+            if all(isinstance(player, Player) for player in self.players.values()):
+                return ""  # compared already
+            plain = self.trial(energy, kernel, state, inputs, False)
         except ReplayError as error:
             return f"steps are compiled but not replayed, because {error}"
         return "" if _same(plain, replayed) else "steps are compiled but not replayed, because that gave other numbers"
@@ -84,31 +106,76 @@ class Replayed(Engine):
         """All the steps."""
 
     def call(
-        self, step: Callable[..., Any], things: tuple[Any, ...], state: Any, inputs: Any, steps: int, limit: int | None,
-        replayed: bool,
-    ) -> tuple[Any, Any]:  # fmt: skip
+        self, things: tuple[Any, ...], state: Any, inputs: Any, steps: int, limit: int | None, replayed: bool
+    ) -> tuple[Any, Any]:
         """So many steps, or until the last tensor of the state leaves 0 ... limit: the state and all outputs."""
-        if replayed:
-            return replay(self.recorder, step, things, state, inputs, steps, limit=limit)[:2]
-        outputs = []
-        for t in range(steps):
-            state, given = step(*things, state, pytree.tree_map(lambda block, t=t: block[t], inputs))
-            outputs.append(given)
-            if limit is not None and not 0 <= int(tensors_of(state)[-1]) <= limit:
-                break
-        if limit is not None:
-            return state, ()
-        return state, pytree.tree_map(
-            lambda *parts: torch.stack(parts) if isinstance(parts[0], Tensor) else parts[0], *outputs
-        )
+        if not replayed:  # copied as for a replay: of tensors that are one and the same another form would be compiled
+            return _one_by_one(self.step, things, fixed_copy(state), inputs, steps, limit)
+        key = _numbers(things)
+        if key not in self.players:
+            self.players[key] = self._player(things, state, inputs, steps, limit)
+        player = self.players[key]
+        step = self.step if isinstance(player, Recorder) else self.function
+        return replay(player, step, things, state, inputs, steps, limit=limit)[:2]
+
+    def _player(
+        self, things: tuple[Any, ...], state: Any, inputs: Any, steps: int, limit: int | None
+    ) -> Player | Recorder:
+        """Who knows what a step does: a tape from disk that agrees with PyTorch, or a recorder, whose tape is kept."""
+        few = min(_COMPARED, steps)
+        first, second = mapped(lambda block: block[0], inputs), mapped(lambda block: block[min(1, steps - 1)], inputs)
+
+        def agrees(tape: Tape) -> bool:
+            """Some steps played are what PyTorch makes of them."""
+            own, others = fixed_copy(things), fixed_copy(things)
+            plain = _one_by_one(self.function, own, fixed_copy(state), inputs, few, limit)
+            try:
+                played = replay(Player(tape, seen), self.function, others, state, inputs, few, limit=limit)[:2]
+            except (RuntimeError, ValueError):  # shapes do not fit
+                return False
+            return _same((plain, own), (played, others))
+
+        try:
+            seen = traced(self.function, things, state, first, second)
+        except NamelessError:
+            return self.recorder
+        tape = find_tape(seen.digest)
+        if tape is not None and (seen.digest in self.trusted or agrees(tape)):
+            self.trusted.add(seen.digest)
+            return Player(tape, seen)
+        if tape is None:
+            self.step(*fixed_copy(things), fixed_copy(state), first)  # compiled before it is watched
+            save_tape(self.recorder, self.step, fixed_copy(things), fixed_copy(state), fixed_copy(first), seen, agrees)
+        return self.recorder
+
+
+def _numbers(things: tuple[Any, ...]) -> tuple[int, ...]:
+    """What else a step depends on than tensors, energy and kernel."""
+    return tuple(thing for thing in things if isinstance(thing, int))
+
+
+def _one_by_one(
+    step: Callable[..., Any], things: tuple[Any, ...], state: Any, inputs: Any, steps: int, limit: int | None
+) -> tuple[Any, Any]:
+    """Steps as ordinary calls."""
+    outputs = []
+    for t in range(steps):
+        state, given = step(*things, state, pytree.tree_map(lambda block, t=t: block[t], inputs))
+        outputs.append(given)
+        if limit is not None and not 0 <= int(tensors_of(state)[-1]) <= limit:
+            break
+    if limit is not None:
+        return state, ()
+    return state, pytree.tree_map(
+        lambda *parts: torch.stack(parts) if isinstance(parts[0], Tensor) else parts[0], *outputs
+    )
 
 
 class ReplayedSteps(Replayed):
     """Steps on the CPU."""
 
     def __init__(self, compiled: Compiler) -> None:
-        super().__init__()
-        self.step = compiled(step_and_tell)
+        super().__init__(step_and_tell, compiled)
 
     def trial(self, energy: Any, kernel: Kernel, state: Any, inputs: Any, replayed: bool) -> Any:
         few = pytree.tree_map(lambda t: t[:_COMPARED], inputs)
@@ -119,27 +186,27 @@ class ReplayedSteps(Replayed):
         return state, places, *told(info, places), {}
 
     def _made(self, energy: Any, kernel: Kernel, state: Any, inputs: Any, replayed: bool) -> Any:
-        return self.call(self.step, (energy, kernel), state, inputs, len(tensors_of(inputs)[0]), None, replayed)
+        return self.call((energy, kernel), state, inputs, len(tensors_of(inputs)[0]), None, replayed)
 
 
 class ReplayedMachine(Replayed):
     """Iterations of a free-running kernel on the CPU."""
 
     def __init__(self, compiled: Compiler, room: int) -> None:
-        super().__init__()
-        self.room, self.step = room, compiled(micro_step)
+        super().__init__(micro_step, compiled)
+        self.room = room
 
     def trial(self, energy: Any, kernel: FreeRunning, state: Any, inputs: Any, replayed: bool) -> Any:
         ground, moving, slots = kernel.begin(energy, state, inputs, self.room)
         reach = kernel.reaches[0]
-        moving, _ = self.call(self.step, (energy, kernel, reach, ground, slots), moving, (), _COMPARED, reach, replayed)
+        moving, _ = self.call((energy, kernel, reach, ground, slots), moving, (), _COMPARED, reach, replayed)
         return moving
 
     def make(self, energy: Any, kernel: FreeRunning, state: Any, inputs: Any) -> Made:
         ground, moving, slots = kernel.begin(energy, state, inputs, self.room)
         for reach in kernel.reaches:
             things = energy, kernel, reach, ground, slots
-            moving, _ = self.call(self.step, things, moving, (), _ENDLESS, reach, not self.obstacle)
+            moving, _ = self.call(things, moving, (), _ENDLESS, reach, not self.obstacle)
             if int(moving[-1]) < 0:
                 break
         state, places, info = kernel.finish(state, ground, moving, slots)
