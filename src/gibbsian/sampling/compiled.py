@@ -62,6 +62,11 @@ _pool = weak_cache(lambda energy: Pool())
 _compiled = weak_cache(lambda energy, function, *key: compiled(function))
 
 
+def _compiler(key: tuple[Any, ...]) -> Callable[[Any, Callable[..., Any]], Callable[..., Any]]:
+    """What compiles a function for an energy, once for each key; it holds no energy."""
+    return lambda energy, function: _compiled(energy, function, *key)
+
+
 def _signature(kernel: Kernel, state: Any, size: int) -> tuple[Any, ...]:
     """What a compiled graph depends on: kinds, shapes and whole-number options, but no values that are inputs."""
 
@@ -140,7 +145,7 @@ class CompiledSteps(EagerSteps):
         self.eager = self._eager_seconds(state, inputs)
         self.say(f"compiling {type(self.kernel).__name__} (some seconds, the first time)")
         pool = _pool(self.energy) if self.captured else None
-        engine = engine_for(self.kernel, self.size, lambda function: _compiled(self.energy, function, *self.key), pool)
+        engine = engine_for(self.energy, self.kernel, self.size, _compiler(self.key), pool)
         try:
             made = engine(*arguments)
         except RuntimeError as error:  # it runs eagerly: what fails is the compiler or the capture

@@ -24,6 +24,9 @@ from gibbsian.trees import mapped
 
 Made = tuple[Any, Tensor, Tensor, Tensor, dict[str, Tensor]]  # state; positions, acceptance, diverged, statistics
 Compiler = Callable[[Callable[..., Any]], Callable[..., Any]]
+LateCompiler = Callable[
+    [Any, Callable[..., Any]], Callable[..., Any]
+]  # of an energy and a function, and it holds neither
 _ENDLESS = 1 << 62
 _COMPARED = 16  # steps at which a replay is compared with ordinary calls
 
@@ -65,17 +68,19 @@ class Replayed(Engine):
     """What engines on the CPU share: whether steps can be replayed is found out with the first of them. Where a tape of what they
     do lies on disk it is played, and nothing is compiled."""
 
-    def __init__(self, function: Callable[..., Any], compiled: Compiler) -> None:
+    def __init__(self, function: Callable[..., Any], compiled: LateCompiler) -> None:
         self.function, self.compiler = function, compiled
+        self.compiled: Callable[..., Any] | None = None
         self.recorder = Recorder()
         self.players: dict[Any, Player | Recorder] = {}  # by the numbers that a step is made for
         self.trusted: set[str] = set()  # tapes that have been compared with PyTorch
         self.obstacle = None
 
-    @functools.cached_property
-    def step(self) -> Callable[..., Any]:
-        """The compiled step."""
-        return self.compiler(self.function)
+    def step(self, things: tuple[Any, ...]) -> Callable[..., Any]:
+        """The step, compiled when it is asked for; the energy is the first of the things."""
+        if self.compiled is None:
+            self.compiled = self.compiler(things[0], self.function)
+        return self.compiled
 
     def renew(self) -> None:
         for key in [key for key, player in self.players.items() if isinstance(player, Player)]:
@@ -110,12 +115,12 @@ class Replayed(Engine):
     ) -> tuple[Any, Any]:
         """So many steps, or until the last tensor of the state leaves 0 ... limit: the state and all outputs."""
         if not replayed:  # copied as for a replay: of tensors that are one and the same another form would be compiled
-            return _one_by_one(self.step, things, fixed_copy(state), inputs, steps, limit)
+            return _one_by_one(self.step(things), things, fixed_copy(state), inputs, steps, limit)
         key = _numbers(things)
         if key not in self.players:
             self.players[key] = self._player(things, state, inputs, steps, limit)
         player = self.players[key]
-        step = self.step if isinstance(player, Recorder) else self.function
+        step = self.step(things) if isinstance(player, Recorder) else self.function
         return replay(player, step, things, state, inputs, steps, limit=limit)[:2]
 
     def _player(
@@ -144,8 +149,9 @@ class Replayed(Engine):
             self.trusted.add(seen.digest)
             return Player(tape, seen)
         if tape is None:
-            self.step(*fixed_copy(things), fixed_copy(state), first)  # compiled before it is watched
-            save_tape(self.recorder, self.step, fixed_copy(things), fixed_copy(state), fixed_copy(first), seen, agrees)
+            step = self.step(things)
+            step(*fixed_copy(things), fixed_copy(state), first)  # compiled before it is watched
+            save_tape(self.recorder, step, fixed_copy(things), fixed_copy(state), fixed_copy(first), seen, agrees)
         return self.recorder
 
 
@@ -174,7 +180,7 @@ def _one_by_one(
 class ReplayedSteps(Replayed):
     """Steps on the CPU."""
 
-    def __init__(self, compiled: Compiler) -> None:
+    def __init__(self, compiled: LateCompiler) -> None:
         super().__init__(step_and_tell, compiled)
 
     def trial(self, energy: Any, kernel: Kernel, state: Any, inputs: Any, replayed: bool) -> Any:
@@ -192,7 +198,7 @@ class ReplayedSteps(Replayed):
 class ReplayedMachine(Replayed):
     """Iterations of a free-running kernel on the CPU."""
 
-    def __init__(self, compiled: Compiler, room: int) -> None:
+    def __init__(self, compiled: LateCompiler, room: int) -> None:
         super().__init__(micro_step, compiled)
         self.room = room
 
@@ -328,10 +334,13 @@ class CapturedFlights(Engine):
         return capture(some, pool=self.pool)[0]
 
 
-def engine_for(kernel: Kernel, size: int, compiled: Compiler, pool: Pool | None) -> Engine:
+def engine_for(energy: Any, kernel: Kernel, size: int, compiled: LateCompiler, pool: Pool | None) -> Engine:
     """The engine for a kernel, on CUDA where there is a pool of memory for its graphs."""
-    if isinstance(kernel, Lockstep) and pool is not None:
-        return CapturedFlights(compiled, size, pool)
+    if pool is None:
+        return ReplayedMachine(compiled, size) if isinstance(kernel, FreeRunning) else ReplayedSteps(compiled)
+    at_once = functools.partial(compiled, energy)
+    if isinstance(kernel, Lockstep):
+        return CapturedFlights(at_once, size, pool)
     if isinstance(kernel, FreeRunning):
-        return ReplayedMachine(compiled, size) if pool is None else CapturedMachine(compiled, size, pool)
-    return ReplayedSteps(compiled) if pool is None else CapturedSteps(compiled, size, pool)
+        return CapturedMachine(at_once, size, pool)
+    return CapturedSteps(at_once, size, pool)
