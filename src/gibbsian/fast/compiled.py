@@ -86,10 +86,12 @@ def _kept_apart() -> AbstractContextManager[Any]:
     """The table is part of what is kept on disk, but not of all keys by which that is found: this parts it from what other versions
     left, where torch knows how (from 2.7 on)."""
     config: Any = torch.compiler.config
-    tag = getattr(config, "cache_key_tag", None)
-    if tag is None:
+    try:
+        parted: AbstractContextManager[Any] = config.patch(
+            cache_key_tag=f"{config.cache_key_tag} gibbsian {settings_digest()}"
+        )
+    except AttributeError:
         return nullcontext()
-    parted: AbstractContextManager[Any] = config.patch(cache_key_tag=f"{tag} gibbsian {settings_digest()}")
     return parted
 
 
