@@ -150,6 +150,24 @@ def find_tape(digest: str) -> Tape | None:
         return None
 
 
+def _recorded(
+    result: Any, deeds: list[Deed], places: _Places, paths: dict[int, str]
+) -> tuple[dict[str, Any], list[str]]:
+    """What a step did, as it is written down, and the libraries of its kernels."""
+    files: dict[int, str] = {}
+    told: list[list[Any]] = []
+    for deed in deeds:
+        if isinstance(deed, Launch):
+            files.setdefault(deed.address, paths[deed.address])
+            told.append([list(files).index(deed.address), None, [places.of(t) for t in deed.arguments]])
+        else:
+            told.append([None, deed.alpha, [places.of(t) for t in deed[:4]]])
+    outputs = [places.of(t) for t in tensors_of(result)]
+    names = [f"{i}.so" for i in range(len(files))]
+    record = {"version": _VERSION, "kernels": names, "own": places.sizes, "deeds": told, "outputs": outputs}
+    return record, list(files.values())
+
+
 def save_tape(
     recorder: Recorder, step: Callable[..., Any], things: tuple[Any, ...], state: Any, first: Any, seen: Traced,
     holds: Callable[[Tape], bool],
@@ -159,23 +177,12 @@ def save_tape(
         return
     result, deeds = recorder.made(step, things, state, first)
     places = _Places(tensors_of((things, state, first)), seen.externals)
-    files: dict[int, str] = {}
-    told: list[list[Any]] = []
-    for deed in deeds:
-        if isinstance(deed, Launch):
-            number = list(files).index(deed.address) if deed.address in files else len(files)
-            files[deed.address] = recorder.files[deed.address]
-            told.append([number, None, [places.of(t) for t in deed.arguments]])
-        else:
-            told.append([None, deed.alpha, [places.of(t) for t in deed[:4]]])
-    outputs = [places.of(t) for t in tensors_of(result)]
-    names = [f"{i}.so" for i in range(len(files))]
-    record = {"version": _VERSION, "kernels": names, "own": places.sizes, "deeds": told, "outputs": outputs}
+    record, files = _recorded(result, deeds, places, recorder.files)
     home = _folder(seen.digest)
     try:
         home.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.TemporaryDirectory(dir=home.parent) as made:
-            for name, path in zip(names, files.values(), strict=True):
+            for name, path in zip(record["kernels"], files, strict=True):
                 shutil.copy(path, Path(made) / name)
             (Path(made) / "tape.json").write_text(json.dumps(record))
             tape = Tape(Path(made))
