@@ -169,10 +169,10 @@ def _structure(options: argparse.Namespace, family: Family) -> Tensor:
 
 def _scan(options: argparse.Namespace, wild: Tensor, family: Family) -> Any:
     """A table of mutants of the wild type, read before anything is learned; None where there is none."""
-    import pandas as pd
-
     if not options.mutants:
         return None
+    import pandas as pd
+
     path = Path(options.mutants).expanduser()
     if options.method == "rbm":
         raise ArgumentError("--mutants are scored by Potts machines; say another --method than rbm")
