@@ -25,11 +25,12 @@ def suggest(name: str, known: Iterable[object]) -> str:
 
     >>> suggest("binarise", ["flatten", "binarize"]), suggest("xyz", ["flatten"])
     ("did you mean 'binarize'? ", '')
-    >>> suggest("target", ["age"])  # some letters of a word are not the word
+    >>> suggest("target", ["age", "fare"])  # some letters of a word are not the word
     ''
     """
     lower, asked = {str(k).lower(): str(k) for k in known}, str(name).lower()
-    near = [k for k in get_close_matches(asked, lower) if min(len(k), len(asked)) > 0.5 * max(len(k), len(asked))]
+    close = get_close_matches(asked, lower, cutoff=0.65)
+    near = [k for k in close if abs(len(k) - len(asked)) <= max(2, 0.4 * len(asked))]
     return f"did you mean {lower[near[0]]!r}? " if near else ""
 
 
