@@ -127,9 +127,52 @@ def plain_gated(model, batch):
     return run
 
 
+KINDS = {
+    "products": ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::addmv", "aten::mv"),
+    "update of the parameters": ("aten::sub_",),
+    "random numbers": (
+        "aten::bernoulli",
+        "aten::uniform_",
+        "aten::normal_",
+        "aten::rand",
+        "aten::randn",
+        "aten::random_",
+    ),
+    "sigmoid, softplus, exponentials": (
+        "aten::sigmoid",
+        "aten::softplus",
+        "aten::exp",
+        "aten::log1p",
+        "aten::log_sigmoid",
+    ),
+    "copies and memory": ("aten::copy_", "aten::cat", "aten::empty", "aten::zero_", "aten::fill_", "aten::clone"),
+    "sums": ("aten::sum", "aten::mean", "aten::dot"),
+}
+
+
+def parts(title: str, run) -> dict:
+    """Microseconds of an update in torch's operations by their kinds, as its profiler counts them: the least over many updates of
+    each, since the profiler's clock is the wall's."""
+    run(3)
+    rounds = [by_kind(run) for _ in range(60)]
+    return {"title": title, **{kind: min(found[kind] for found in rounds) for kind in rounds[0]}}
+
+
+def by_kind(run) -> dict[str, float]:
+    """Of one update."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        run(1)
+    found = {e.key.rstrip("_"): e.self_cpu_time_total for e in profiler.key_averages() if e.key.startswith("aten::")}
+    kinds = {kind: {name.rstrip("_") for name in names} for kind, names in KINDS.items()}
+    row = {kind: sum(t for key, t in found.items() if key in names) for kind, names in kinds.items()}
+    known = set.union(*kinds.values())
+    return row | {"element by element": sum(t for key, t in found.items() if key not in known)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--save")
+    parser.add_argument("--save-parts", help="where the time goes, by kinds of operations")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--batch", type=int, default=100)
@@ -154,6 +197,10 @@ def main() -> None:
          temporal_shapes(n, order * frame, frame, many)),
         (f"spike-slab {pixels}×{hidden * 2}", slab, x, False, slab_shapes(n, pixels, hidden * 2)),
     ]  # fmt: skip
+    if arguments.save_parts:
+        save([parts(title, training(model, batch, conditional)) for title, model, batch, conditional, _ in work],
+             arguments.save_parts)  # fmt: skip
+        return
     results = []
     for title, model, batch, conditional, shapes in work:
         contenders = [

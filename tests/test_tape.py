@@ -11,6 +11,7 @@ import gibbsian as gb
 from gibbsian import domains, kernels
 from gibbsian.fast.traced import NamelessError, traced
 from gibbsian.sampling import compiled as compiled_module
+from gibbsian.sampling import engines
 
 D = torch.float64
 pytestmark = pytest.mark.filterwarnings("ignore:compiling took:gibbsian.errors.CompileWarning")
@@ -81,6 +82,17 @@ def test_what_one_process_compiled_another_plays(folder, no_compiler, monkeypatc
         net.stiffness.data = net.stiffness.data * 0.4
         assert_same(energy, kernel, run(energy, kernel, True))
         assert_same(energy, kernels.MALA(0.3), run(energy, kernels.MALA(0.3), True))
+    # who looks for long is better off with the compiler, which is loaded then
+    impatient = gb.as_energy(Well(), domains.Real(3))
+    run(impatient, kernel, True)
+    monkeypatch.setattr(engines, "_PATIENCE", 0.0)
+    asked = []
+    with monkeypatch.context() as watched:
+        plain = compiled_module.compiled
+        watched.setattr(compiled_module, "compiled", lambda function: asked.append(function) or plain(function))
+        assert torch.equal(run(impatient, kernel, True).samples, first.samples)
+    assert len(asked) == 1
+    monkeypatch.setattr(engines, "_PATIENCE", 100.0)
     # a number that Python holds is another step: compiled anew, for the same energy too
     net.tilt = 0.9
     assert_same(energy, kernel, run(energy, kernel, True))

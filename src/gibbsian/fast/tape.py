@@ -181,13 +181,15 @@ def save_tape(
     home = _folder(seen.digest)
     try:
         home.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with tempfile.TemporaryDirectory(dir=home.parent) as made:
+        with tempfile.TemporaryDirectory(dir=home.parent) as folder:
+            made = Path(folder) / "tape"
+            made.mkdir()
             for name, path in zip(record["kernels"], files, strict=True):
-                shutil.copy(path, Path(made) / name)
-            (Path(made) / "tape.json").write_text(json.dumps(record))
-            tape = Tape(Path(made))
+                shutil.copy(path, made / name)
+            (made / "tape.json").write_text(json.dumps(record))
+            tape = Tape(made)
             tape.fill = 255
             if holds(tape):
-                shutil.copytree(made, home, dirs_exist_ok=False)
+                made.rename(home)  # it appears whole
     except OSError:  # no room, no right to write, somebody was faster
         return
