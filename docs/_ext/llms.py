@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from sphinx.application import Sphinx
@@ -22,6 +23,7 @@ def write(app: Sphinx, error: Exception | None) -> None:
         "start": "Start",
         "howto": "How-to",
         "course": "Course",
+        "gallery": "Examples",
         "api": "Reference",
         "more": "More",
         "": "Pages",
@@ -40,7 +42,7 @@ def first(app: Sphinx, page: str) -> str:
     """The first paragraph of a page."""
     for node in app.env.get_doctree(page).findall():
         if node.tagname == "paragraph" and node.parent.tagname in {"section", "document"}:
-            return re.sub(r"\s+", " ", node.astext())[:300]
+            return shorten(re.sub(r"<[^>]+>", "", node.astext()), 300, placeholder=" …")
     return ""
 
 
