@@ -32,6 +32,36 @@ def played(monkeypatch):
     return made
 
 
+def broken(function):
+    """A compiler that fails for turns."""
+
+    def fails(*arguments):
+        raise RuntimeError("PassManager::run failed")
+
+    return fails if function is engines.turn else function
+
+
+def test_what_cannot_be_compiled_is_captured_as_it_is(played):
+    g = torch.Generator().manual_seed(0)
+    energy, kernel = energies.Gaussian(torch.zeros(3, dtype=F64), torch.eye(3, dtype=F64)), kernels.ChEES(0.4, 3.0)
+    state = kernel.init(energy, torch.randn(6, 3, generator=g, dtype=F64), None)
+    inputs = kernel.draw(energy, state.x, 5, g)
+    engine = engines.CapturedFlights(broken, 9, Pool())
+    places = engine(energy, kernel, state, inputs)[1]
+    torch.testing.assert_close(places, kernel.run(energy, state, inputs)[1], rtol=0, atol=1e-9)
+    assert "not all of them compiled" in engine.obstacle
+    with pytest.raises(RuntimeError, match="PassManager"):  # what PyTorch itself cannot do is no matter of compilers
+        engines.CapturedFlights(lambda function: broken(engines.turn), 9, Pool())(_Broken(), kernel, state, inputs)
+
+
+class _Broken(energies.Gaussian):
+    def __init__(self):
+        super().__init__(torch.zeros(3, dtype=F64), torch.eye(3, dtype=F64))
+
+    def energy_and_score(self, x):
+        raise RuntimeError("PassManager::run failed")
+
+
 @pytest.mark.parametrize("clamped", [False, True])
 def test_turns_and_moves_are_the_iterations(played, clamped):
     """Trajectories of 1 to 70 leapfrog steps, more than the longest graph; then others of the same kind, and fewer than

@@ -337,8 +337,25 @@ class CapturedFlights(Engine):
                 now = one(now)
             carry_over(moving, now)
 
-        on_side_stream(lambda: one(moving), times=2)
+        try:
+            on_side_stream(lambda: one(moving), times=2)
+        except RuntimeError as error:
+            if self._is_plain(size):
+                raise
+            self._leave_plain(size, error)
+            return self._capture(energy, kernel, size)
         return capture(some, pool=self.pool)[0]
+
+    def _is_plain(self, size: int) -> bool:
+        return self.turn is turn if size == 0 else self.go_on is go_on
+
+    def _leave_plain(self, size: int, error: RuntimeError) -> None:
+        """Capture what PyTorch does where its compiler fails: it can be captured all the same."""
+        if size == 0:
+            self.turn = turn
+        else:
+            self.go_on = go_on
+        self.obstacle = f"steps are captured but not all of them compiled, because of {type(error).__name__}"
 
 
 def engine_for(energy: Any, kernel: Kernel, size: int, compiled: LateCompiler, pool: Pool | None) -> Engine:
