@@ -52,7 +52,7 @@ def network(data: Tensor, chosen: argparse.Namespace) -> energies.TiltedEnergy:
     domain = domains.Binary((1, 28, 28))
     base = Factorized(domain, torch.logit(0.98 * data.mean(0) + 0.01))
     how = {"pool": not chosen.places, "standardize": chosen.standardize}
-    tilt = energies.ResidualEnergy(domain, (64, 64), (2, 6), stride=2, **how)
+    tilt = energies.ResidualEnergy(domain, (chosen.width,) * 2, (2, 6), stride=2, **how)
     return energies.TiltedEnergy(base, tilt)
 
 
@@ -79,16 +79,20 @@ def train(chosen: argparse.Namespace, device: str) -> None:
     else:
         energy = network(data.cpu(), chosen).to(device, memory_format=torch.channels_last)
         chains = objectives.PersistentContrastiveDivergence(
-            KERNELS[chosen.kernel](chosen.alpha), steps=chosen.steps, chains=100, buffer=chosen.buffer, start="rates"
+            KERNELS[chosen.kernel](chosen.alpha),
+            steps=chosen.steps,
+            chains=chosen.batch,
+            buffer=chosen.buffer,
+            start="rates",
         )
         run = gb.fit(
             energy,
             chains,
             data,
             steps=chosen.updates,
-            batch_size=100,
+            batch_size=chosen.batch,
             lr=chosen.lr,
-            schedule=chosen.lr * torch.arange(1, chosen.updates + 1).div(10_000).clamp(max=1),
+            schedule=chosen.lr * torch.arange(1, chosen.updates + 1).div(chosen.warm).clamp(max=1),
             ema=0.999,
             guard=Guard(penalty=0.0, explosion=1e4),  # base rates hold the energies, and gradients grow a hundredfold
             seed=chosen.seed,
@@ -159,7 +163,10 @@ def main() -> None:
     parser.add_argument(
         "--standardize", action="store_true", help="weights that cannot grow, branches that begin at zero"
     )
-    parser.add_argument("--buffer", type=int, default=10_000, help="chains kept, 100 of which move at an update")
+    parser.add_argument("--buffer", type=int, default=10_000, help="chains kept, --batch of which move at an update")
+    parser.add_argument("--batch", type=int, default=100, help="images and chains an update")
+    parser.add_argument("--width", type=int, default=64, help="channels")
+    parser.add_argument("--warm", type=int, default=10_000, help="updates until the rate has risen to --lr")
     parser.add_argument("--seconds", type=float, help="end this part of the training after so long")
     parser.add_argument("--evaluate", action="store_true")
     parser.add_argument("--betas", type=int, default=100_000)
