@@ -132,7 +132,10 @@ def kernel_claims():
     yield "a third to two thirds of BlackJAX's processor time", nearly(min(fixed), 1 / 3) and nearly(max(fixed), 2 / 3)
     compiled = ratios("samplers", "gibbsian compiled")
     hmc = next(ratio for title, ratio in compiled.items() if title.startswith("HMC"))
-    yield "less than half of plain PyTorch's time, a seventh for HMC", max(compiled.values()) < 0.5 and nearly(hmc, 1 / 7)
+    yield (
+        "less than half of plain PyTorch's time, a seventh for HMC",
+        max(compiled.values()) < 0.5 and nearly(hmc, 1 / 7),
+    )
     calls = results("first_calls")["rows"]
     warm, cold = ([call[key] for call in calls] for key in ("warm_cpu_s", "cold_cpu_s"))
     yield "less than a second of the processor,", max(warm) < 0.75
