@@ -104,6 +104,10 @@ def train(chosen: argparse.Namespace, device: str) -> None:
             hooks=hooks,
             progress=False,
         )
+    kept = chosen.run / "training.json"  # what it was trained with and for how long, over all calls
+    how = json.loads(kept.read_text()) if kept.exists() else {key: str(value) for key, value in vars(chosen).items()}
+    spent = how.get("spent", 0.0) + time.perf_counter() - begun
+    kept.write_text(json.dumps(how | {"device": device, "spent": spent, "step": run.step}, indent=1) + "\n")
     print(chosen.run, run.step, "updates", round(time.perf_counter() - begun), "s", run.history[-1:])
 
 
@@ -116,6 +120,7 @@ def evaluate(chosen: argparse.Namespace, device: str) -> None:
     energy = gb.load(chosen.run, ema=True, device=device).to(memory_format=torch.channels_last)
     g = gb.random.stream(chosen.seed, "evaluate", device)
     kernel = KERNELS[chosen.kernel](chosen.alpha)
+    training = json.loads((chosen.run / "training.json").read_text())
     begun = time.perf_counter()
     forward = partition.ais(
         energy, base=energy.base, chains=chosen.chains, betas=chosen.betas, kernel=kernel, generator=g, progress=False
@@ -126,7 +131,8 @@ def evaluate(chosen: argparse.Namespace, device: str) -> None:
     reverse = partition.reverse_ais(energy, trace.last, forward=forward, generator=g, progress=False)
     result = {
         "options": {key: str(value) for key, value in vars(chosen).items()},
-        "updates": json.loads((chosen.run / "metrics.jsonl").read_text().splitlines()[-1]).get("step"),
+        "training": training,
+        "updates": training["step"],
         "seconds": {"climb": spent, "everything": time.perf_counter() - begun},
         "forward": {"log_z": float(forward.value), "stderr": float(forward.stderr), "ess": forward.diagnostics["ess"]},
         "reverse": {"log_z": float(reverse.value), "stderr": float(reverse.stderr), "ess": reverse.diagnostics["ess"]},
