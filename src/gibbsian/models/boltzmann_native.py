@@ -48,18 +48,7 @@ static double flow(float *restrict a, int rows, int n) {
     float part = 0;
     for (int j = 0; j < n; j++) {
       const float x = 0.5f * a[(size_t)i * n + j], t = x < -87.0f ? -87.0f : x > 88.0f ? 88.0f : x;
-      const float k = (t * 1.44269504f + 12582912.0f) - 12582912.0f;  /* rounded */
-      const float r = (t - k * 0.693359375f) + k * 2.12194440e-4f;
-      float e = 1.9875691500e-4f;
-      e = e * r + 1.3981999507e-3f;
-      e = e * r + 8.3334519073e-3f;
-      e = e * r + 4.1665795894e-2f;
-      e = e * r + 1.6666665459e-1f;
-      e = e * r + 5.0000001201e-1f;
-      e = e * (r * r) + r + 1.0f;
-      union { int32_t i; float f; } power = {.i = ((int32_t)k + 127) << 23};
-      e *= power.f;
-      e = x > 88.0f ? INFINITY : e;
+      const float e = x > 88.0f ? INFINITY : exponential(t);
       a[(size_t)i * n + j] = e;
       part += e;
     }

@@ -25,9 +25,7 @@ from gibbsian.trees import mapped
 
 Made = tuple[Any, Tensor, Tensor, Tensor, dict[str, Tensor]]  # state; positions, acceptance, diverged, statistics
 Compiler = Callable[[Callable[..., Any]], Callable[..., Any]]
-LateCompiler = Callable[
-    [Any, Callable[..., Any]], Callable[..., Any]
-]  # of an energy and a function, and it holds neither
+LateCompiler = Callable[[Any, Callable[..., Any]], Callable[..., Any]]  # of an energy and a function; it holds neither
 _ENDLESS = 1 << 62
 _PATIENCE = 3.0  # seconds of looking at steps before runs, after which the compiler, whose guards look faster, has paid
 _COMPARED = 16  # steps at which a replay is compared with ordinary calls

@@ -40,11 +40,8 @@ from gibbsian.tables.rows import Rows
 _ROWS = 3000  # at most, that say how gaps come about
 _LEAST = 10  # gaps, and cells, that a column must have
 _FOLDS = 4
-_PULLS = (
-    1.0,
-    5.0,
-    30.0,
-)  # towards what columns have in common; precision of the normal prior of what each has of its own
+# towards what columns have in common: precisions of the normal prior of what each has of its own
+_PULLS = (1.0, 5.0, 30.0)
 _RIDGES = (0.01, 0.1, 1.0)  # of the rival that follows other cells
 _WORTH = 5.0  # nats, of all held-out rows together, by which a mechanism must be better than a simpler one
 _STEPS = 40
