@@ -87,6 +87,21 @@ def test_what_cannot_be_understood_is_said_in_a_sentence(tmp_path, text, how, wo
         read_table(written(tmp_path, text), **how)
 
 
+def test_rows_and_header_of_other_lengths_neither_shift_columns_nor_pass_in_silence(tmp_path):
+    """pandas alone would take the first column of a longer row as names of rows, and all others one too far to the left."""
+    for text in ("a,b,c\n1,2,3,4\n5,6,7,8\n", "a,b,c\n1,2,3\n5,6,7,8\n", "a,b,c\n" + "1,2,3,\n" * 60 + "5,6,7,8\n"):
+        with pytest.raises(DataError, match=r"and 4 in its first row|line 3, saw 4|more cells than its first line"):
+            read_table(written(tmp_path, text))
+    assert read_table(written(tmp_path, "a,b,c\n1,2,3,\n5,6,7,\n")).to_dict("list") == {
+        "a": [1, 5],
+        "b": [2, 6],
+        "c": [3, 7],
+    }
+    with pytest.warns(TableWarning, match="1 of 4 rows .* end early, the first is row 2 with 1 of 3 cells"):
+        short = read_table(written(tmp_path, "a,b,c\n1,2,3\n4\n5,6,\n\n7,8,9\n"))
+    assert short["b"].isna().tolist() == [False, True, False, False]
+
+
 def test_a_wrong_encoding_and_a_missing_file_are_said(tmp_path):
     path = tmp_path / "a.csv"
     path.write_bytes(b"name\nJos\xe9\n")

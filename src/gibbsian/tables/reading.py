@@ -78,8 +78,9 @@ def read_table(path: str | Path | Source, *, most: int | None = None, seed: int 
     import pandas as pd
 
     source = path if isinstance(path, Source) else Source(str(path), **how)
-    rng, whole, keys, rows = np.random.default_rng(seed), None, np.zeros(0), 0
+    rng, whole, keys, rows, gaps = np.random.default_rng(seed), None, np.zeros(0), 0, False
     for piece in pieces(source):
+        gaps |= bool(piece.isna().any(axis=None))
         piece.index = pd.RangeIndex(rows, rows + len(piece))
         rows += len(piece)
         whole = piece if whole is None else pd.concat([whole, piece])
@@ -89,6 +90,8 @@ def read_table(path: str | Path | Source, *, most: int | None = None, seed: int 
             whole, keys = whole.iloc[keep], keys[keep]
     if whole is None or not len(whole):
         raise DataError(f"{source.path} has no rows; give a table with at least one")
+    if gaps:
+        _tell_short_rows(source)
     table = understood(whole, source)
     table.attrs["rows"] = rows
     return table
@@ -109,16 +112,29 @@ def pieces(source: Source, rows: int = 50_000) -> Iterator[Any]:
     try:
         how = _written(path, source)
         with pd.read_csv(path, chunksize=rows, **how) as reader:
-            for piece in reader:
+            while (piece := _next(reader)) is not None:
                 yield _chosen(piece, source)
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is no text in {source.encoding} ({error.reason} at byte {error.start}); say the encoding, such as latin-1 (--encoding latin-1)") from error  # fmt: skip
     except pd.errors.EmptyDataError as error:
         raise DataError(f"{path} is empty; give a table with a header and rows") from error
+    except pd.errors.ParserWarning as error:
+        raise DataError(
+            f"{path} cannot be read as a table: some rows have more cells than its first line; name every column"
+        ) from error
     except (pd.errors.ParserError, csv.Error) as error:
         raise DataError(f"{path} cannot be read as a table: {' '.join(str(error).split())}") from error
     except (OSError, EOFError) as error:
         raise DataError(f"{path} cannot be read ({error}); write it anew") from error
+
+
+def _next(reader: Any) -> Any:
+    """The next piece, or None; cells that have no column are an error, and not left out."""
+    import pandas as pd
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pd.errors.ParserWarning)
+        return next(reader, None)
 
 
 def _arrow(path: Path, rows: int) -> Iterator[Any]:
@@ -145,18 +161,41 @@ def _written(path: Path, source: Source) -> dict[str, Any]:
     named = source.header if source.header is not None else not all(map(_is_number, head))
     names = [name.strip() for name in head] if named else [f"x{i}" for i in range(len(head))]
     refuse_twins(names, str(path))
+    if rows and any(cell.strip() for cell in rows[0][len(head) :]):
+        raise DataError(f"{path} has {len(head)} cells in its first line and {len(rows[0])} in its first row; name every column, also one of row names")  # fmt: skip
     comma = separator != "," and any(_COMMA.fullmatch(cell) for row in rows for cell in row)
     sign = "," if comma else "."
     return {
         "sep": separator, "header": 0 if named else None, "names": names, "decimal": source.decimal or sign,
-        "encoding": source.encoding, "na_values": [*MISSING, *source.missing], "skipinitialspace": True, "low_memory": False,
+        "index_col": False, "encoding": source.encoding, "na_values": [*MISSING, *source.missing], "skipinitialspace": True, "low_memory": False,
     }  # fmt: skip
+
+
+def _tell_short_rows(source: Source) -> None:
+    """A warning where rows of a text end before the last column: pandas takes what they lack as missing."""
+    path = Path(source.path).expanduser()
+    if path.name.endswith((".parquet", ".feather")):
+        return
+    how = _written(path, source)
+    with _opened(path, "rt", encoding=source.encoding, newline="") as file:
+        lengths = np.array([len(row) for row in csv.reader(file, delimiter=how["sep"]) if row][how["header"] == 0 :])
+    short = np.flatnonzero(lengths < len(how["names"]))
+    if len(short):
+        warnings.warn(
+            f"{len(short)} of {len(lengths)} rows of {path} end early, the first is row {short[0] + 1} with {lengths[short[0]]} of "
+            f"{len(how['names'])} cells; what they lack is taken as missing",
+            TableWarning,
+            stacklevel=3,
+        )
+
+
+def _opened(path: Path, mode: str, **how: Any) -> Any:
+    return gzip.open(path, mode, **how) if path.suffix == ".gz" else open(path, mode, **how)
 
 
 def _first_lines(path: Path, encoding: str) -> list[str]:
     """The first lines of a text that hold something."""
-    opened = gzip.open if path.suffix == ".gz" else open
-    with opened(path, "rb") as file:
+    with _opened(path, "rb") as file:
         head = file.read(_LOOK)
     text = head.decode(encoding, errors="strict" if len(head) < _LOOK else "ignore").lstrip("\ufeff")
     lines = [line for line in text.splitlines()[:50] if line.strip()]
