@@ -230,6 +230,22 @@ def test_an_energy_that_cannot_be_compiled_runs_eagerly_and_says_why():
     assert torch.equal(trace.samples, run(energy, kernels.Langevin(0.1), x0, False).samples)
 
 
+@pytest.mark.parametrize(
+    "kernel", [kernels.MALA(0.5), kernels.ChEES(0.5, 4.0), kernels.NUTS(0.5)], ids=lambda k: type(k).__name__
+)
+def test_an_energy_that_cannot_be_compiled_but_captured_is_captured_as_it_is(kernel):
+    @torch.compiler.disable
+    def hidden(x: Tensor) -> Tensor:
+        return 0.5 * x.square().sum(-1)
+
+    energy, x0 = gb.as_energy(hidden, domains.Real(3)), start(domains.Real(3))
+    steps = 20 if isinstance(kernel, kernels.NUTS | kernels.ChEES) else STEPS
+    eager, captured = (run(energy, kernel, x0, c, steps) for c in (False, True))
+    assert captured.compiled
+    assert "captured but not all of them compiled" in captured.compile_note
+    torch.testing.assert_close(captured.samples, eager.samples, rtol=0, atol=1e-9)
+
+
 def test_an_energy_that_waits_for_the_device_cannot_be_captured_and_says_so():
     """It compiles, as an operator that nobody looks into, but a graph cannot hold the wait inside it."""
 

@@ -3,10 +3,15 @@ on the CPU in another way than the compiler's own, which is slow."""
 
 import functools
 import hashlib
+import logging
+import os
+import re
+import sys
+import tempfile
 import types
 import warnings
-from collections.abc import Callable, Hashable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -103,6 +108,61 @@ def compiled(function: Any) -> Callable[..., Any]:
         code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
     )
     return torch.compile(copy, fullgraph=True, dynamic=False, backend=_backend)
+
+
+def reason(error: BaseException) -> str:
+    """One line that says why something could not be compiled; what fails in a process of the compiler tells it last."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if any(line.startswith("Traceback") for line in lines):
+        lines = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)][-1:] or lines
+    return lines[0] if lines else type(error).__name__
+
+
+@contextmanager
+def without_flood() -> Iterator[None]:
+    """A compiler that fails prints what it had in hand, hundreds of lines; that is dropped, and all else is kept: only its error
+    says why."""
+    log = logging.getLogger("torch._inductor.runtime.triton_heuristics")
+    quiet, log.disabled = log.disabled, True
+    stream = os.dup(2)
+    with tempfile.TemporaryFile() as said:
+        sys.stderr.flush()
+        os.dup2(said.fileno(), 2)
+        try:
+            yield
+            sys.stderr.flush()
+            said.seek(0)
+            os.write(stream, said.read())
+        finally:
+            os.dup2(stream, 2)
+            os.close(stream)
+            log.disabled = quiet
+
+
+class Forgiving:
+    """A function of tensors on CUDA, compiled, or as it is where the compiler fails: it can be captured all the same."""
+
+    def __init__(
+        self, function: Callable[..., Any], compiler: Callable[[Callable[..., Any]], Callable[..., Any]]
+    ) -> None:
+        self.function, self.compiled = function, compiler(function)
+        self.failure = ""  # of the compiler
+        self.ready: set[tuple[int, ...]] = set()  # whole numbers among its arguments for which it is compiled
+
+    def __call__(self, *arguments: Any) -> Any:
+        if self.failure:
+            return self.function(*arguments)
+        numbers = tuple(argument for argument in arguments if isinstance(argument, int))
+        if numbers in self.ready:
+            return self.compiled(*arguments)
+        try:
+            with without_flood():
+                made = self.compiled(*arguments)
+        except RuntimeError as error:
+            self.failure = reason(error)
+            return self.function(*arguments)
+        self.ready.add(numbers)
+        return made
 
 
 @functools.cache

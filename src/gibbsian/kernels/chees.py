@@ -191,18 +191,20 @@ class ChEES(Massive, Lockstep, TunedKernel):
         fresh = moving.left == 0
         new = self.launch(ground, moving)
         point = Point(*(torch.where(fresh, a, b) for a, b in zip(new.point, moving.point, strict=True)))
-        start, left = torch.where(fresh, new.start, moving.start), torch.where(fresh, new.left, moving.left)
+        start = torch.where(fresh, new.start, moving.start)
+        left = torch.where(fresh, ground.now(moving.iteration).leapfrogs, moving.left) - 1
         flown = self.move(energy, ground, Underway(point, moving.here, start, left, moving.iteration, moving.reach), 1)
-        over = (flown.left == 0) & active
+        over = (left == 0) & active
         here, log_ratio = self._judged(ground, flown, over)
         place = torch.where(active, flown.iteration, len(ground.inputs.z))  # written until its trajectory is over
         slots.draws[place.reshape(1)] = here.x[None]
         slots.log_ratios[place.reshape(1)] = log_ratio[None]
         iteration = flown.iteration + over.long()
         reached = torch.where(iteration < ground.wanted, 0, -1)
-        return Underway(flown.point, here, flown.start, flown.left, iteration, reached)
+        return Underway(flown.point, here, start, left, iteration, reached)
 
-    # --- and for a device that is told beforehand what to do (whole tuples: torch 2.11 cannot compile `_replace`) ----
+    # --- and for a device that is told beforehand what to do, which need not count how many steps are left -----------
+    # (whole tuples: torch 2.11 cannot compile `_replace`)
 
     def moves_of(self, inputs: ChEESInputs) -> list[int]:
         return inputs.leapfrogs.tolist()
@@ -212,13 +214,13 @@ class ChEES(Massive, Lockstep, TunedKernel):
         v = masked(ground.metric.momentum(one.z), ground.clamp)
         start = here.energy + ground.metric.kinetic(v)
         point = Point(here.x, v, here.energy, here.score)
-        return Underway(point, here, start, one.leapfrogs, moving.iteration, moving.reach)
+        return Underway(point, here, start, moving.left, moving.iteration, moving.reach)
 
     def move(self, energy: Energy, ground: Ground, moving: Underway, count: int) -> Underway:
         _, here, start, left, iteration, reach = moving
         size = ground.now(iteration).step_size
         point = leapfrog(energy, moving.point, size, ground.metric, ground.clamp, count)
-        return Underway(point, here, start, left - count, iteration, reach)
+        return Underway(point, here, start, left, iteration, reach)
 
     def land(self, ground: Ground, moving: Underway, slots: Slots) -> Underway:
         here, log_ratio = self._judged(ground, moving)

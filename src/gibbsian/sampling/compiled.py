@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from gibbsian.errors import CompileWarning
-from gibbsian.fast.compiled import compiled, weak_cache
+from gibbsian.fast.compiled import compiled, reason, weak_cache
 from gibbsian.fast.graphs import Pool, fixed_copy, tensors_of
 from gibbsian.kernels.base import FreeRunning, Kernel
 from gibbsian.sampling.chunks import run_steps
@@ -149,7 +149,8 @@ class CompiledSteps(EagerSteps):
         try:
             made = engine(*arguments)
         except RuntimeError as error:  # it runs eagerly: what fails is the compiler or the capture
-            self.chunk.failure = f"{type(self.energy).__name__} cannot be compiled: {_first_line(error)}"
+            why = f"{engine.failure}; nor captured as it is: {reason(error)}" if engine.failure else reason(error)
+            self.chunk.failure = f"{type(self.energy).__name__} cannot be compiled: {why}"
             warnings.warn(
                 f"sampling eagerly, because {self.note}. Energies that branch on values, differentiate inside "
                 "themselves or leave PyTorch cannot be compiled",
@@ -188,8 +189,3 @@ class CompiledSteps(EagerSteps):
                 stacklevel=3,
             )
         return fixed_copy(state)
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__

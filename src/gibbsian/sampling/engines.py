@@ -8,12 +8,13 @@ import functools
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from gibbsian.fast.compiled import Forgiving
 from gibbsian.fast.graphs import CapturedChunk, Pool, capture, carry_over, fixed_copy, on_side_stream, tensors_of
 from gibbsian.fast.recorded import Recorder, ReplayError
 from gibbsian.fast.replay import replay
@@ -55,6 +56,7 @@ class Engine(ABC):
     """Makes steps; `obstacle` says why it is slower than it might be, and is None while nobody knows."""
 
     obstacle: str | None = ""
+    failure = ""  # of the compiler, where steps are captured as PyTorch runs them
 
     def renew(self) -> None:  # noqa: B027
         """Look anew, before a run, at what is not said by shapes: values that energy and kernel hold as Python's numbers."""
@@ -224,11 +226,27 @@ class ReplayedMachine(Replayed):
         return state, places, info.acceptance, info.diverged, info.stats()
 
 
-class CapturedSteps(Engine):
+class Captured(Engine):
+    """What engines on CUDA share: steps that cannot be compiled are captured as PyTorch runs them."""
+
+    forms: tuple[Forgiving, ...] = ()
+
+    @property
+    def failure(self) -> str:  # type: ignore[override]
+        return " and ".join(dict.fromkeys(form.failure for form in self.forms if form.failure))
+
+    @property
+    def obstacle(self) -> str:  # type: ignore[override]
+        why = self.failure
+        return f"steps are captured but not all of them compiled, because of {why}" if why else ""
+
+
+class CapturedSteps(Captured):
     """Steps on CUDA: one is compiled, a chunk of them is captured; what is left at the end of a run is compiled alone."""
 
     def __init__(self, compiled: Compiler, size: int, pool: Pool) -> None:
-        self.size, self.step = size, compiled(one_step)
+        self.size, self.step = size, Forgiving(one_step, compiled)
+        self.forms = (self.step,)
         self.chunk = CapturedChunk(run_chunk, self.step, pool)
 
     def __call__(self, energy: Any, kernel: Any, state: Any, inputs: Any) -> Made:
@@ -239,13 +257,14 @@ class CapturedSteps(Engine):
         return state, places, acceptance, diverged, {}
 
 
-class CapturedMachine(Engine):
+class CapturedMachine(Captured):
     """Iterations of a free-running kernel on CUDA: some compiled micro-steps are captured as one graph, which is replayed
     until all chains are done. What it returns lives in the graph's memory until the next call."""
 
     def __init__(self, compiled: Compiler, room: int, pool: Pool, together: int = 16) -> None:
         self.room, self.pool, self.together = room, pool, together
-        self.step = compiled(micro_step)
+        self.step = Forgiving(micro_step, compiled)
+        self.forms = (self.step,)
         self.graph: torch.cuda.CUDAGraph | None = None
         self.machine: Any = None
 
@@ -275,9 +294,9 @@ class CapturedMachine(Engine):
         return capture(some, pool=self.pool)[0]
 
 
-def turn(energy: Any, kernel: Lockstep, ground: Any, slots: Any, moving: Any) -> Any:
-    """The end of an iteration and the first move of the next."""
-    return kernel.move(energy, ground, kernel.launch(ground, kernel.land(ground, moving, slots)), 1)
+def take_off(energy: Any, kernel: Lockstep, ground: Any, moving: Any) -> Any:
+    """The beginning of an iteration and its first move."""
+    return kernel.move(energy, ground, kernel.launch(ground, moving), 1)
 
 
 def go_on(energy: Any, kernel: Lockstep, ground: Any, moving: Any, count: int) -> Any:
@@ -285,16 +304,29 @@ def go_on(energy: Any, kernel: Lockstep, ground: Any, moving: Any, count: int) -
     return kernel.move(energy, ground, moving, count)
 
 
-class CapturedFlights(Engine):
-    """Iterations of chains in lockstep on CUDA: graphs of 1, 2, 4, ... moves, and one of a turn from an iteration to the next,
-    are replayed in the order that the inputs ask for. What it returns lives in their memory until the next call."""
+def land(kernel: Lockstep, ground: Any, slots: Any, moving: Any) -> Any:
+    """The end of an iteration. (Fused with the beginning of the next one, it is more than Triton 3.6 can compile.)"""
+    return kernel.land(ground, moving, slots)
+
+
+class Leg(NamedTuple):
+    """A part of an iteration, all of it for most: whether it begins it, its moves, whether it ends it."""
+
+    first: bool
+    moves: int
+    last: bool
+
+
+class CapturedFlights(Captured):
+    """Iterations of chains in lockstep on CUDA: one graph for each number of moves, replayed in the order that the inputs ask
+    for; long iterations have several legs. What it returns lives in their memory until the next call."""
 
     block, longest = 4, 64  # moves that are compiled together, and those of the longest graph
 
     def __init__(self, compiled: Compiler, room: int, pool: Pool) -> None:
         self.room, self.pool = room, pool
-        self.turn, self.go_on = compiled(turn), compiled(go_on)
-        self.graphs: dict[int, torch.cuda.CUDAGraph] = {}  # by moves; 0: the turn
+        self.forms = tuple(Forgiving(function, compiled) for function in (take_off, go_on, land))
+        self.graphs: dict[Leg, torch.cuda.CUDAGraph] = {}
         self.machine: Any = None
 
     def __call__(self, energy: Any, kernel: Lockstep, state: Any, inputs: Any) -> Made:
@@ -302,58 +334,35 @@ class CapturedFlights(Engine):
         if self.machine is None:
             self.machine = tuple(map(fixed_copy, machine))
         ground, moving, slots = self.machine
-        plan = self._plan(kernel.moves_of(inputs))
-        for size in sorted(set(plan) - set(self.graphs)):
-            self.graphs[size] = self._capture(energy, kernel, size)
+        legs = [leg for count in kernel.moves_of(inputs) for leg in self.legs(count)]
+        for leg in sorted(set(legs) - set(self.graphs)):
+            self.graphs[leg] = self._capture(energy, kernel, leg)
         carry_over((ground, moving), machine[:2])
-        carry_over(moving, kernel.launch(ground, moving))
-        for size in plan:
-            self.graphs[size].replay()
+        for leg in legs:
+            self.graphs[leg].replay()
         state, places, info = kernel.finish(state, ground, fixed_copy(moving), slots)
         return state, places, info.acceptance, info.diverged, info.stats()
 
-    def _plan(self, counts: list[int]) -> list[int]:
-        """Which graphs, one after the other: the first move of an iteration belongs to the turn before it."""
-        plan = [1]
-        for count in counts:
-            whole, rest = divmod(count - 1, self.longest)
-            plan += [self.longest] * whole + [1 << i for i in range(rest.bit_length()) if rest >> i & 1] + [0]
-        return plan
+    def legs(self, count: int) -> list[Leg]:
+        """Those of an iteration of so many moves."""
+        whole, rest = divmod(count - 1, self.longest)
+        moves = [self.longest] * whole + [rest + 1]
+        return [Leg(i == 0, n, i == whole) for i, n in enumerate(moves)]
 
-    def _capture(self, energy: Any, kernel: Lockstep, size: int) -> torch.cuda.CUDAGraph:
+    def _capture(self, energy: Any, kernel: Lockstep, leg: Leg) -> torch.cuda.CUDAGraph:
         ground, moving, slots = self.machine
-        block = self.block if size >= self.block else 1
 
-        def one(now: Any) -> Any:
-            if size == 0:
-                return self.turn(energy, kernel, ground, slots, now)
-            return self.go_on(energy, kernel, ground, now, block)
+        begin, move, end = self.forms
 
-        def some() -> None:
-            now = moving
-            for _ in range(max(1, size // block)):
-                now = one(now)
-            carry_over(moving, now)
+        def fly() -> Any:
+            now = begin(energy, kernel, ground, moving) if leg.first else moving
+            blocks, rest = divmod(leg.moves - leg.first, self.block)
+            for count in [self.block] * blocks + [1] * rest:
+                now = move(energy, kernel, ground, now, count)
+            return end(kernel, ground, slots, now) if leg.last else now
 
-        try:
-            on_side_stream(lambda: one(moving), times=2)
-        except RuntimeError as error:
-            if self._is_plain(size):
-                raise
-            self._leave_plain(size, error)
-            return self._capture(energy, kernel, size)
-        return capture(some, pool=self.pool)[0]
-
-    def _is_plain(self, size: int) -> bool:
-        return self.turn is turn if size == 0 else self.go_on is go_on
-
-    def _leave_plain(self, size: int, error: RuntimeError) -> None:
-        """Capture what PyTorch does where its compiler fails: it can be captured all the same."""
-        if size == 0:
-            self.turn = turn
-        else:
-            self.go_on = go_on
-        self.obstacle = f"steps are captured but not all of them compiled, because of {type(error).__name__}"
+        on_side_stream(fly, times=2)
+        return capture(lambda: carry_over(moving, fly()), pool=self.pool)[0]
 
 
 def engine_for(energy: Any, kernel: Kernel, size: int, compiled: LateCompiler, pool: Pool | None) -> Engine:
