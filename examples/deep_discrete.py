@@ -52,8 +52,7 @@ def network(data: Tensor, chosen: argparse.Namespace) -> energies.TiltedEnergy:
     """Base rates, tilted by a residual network of eight blocks, most of them on 7×7."""
     domain = domains.Binary((1, 28, 28))
     base = Factorized(domain, torch.logit(0.98 * data.mean(0) + 0.01))
-    how = {"pool": not chosen.places, "standardize": chosen.standardize}
-    tilt = energies.ResidualEnergy(domain, (chosen.width,) * 2, (2, 6), stride=2, **how)
+    tilt = energies.ResidualEnergy(domain, (chosen.width,) * 2, (1, 7), after=True)
     return energies.TiltedEnergy(base, tilt)
 
 
@@ -166,10 +165,6 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=40, help="of every chain an update")
     parser.add_argument("--updates", type=int, default=50_000)
     parser.add_argument("--lr", type=float, default=1e-4)
-    parser.add_argument("--places", action="store_true", help="an output weight for every place, not their average")
-    parser.add_argument(
-        "--standardize", action="store_true", help="weights that cannot grow, branches that begin at zero"
-    )
     parser.add_argument("--buffer", type=int, default=1000, help="chains kept, --batch of which move at an update")
     parser.add_argument("--batch", type=int, default=100, help="images and chains an update")
     parser.add_argument("--width", type=int, default=64, help="channels")

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 from objective_oracles import F64, gen
+from torch.nn import functional as F
 
 import gibbsian as gb
 from gibbsian import domains, energies, errors, kernels, objectives
@@ -26,6 +27,10 @@ CASES = {
     "residual": (lambda **o: energies.ResidualEnergy((1, 7, 6), (4, 6), 1, **o), (1, 7, 6)),
     "residual, standardized": (
         lambda **o: energies.ResidualEnergy((1, 7, 6), (4, 6), 1, standardize=True, **o),
+        (1, 7, 6),
+    ),
+    "residual, activated after sums": (
+        lambda **o: energies.ResidualEnergy((1, 7, 6), (4, 6), (1, 2), after=True, **o),
         (1, 7, 6),
     ),
     "recurrent": (lambda **o: energies.RecurrentEnergy((5, 3), 8, 2, **o), (5, 3)),
@@ -410,6 +415,42 @@ def test_standardized_networks_keep_the_size_of_what_they_are_given_at_any_depth
         weight.mul_(30).add_(1)
     net(x)
     torch.testing.assert_close(seen[0], seen[1])
+
+
+@pytest.mark.parametrize("standardize", [False, True])
+@pytest.mark.parametrize("side", [(28, 28), (9, 1)])
+def test_residual_networks_that_activate_after_the_sums_are_what_they_say(standardize, side):
+    """Written out layer by layer: a first convolution without activation, blocks of stride two where a stage begins."""
+    net = energies.ResidualNet(
+        (1, *side), (4, 6), (1, 3), outputs=2, after=True, pool=False, standardize=standardize, generator=gen(1)
+    ).double()
+    x = some((1, *side), 3)
+
+    def conv(layer, x, stride=1):
+        return F.conv2d(x, layer.weight, layer.bias, stride=stride, padding=layer.weight.shape[-1] // 2)
+
+    out = conv(net.stem, x)
+    for stage in net.stages:
+        for number, block in enumerate(stage):
+            stride = 1 if number else 2
+            if standardize:
+                block.scale.data.fill_(0.3)
+            branch = conv(block.second, F.silu(conv(block.first, out, stride)))
+            kept = out if stride == 1 else conv(block.shortcut, out, stride)
+            out = F.silu(kept + (0.3 if standardize else 1.0) * branch)
+    assert out.shape[2:] == ((side[0] + 3) // 4, (side[1] + 3) // 4)
+    torch.testing.assert_close(net(x), F.linear(out.flatten(1), net.head.weight, net.head.bias))
+
+
+def test_networks_that_activate_after_the_sums_begin_with_outputs_that_hardly_depend_on_their_inputs():
+    """An activation halves what is small: the last of eight blocks in a row hardly passes on what the others add to."""
+    x = some((1, 28, 28), 20).sign().clamp(0, 1)
+    nets = [
+        energies.ResidualNet((1, 28, 28), (16, 16), (1, 7), after=True, generator=gen(1)).double(),
+        energies.ResidualNet((1, 28, 28), (16, 16), (2, 6), stride=2, generator=gen(1)).double(),
+    ]
+    after, before = (float(net(x).detach().std()) for net in nets)
+    assert after < 0.05 * before
 
 
 @pytest.mark.parametrize("fast", [None, 0.01])

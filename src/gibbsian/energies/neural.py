@@ -137,7 +137,7 @@ class ResidualEnergy(NeuralEnergy):
 
     Args:
         domain: a domain of shape (channels, height, width), or that shape for R^d.
-        widths, blocks, stride, pool, standardize: as for `nets.ResidualNet`.
+        widths, blocks, stride, pool, standardize, after: as for `nets.ResidualNet`.
         confine, activation, spectral_norm, generator: as for `ConvEnergy`.
 
     >>> ResidualEnergy((3, 8, 8), widths=(8, 16), blocks=1)(torch.zeros(2, 3, 8, 8)).shape
@@ -153,11 +153,12 @@ class ResidualEnergy(NeuralEnergy):
         stride: int = 1,
         pool: bool = True,
         standardize: bool = False,
+        after: bool = False,
         confine: float = 0.0,
         **options: Unpack[LayerOptions],
     ) -> None:
         domain = domain_with_axes(domain, 3, "ResidualEnergy")
-        how = {"stride": stride, "pool": pool, "standardize": standardize, **options}
+        how = {"stride": stride, "pool": pool, "standardize": standardize, "after": after, **options}
         net = ResidualNet(domain.shape, widths, blocks, **how)  # type: ignore[arg-type]
         super().__init__(net, domain, confine=confine)
 

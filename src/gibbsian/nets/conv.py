@@ -91,25 +91,30 @@ def halve(x: Tensor) -> Tensor:
 
 
 class ResidualBlock(nn.Module):
-    """x + conv(φ(conv(φ(x)))), with a linear shortcut where the width changes.
+    """x + conv(φ(conv(φ(x)))), with a linear shortcut where the width or, by a `stride`, the size changes.
 
+    With `after`, φ(x + conv(φ(conv(x)))): the activation comes after the sum.
     With standardized weights x + s·conv(φ(conv(φ(x)))), s = 0 at first: the network begins as a linear one, however deep.
     """
 
-    def __init__(self, a: int, b: int, make: Layers, *, standardize: bool = False) -> None:
+    def __init__(
+        self, a: int, b: int, make: Layers, *, standardize: bool = False, stride: int = 1, after: bool = False
+    ) -> None:
         super().__init__()
-        self.first, self.second = make.conv(a, b, 3), make.conv(b, b, 3)
-        self.shortcut = nn.Identity() if a == b else make.conv(a, b, 1)
-        self.activation = make.activation()
+        same = a == b and stride == 1
+        self.first, self.second = make.conv(a, b, 3, stride), make.conv(b, b, 3)
+        self.shortcut = nn.Identity() if same else make.conv(a, b, 1, stride)
+        self.activation, self.after = make.activation(), after
         self.scale: nn.Parameter | None = None
         if standardize:
             self.scale = nn.Parameter(torch.zeros(()))
             self.first, self.second = make.standardized(self.first), make.standardized(self.second)
-            self.shortcut = self.shortcut if a == b else make.standardized(self.shortcut, activated=False)
+            self.shortcut = self.shortcut if same else make.standardized(self.shortcut, activated=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        inner = self.second(self.activation(self.first(self.activation(x))))
-        return self.shortcut(x) + (inner if self.scale is None else self.scale * inner)
+        inner = self.second(self.activation(self.first(x if self.after else self.activation(x))))
+        out = self.shortcut(x) + (inner if self.scale is None else self.scale * inner)
+        return self.activation(out) if self.after else out
 
 
 class ResidualNet(Recorded):
@@ -126,9 +131,13 @@ class ResidualNet(Recorded):
             digits are learned many times faster.
         standardize: weights of convolutions as `nets.layers.Standardized` has them, and residual branches that begin at
             zero: for deep or wide networks of color images, with weight decay.
+        after: activations after each sum and none at the end, and every stage, the first one too, begins with a block of stride
+            two instead of means of pixels: the form of published energies of binary images. A smooth activation halves
+            what is small, so the outputs of a new network hardly depend on its inputs.
         activation, spectral_norm, generator: as for `Layers`.
 
-    Reference: De & Smith 2020 (branches that begin at zero).
+    Reference: He et al. 2016a (activations after the sums), 2016b (before the convolutions); De & Smith 2020 (branches that
+    begin at zero).
 
     >>> ResidualNet((3, 8, 8), widths=(8, 16), outputs=10)(torch.zeros(2, 3, 8, 8)).shape
     torch.Size([2, 10])
@@ -144,6 +153,7 @@ class ResidualNet(Recorded):
         stride: int = 1,
         pool: bool = True,
         standardize: bool = False,
+        after: bool = False,
         **options: Unpack[LayerOptions],
     ) -> None:
         super().__init__()
@@ -160,20 +170,21 @@ class ResidualNet(Recorded):
             self.stem = make.standardized(self.stem, activated=False) if standardize else self.stem
             size = ((shape[1] - 1) // stride + 1, (shape[2] - 1) // stride + 1)
             for i, (width, depth) in enumerate(zip(wide, depths, strict=True)):
-                if i and min(size) > 1:
+                if after or (i and min(size) > 1):
                     size = ((size[0] + 1) // 2, (size[1] + 1) // 2)
-                widened = [at] + [width] * (depth - 1)
-                blocks_of = (ResidualBlock(before, width, make, standardize=standardize) for before in widened)
-                stages.append(nn.Sequential(*blocks_of))
+                how: dict[str, bool] = {"standardize": standardize, "after": after}
+                first = ResidualBlock(at, width, make, stride=2 if after else 1, **how)
+                rest = (ResidualBlock(width, width, make, **how) for _ in range(depth - 1))
+                stages.append(nn.Sequential(first, *rest))
                 at = width
             self.head = make.linear(at if pool else at * size[0] * size[1], outputs)
         self.stages = nn.ModuleList(stages)
-        self.activation, self.pool = make.activation(), pool
+        self.activation, self.pool, self.after = nn.Identity() if after else make.activation(), pool, after
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.stem(x)
         for i, stage in enumerate(self.stages):
-            x = stage(halve(x) if i and min(x.shape[2:]) > 1 else x)
+            x = stage(halve(x) if i and not self.after and min(x.shape[2:]) > 1 else x)
         x = self.activation(x).flatten(2)
         return self.head(x.mean(2) if self.pool else x.flatten(1))
 
