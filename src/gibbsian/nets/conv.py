@@ -117,6 +117,13 @@ class ResidualBlock(nn.Module):
         return self.activation(out) if self.after else out
 
 
+def _stage(before: int, width: int, depth: int, make: Layers, *, standardize: bool, after: bool) -> nn.Sequential:
+    """So many blocks of one width, of which the first one changes width and, with `after`, size."""
+    first = ResidualBlock(before, width, make, stride=2 if after else 1, standardize=standardize, after=after)
+    rest = (ResidualBlock(width, width, make, standardize=standardize, after=after) for _ in range(depth - 1))
+    return nn.Sequential(first, *rest)
+
+
 class ResidualNet(Recorded):
     """A residual network without batch norm: `(batch, channels, height, width)` → `(batch, outputs)`.
 
@@ -163,21 +170,17 @@ class ResidualNet(Recorded):
         if stride not in (1, 2):
             raise ArgumentError(f"ResidualNet(stride={stride!r}): 1 or 2")
         make = Layers(**options)
-        at = wide[0]
-        stages: list[nn.Module] = []
+        how: dict[str, bool] = {"standardize": standardize, "after": after}
+        size = ((shape[1] - 1) // stride + 1, (shape[2] - 1) // stride + 1)
         with make.drawn():
-            self.stem = make.conv(shape[0], at, 3 if stride == 1 else 5, stride)
+            self.stem = make.conv(shape[0], wide[0], 3 if stride == 1 else 5, stride)
             self.stem = make.standardized(self.stem, activated=False) if standardize else self.stem
-            size = ((shape[1] - 1) // stride + 1, (shape[2] - 1) // stride + 1)
-            for i, (width, depth) in enumerate(zip(wide, depths, strict=True)):
+            inputs = (wide[0], *wide[:-1])
+            stages = [_stage(*sizes, make, **how) for sizes in zip(inputs, wide, depths, strict=True)]
+            for i in range(len(stages)):
                 if after or (i and min(size) > 1):
                     size = ((size[0] + 1) // 2, (size[1] + 1) // 2)
-                how: dict[str, bool] = {"standardize": standardize, "after": after}
-                first = ResidualBlock(at, width, make, stride=2 if after else 1, **how)
-                rest = (ResidualBlock(width, width, make, **how) for _ in range(depth - 1))
-                stages.append(nn.Sequential(first, *rest))
-                at = width
-            self.head = make.linear(at if pool else at * size[0] * size[1], outputs)
+            self.head = make.linear(wide[-1] if pool else wide[-1] * size[0] * size[1], outputs)
         self.stages = nn.ModuleList(stages)
         self.activation, self.pool, self.after = nn.Identity() if after else make.activation(), pool, after
 
