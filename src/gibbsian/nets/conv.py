@@ -124,6 +124,15 @@ def _stage(before: int, width: int, depth: int, make: Layers, *, standardize: bo
     return nn.Sequential(first, *rest)
 
 
+def _places(shape: tuple[int, int, int], stride: int, stages: int, after: bool) -> int:
+    """Pixels that are left of an image after the stages."""
+    height, width = ((side - 1) // stride + 1 for side in shape[1:])
+    for stage in range(stages):
+        if after or (stage and min(height, width) > 1):
+            height, width = (height + 1) // 2, (width + 1) // 2
+    return height * width
+
+
 class ResidualNet(Recorded):
     """A residual network without batch norm: `(batch, channels, height, width)` → `(batch, outputs)`.
 
@@ -171,16 +180,13 @@ class ResidualNet(Recorded):
             raise ArgumentError(f"ResidualNet(stride={stride!r}): 1 or 2")
         make = Layers(**options)
         how: dict[str, bool] = {"standardize": standardize, "after": after}
-        size = ((shape[1] - 1) // stride + 1, (shape[2] - 1) // stride + 1)
         with make.drawn():
             self.stem = make.conv(shape[0], wide[0], 3 if stride == 1 else 5, stride)
             self.stem = make.standardized(self.stem, activated=False) if standardize else self.stem
             inputs = (wide[0], *wide[:-1])
             stages = [_stage(*sizes, make, **how) for sizes in zip(inputs, wide, depths, strict=True)]
-            for i in range(len(stages)):
-                if after or (i and min(size) > 1):
-                    size = ((size[0] + 1) // 2, (size[1] + 1) // 2)
-            self.head = make.linear(wide[-1] if pool else wide[-1] * size[0] * size[1], outputs)
+            places = 1 if pool else _places(shape, stride, len(stages), after)
+            self.head = make.linear(wide[-1] * places, outputs)
         self.stages = nn.ModuleList(stages)
         self.activation, self.pool, self.after = nn.Identity() if after else make.activation(), pool, after
 
