@@ -1,6 +1,7 @@
 """Compiling functions of tensors, with settings that suit unrolled steps, and with products and activations taken apart
 on the CPU in another way than the compiler's own, which is slow."""
 
+import copy
 import functools
 import hashlib
 import logging
@@ -75,13 +76,23 @@ def _cpu_decompositions() -> _Table:
 
 
 def _backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Any:
-    from torch._inductor.compile_fx import compile_fx
-
     # Unrolled element-wise chains are otherwise fused without limit: minutes instead of seconds.
     # What the processor can do is believed: a trial costs three compilations cold and a process more in every process.
     patches = {"realize_opcount_threshold": 8, "cpp.vec_isa_ok": True}
-    on_cpu = all(t.device.type == "cpu" for t in inputs if isinstance(t, Tensor))
-    table = _cpu_decompositions() if on_cpu else None
+    if all(t.device.type == "cpu" for t in inputs if isinstance(t, Tensor)):
+        return _compile(graph, inputs, patches, _cpu_decompositions())
+    spare = torch.fx.GraphModule(graph, copy.deepcopy(graph.graph))
+    try:
+        with without_flood():
+            return _compile(graph, inputs, patches, None)
+    except RuntimeError:  # Triton 3.6 fails on some sums that it would keep in registers, and makes the same in loops
+        with without_flood():
+            return _compile(spare, inputs, {**patches, "triton.persistent_reductions": False}, None)
+
+
+def _compile(graph: torch.fx.GraphModule, inputs: list[Tensor], patches: dict[str, Any], table: Any) -> Any:
+    from torch._inductor.compile_fx import compile_fx
+
     with warnings.catch_warnings(), _kept_apart():
         warnings.simplefilter("ignore", UserWarning)  # advice on how to set the compiler and its precision
         return compile_fx(graph, inputs, config_patches=patches, decompositions=table)
@@ -147,22 +158,14 @@ class Forgiving:
     ) -> None:
         self.function, self.compiled = function, compiler(function)
         self.failure = ""  # of the compiler
-        self.ready: set[tuple[int, ...]] = set()  # whole numbers among its arguments for which it is compiled
 
     def __call__(self, *arguments: Any) -> Any:
-        if self.failure:
-            return self.function(*arguments)
-        numbers = tuple(argument for argument in arguments if isinstance(argument, int))
-        if numbers in self.ready:
-            return self.compiled(*arguments)
-        try:
-            with without_flood():
-                made = self.compiled(*arguments)
-        except RuntimeError as error:
-            self.failure = reason(error)
-            return self.function(*arguments)
-        self.ready.add(numbers)
-        return made
+        if not self.failure:
+            try:
+                return self.compiled(*arguments)
+            except RuntimeError as error:
+                self.failure = reason(error)
+        return self.function(*arguments)
 
 
 @functools.cache
