@@ -88,6 +88,20 @@ def standardized_once(module: nn.Module) -> Iterator[None]:
             standard.kept = None
 
 
+@contextmanager
+def standardized_anew(module: nn.Module) -> Iterator[None]:
+    """Inside, `Standardized` weights are computed at every pass again, as functions of the parameters."""
+    lists = [m for m in module.modules() if isinstance(m, ParametrizationList)]
+    kept = [(m[0], m[0].kept) for m in lists if isinstance(m[0], Standardized)]
+    try:
+        for standard, _ in kept:
+            standard.kept = None
+        yield
+    finally:
+        for standard, weight in kept:
+            standard.kept = weight
+
+
 class Layers:
     """Makes the layers of one network, all with the same options.
 

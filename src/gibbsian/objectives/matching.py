@@ -11,14 +11,24 @@ from gibbsian.capabilities import Sampleable
 from gibbsian.domains import Domain, Real
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, check_choice, check_number, hold_counts
+from gibbsian.fast.scores import compiled_score
 from gibbsian.kernels.base import Kernel, where_chain
 from gibbsian.kernels.flow import GradientFlow
+from gibbsian.nets.layers import standardized_anew
 from gibbsian.objectives.base import Batch, Loss, Step, SteppedObjective, finish, observed, observed_with
 from gibbsian.objectives.chains import energy_gap, more_steps, walk
 from gibbsian.objectives.noise import NAMED, FittedNoise, given_noise
 from gibbsian.objectives.pairing import PAIRINGS, paired
 from gibbsian.placement import placement
 from gibbsian.sampling.sample import sample
+
+
+def score_with_graph(energy: Any, x: Tensor, *, fused: bool) -> Tensor:
+    """s(x) that can be differentiated in the parameters, by a compiled program in steps that are repeated very often."""
+    if not fused:
+        return energy.score(x, create_graph=True)
+    with standardized_anew(energy):
+        return compiled_score(energy, x)
 
 
 class MatchingState(NamedTuple):
@@ -169,7 +179,7 @@ class EnergyMatching(SteppedObjective):
             return noise.sample(n, generator=generator).to(like)  # type: ignore[operator]
 
     def _flow_loss(
-        self, energy: Any, x1: Tensor, state: MatchingState, generator: torch.Generator, taper: bool = False
+        self, energy: Any, x1: Tensor, state: MatchingState, generator: torch.Generator, step: Step, taper: bool = False
     ) -> Tensor:
         """How far -∇V is from the straight ways from noise to data, squared, per entry."""
         x0 = paired(self.pairing, self._noise(energy, len(x1), x1, state, generator), x1, generator)
@@ -177,7 +187,7 @@ class EnergyMatching(SteppedObjective):
         xt = torch.lerp(x0, x1, t)
         if self.sigma:
             xt = xt + self.sigma * torch.randn(x1.shape, generator=generator, dtype=x1.dtype, device=x1.device)
-        off = self.temperature * energy.score(xt, create_graph=True) - (x1 - x0)
+        off = self.temperature * score_with_graph(energy, xt, fused=step.fused) - (x1 - x0)
         each = off.square()
         return (each * ((1 - t) / max(1 - self.tau, 1e-9)).clamp(max=1) if taper else each).mean()
 
@@ -196,13 +206,13 @@ class EnergyMatching(SteppedObjective):
         share = 0 < self.flow_steps < 1  # of a run that nobody has planned
         contrasts = self.weight > 0 and not share and step.done >= self.flow_steps
         if not contrasts:
-            flow = self._flow_loss(energy, x, state, generator)
+            flow = self._flow_loss(energy, x, state, generator, step)
             return finish(self, flow, state, {"flow": flow})
         samples, moved = self._negatives(energy, x, state, generator, step)
         gap, metrics = energy_gap(energy, x, samples, watched=False)  # fresh chains cannot be left behind
         contrast = self.weight * self.temperature * gap
         value = contrast if self.floor is None else contrast.clamp(min=self.floor)
         if self.flow_weight:
-            metrics["flow"] = self._flow_loss(energy, x, state, generator, self.taper)
+            metrics["flow"] = self._flow_loss(energy, x, state, generator, step, self.taper)
             value = value + self.flow_weight * metrics["flow"]
         return finish(self, value, state, metrics | moved)

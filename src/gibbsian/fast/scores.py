@@ -1,0 +1,125 @@
+"""Scores that are differentiated once more, as compiled programs of their own.
+
+Flow matching trains on ‖ε s(x) - u‖², s = -∇E: a gradient of a gradient. Autograd takes it kernel by kernel, and the gradient of a
+convolution's reverse pass by convolutions whose kernels are whole images, for which no library has a fast form. Here forward and
+reverse pass are written out as one graph of tensor operations, in which the reverse pass of a convolution is a transposed
+convolution: its own gradients are usual ones, and the compiler fuses all that lies between.
+"""
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from gibbsian.errors import CompileWarning
+from gibbsian.fast.compiled import compiled, weak_cache
+
+Program = Callable[[Sequence[Tensor], Tensor], Tensor]  # (parameters and buffers, x) → s(x)
+
+
+def tensors_of(energy: nn.Module) -> dict[str, Tensor]:
+    """What a program reads: parameters and buffers by name."""
+    return {**dict(energy.named_parameters()), **dict(energy.named_buffers())}
+
+
+def written_out(energy: nn.Module, x: Tensor) -> torch.fx.GraphModule:
+    """A program that computes s(x) = -∇E(x) for batches like x, in the precision that autocast asks for now.
+
+    It takes the values of `tensors_of(energy)` and x, and holds nothing of the energy; autograd can differentiate it in all of them.
+
+    >>> from gibbsian.nets import MLP
+    >>> net, x = MLP(2, (3,)), torch.ones(4, 2)
+    >>> program = written_out(lambda_energy := nn.Sequential(net, nn.Flatten(0)), x)
+    >>> program(tuple(tensors_of(lambda_energy).values()), x).shape
+    torch.Size([4, 2])
+    """
+    named = tensors_of(energy)
+
+    def score(tensors: Sequence[Tensor], y: Tensor) -> Tensor:
+        given = dict(zip(named, tensors, strict=True))
+        return torch.func.grad(lambda z: -torch.func.functional_call(energy, given, (z,)).sum())(y)
+
+    inputs = tuple(t.detach() for t in named.values())
+    graph = make_fx(torch.func.functionalize(score, remove="mutations"))(inputs, x.detach())
+    _transpose_convolutions(graph.graph)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    return graph
+
+
+def _transpose_convolutions(graph: torch.fx.Graph) -> None:
+    """Write the gradient of a convolution in its input as the transposed convolution that it is."""
+    aten = torch.ops.aten
+    for node in graph.find_nodes(op="call_function", target=aten.convolution_backward.default):
+        outer, x, weight, _, stride, padding, dilation, transposed, _, groups, wanted = node.args
+        if transposed or list(wanted) != [True, False, False]:
+            continue
+        before, after, kernel = (n.meta["val"].shape[2:] for n in (x, outer, weight))
+        sides = zip(before, after, kernel, stride, padding, dilation, strict=True)
+        rest = [n - ((m - 1) * s - 2 * p + d * (k - 1) + 1) for n, m, k, s, p, d in sides]
+        with graph.inserting_after(node):
+            how = (stride, padding, dilation, True, rest, groups)
+            found = graph.call_function(aten.convolution.default, (outer, weight, None, *how))
+        for user in list(node.users):  # the first of three results is the only one that is there
+            if user.args[1] == 0:
+                user.replace_all_uses_with(found)
+            graph.erase_node(user)
+        graph.erase_node(node)
+
+
+class _Compiled:
+    """The program of an energy and a shape: compiled at its first call and compared with PyTorch, whose operations it falls
+    back to, saying why, where either fails."""
+
+    def __init__(self) -> None:
+        self.program: Program | None = None
+
+    def __call__(self, energy: Any, x: Tensor) -> Tensor:
+        if self.program is None:
+            self.program = _checked(energy, x)
+        with torch.autocast(x.device.type, enabled=False):  # the program has its casts
+            return self.program(tuple(tensors_of(energy).values()), x)
+
+
+def _checked(energy: Any, x: Tensor) -> Program:
+    graph, tensors = written_out(energy, x), tuple(tensors_of(energy).values())
+    half = torch.is_autocast_enabled(x.device.type) or x.dtype in (torch.bfloat16, torch.float16)
+    tolerance = 0.1 if half else 1e-2 if x.dtype == torch.float32 else 1e-8
+    program = compiled(lambda tensors, y: graph(tensors, y))
+    try:
+        with torch.autocast(x.device.type, enabled=False), torch.enable_grad():
+            apart = _distance(program, graph, tensors, x)
+        if apart <= tolerance:
+            return program
+        why = f"the compiled program is {apart:.2g} away from PyTorch's"
+    except RuntimeError as error:
+        why = " ".join(str(error).split())[:200]
+    warnings.warn(f"scores are differentiated operation by operation, because {why}", CompileWarning, stacklevel=5)
+    return graph
+
+
+def _distance(one: Program, other: Program, tensors: Sequence[Tensor], x: Tensor) -> float:
+    """How far apart two programs are, scores and gradients, as a share of their size."""
+    found = []
+    for program in (one, other):
+        s = program(tensors, x)
+        trained = [t for t in tensors if t.requires_grad]
+        slopes = torch.autograd.grad(s, trained, x + s.detach(), allow_unused=True, materialize_grads=True)
+        found.append(torch.cat([t.detach().double().flatten() for t in (s, *slopes)]))
+    return float((found[0] - found[1]).norm() / found[1].norm())
+
+
+_program = weak_cache(lambda energy, *key: _Compiled())
+
+
+def compiled_score(energy: Any, x: Tensor) -> Tensor:
+    """`energy.score(x, create_graph=True)` by a compiled program, one for every shape and precision; without a graph under `no_grad`.
+
+    Compiling takes up to a minute, so only steps that are repeated very often ask for it.
+    """
+    device = x.device.type
+    half = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    return _program(energy, x.shape, x.dtype, x.device, half, energy.training)(energy, x)
