@@ -101,7 +101,9 @@ def test_a_compiled_update_is_the_plain_one():
     for fused in (False, True):
         with standardized_once(energy):  # as training does
             loss = objective.loss(energy, x, state, gen(), Step(fused=fused)).value
-            found.append([float(loss.detach()), *torch.autograd.grad(loss, list(energy.parameters()), allow_unused=True)])
+            found.append(
+                [float(loss.detach()), *torch.autograd.grad(loss, list(energy.parameters()), allow_unused=True)]
+            )
     agree(*found)
     with torch.no_grad():  # what was compiled reads parameters where they live
         for p in energy.parameters():
