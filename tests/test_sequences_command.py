@@ -123,10 +123,12 @@ def test_an_rbm_has_logos_of_its_hidden_units(alignment, tmp_path):
     (["made.fasta", "--mutants", "wrong.csv", "--first", "99"], "positions go from 99 to 136"),
     (["made.fasta", "--device", "abacus"], "cannot be used"),
     (["made.fasta", "--run", "."], "already holds files"),
+    (["one.fasta"], "no two sequences that differ (2 in all)"),
 ])  # fmt: skip
 def test_what_cannot_be_done_is_said_in_a_sentence(alignment, tmp_path, monkeypatch, capsys, given, words):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "far.csv").write_text("i,j,d\n0,38,5\n")
+    (tmp_path / "one.fasta").write_text(">a\nACGU\n>b\nACGU\n")
     (tmp_path / "wrong.csv").write_text("mutant,fitness\nA3C,1\n")
     if "--alphabet" not in given:
         given = [*given, "--alphabet", "rna"]

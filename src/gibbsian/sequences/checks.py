@@ -81,6 +81,8 @@ def compare(natural: Family, drawn: Family, *, triples: int = 500, most: int = 5
         raise ArgumentError(f"compare: {natural!r} and {drawn!r} differ in sites or letters")
     if natural.sites < 3:
         raise ArgumentError(f"compare: statistics of three sites need three, these sequences have {natural.sites}")
+    if not natural.varies:
+        raise ArgumentError(f"compare: the {len(natural)} natural sequences are all the same; give some that differ")
     both = [family.frequencies() for family in (natural, drawn)]
     i, j = torch.triu_indices(natural.sites, natural.sites, 1)
     two = [(f2 - f1[:, :, None, None] * f1).permute(0, 2, 1, 3)[i, j].flatten() for f1, f2 in both]

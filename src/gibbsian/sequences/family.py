@@ -62,6 +62,11 @@ class Family:
         return self.states.shape[1]
 
     @property
+    def varies(self) -> bool:
+        """Whether any two sequences differ."""
+        return bool((self.states != self.states[:1]).any())
+
+    @property
     def effective(self) -> float:
         """The effective number of sequences, Σ weights."""
         return float(self.weights.sum())

@@ -106,7 +106,7 @@ class _Reader:
             self.first = name, length
         if length != self.first[1]:
             hint = (
-                "small letters and dots were taken for insertions and left out: say insertions=False where they are not"
+                "small letters and dots were taken for insertions and left out: say insertions=False (--insertions keep) where they are not"
                 if self.insertions
                 else "sequences must be aligned to one length"
             )

@@ -105,6 +105,8 @@ def _family(options: argparse.Namespace, device: torch.device, out: Output) -> t
         device=device,
         progress=out.progress,
     )
+    if not family.varies:
+        raise DataError(f"{options.file} holds no two sequences that differ ({len(family)} in all); give a family")
     return family, None
 
 
