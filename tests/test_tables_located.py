@@ -10,6 +10,7 @@ import pytest
 import torch
 from scipy import stats
 
+from gibbsian.errors import DataError
 from gibbsian.random import stream
 from gibbsian.tables import Options, fit_table
 from gibbsian.tables.codec import Codec
@@ -167,3 +168,28 @@ def test_a_table_with_shifts_is_filled_in_by_them():
     truth = table["colour"].to_numpy()[where]
     assert (filled == truth).mean() > (best == truth).mean() - 0.2
     assert (best == truth).mean() > 0.8
+
+
+KINDS = {
+    "numbers": lambda rng, n: rng.normal(size=n),
+    "counts": lambda rng, n: rng.poisson(3, n),
+    "names": lambda rng, n: rng.choice(list("abc"), n),
+    "truth": lambda rng, n: rng.random(n) < 0.3,
+    "one name": lambda rng, n: ["same"] * n,
+    "keys": lambda rng, n: 10**18 + np.arange(n),
+}
+
+
+@pytest.mark.parametrize("kinds", [some for k in (1, 2) for some in itertools.combinations(KINDS, k)][:-1])
+@pytest.mark.filterwarnings("ignore:column 'keys' holds whole numbers of more than 2⁵³, like a key")
+def test_tables_of_any_kinds_of_columns_have_a_law(kinds):
+    """Also those of numbers alone, or of names alone."""
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({name: KINDS[name](rng, 40) for name in kinds})
+    if kinds == ("keys",):
+        with pytest.raises(DataError, match="no column is left"):
+            fit_table(table, family="located")
+        return
+    model = fit_table(table, family=["located", "parzen"], options=Options(steps=5))
+    assert torch.isfinite(model.log_prob(table).value).all()
+    assert model.sample(3, generator=stream(0, "drawn")).names == kinds

@@ -155,5 +155,8 @@ def _tell(schema: Schema, frame: Frame, types: Mapping[str, str] | None) -> None
     """Warn of columns that are not modelled although nobody said so."""
     for column, cells in zip(schema, frame.columns, strict=True):
         if column.kind == "ignored" and (types or {}).get(column.name) != "ignored":
-            why = "is empty" if cells.form == "empty" else f"holds {len(set(cells.values[~cells.missing].tolist()))} different words, like a name or a key"  # fmt: skip
+            several = len(set(cells.values[~cells.missing].tolist()))
+            why = {"empty": "is empty", "number": "holds whole numbers of more than 2⁵³, like a key"}.get(
+                cells.form, f"holds {several} different words, like a name or a key"
+            )
             warnings.warn(f"column {column.name!r} {why}: it is carried along and not modelled (say types={{{column.name!r}: 'ignored'}}, or 'category')", TableWarning, stacklevel=3)  # fmt: skip

@@ -62,7 +62,8 @@ class Located:
         """With one component for every class and tuple; tuples of one class share their covariance."""
         tuples, own = self.tuples, self.classes
         k, r = own.components, len(tuples)
-        weight, tables = own.log_weight[:, None].expand(k, r), []
+        weight = own.log_weight[:, None].expand(k, r)
+        tables = [own.mean.new_zeros(k, r, 0)]  # where no column is of names
         for j, size in enumerate(own.states):
             if j in self.slots:
                 names = tuples[:, self.slots.index(j)]
