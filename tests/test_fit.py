@@ -22,7 +22,7 @@ from gibbsian.objectives.base import Loss, Objective, labels, observed
 from gibbsian.training import Checkpoints, Engine, Guard, Logging, checkpoint
 from gibbsian.training.feeds.choose import make_feed
 from gibbsian.training.loop import Plan, timed
-from gibbsian.training.optimize import CapturableSGD, Ema, rate_at
+from gibbsian.training.optimize import CapturableSGD, Ema, build_optimizer, rate_at
 
 CPU = torch.device("cpu")
 
@@ -138,6 +138,19 @@ def test_names_dictionaries_and_factories_of_optimizers_agree():
         gb.fit(gaussian(), Likelihood(), data, steps=1, optimizer="adamant")
     with pytest.raises(errors.ArgumentError, match="refuses"):
         gb.fit(gaussian(), Likelihood(), data, steps=1, optimizer={"name": "sgd", "beta": 1})
+
+
+def test_gains_can_be_spared_by_weight_decay():
+    """Without a gradient AdamW moves by its decay alone: w ← (1 - lr·λ)w of arrays, gains and scales as they are."""
+    parameters = [nn.Parameter(torch.ones(shape)) for shape in ((2, 3), (3,), ())]
+    choice = {"name": "adamw", "weight_decay": 0.5, "spare_gains": True}
+    optimizer, _ = build_optimizer(choice, parameters, lr=0.1)
+    for p in parameters:
+        p.grad = torch.zeros_like(p)
+    optimizer.step()
+    assert [round(float(p.detach().mean()), 6) for p in parameters] == [0.95, 1.0, 1.0]
+    run = gb.fit(gaussian(), Likelihood(), cloud(16), steps=2, batch_size=16, optimizer=choice, lr=(1e-3, 1e-3))
+    assert run.step == 2
 
 
 @pytest.mark.parametrize("options", [{}, {"momentum": 0.9}, {"momentum": 0.5, "weight_decay": 0.1}])

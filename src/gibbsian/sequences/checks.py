@@ -77,12 +77,7 @@ def compare(natural: Family, drawn: Family, *, triples: int = 500, most: int = 5
     >>> compare(one, other).nearest.shape
     torch.Size([200])
     """
-    if natural.alphabet.letters != drawn.alphabet.letters or natural.sites != drawn.sites:
-        raise ArgumentError(f"compare: {natural!r} and {drawn!r} differ in sites or letters")
-    if natural.sites < 3:
-        raise ArgumentError(f"compare: statistics of three sites need three, these sequences have {natural.sites}")
-    if not natural.varies:
-        raise ArgumentError(f"compare: the {len(natural)} natural sequences are all the same; give some that differ")
+    _check_comparable(natural, drawn)
     both = [family.frequencies() for family in (natural, drawn)]
     i, j = torch.triu_indices(natural.sites, natural.sites, 1)
     two = [(f2 - f1[:, :, None, None] * f1).permute(0, 2, 1, 3)[i, j].flatten() for f1, f2 in both]
@@ -139,6 +134,15 @@ def _agreement(natural: Tensor, drawn: Tensor) -> Agreement:
     return Agreement(
         natural, drawn, between / spread if spread else float("nan"), between / var if var else float("nan")
     )
+
+
+def _check_comparable(natural: Family, drawn: Family) -> None:
+    if natural.alphabet.letters != drawn.alphabet.letters or natural.sites != drawn.sites:
+        raise ArgumentError(f"compare: {natural!r} and {drawn!r} differ in sites or letters")
+    if natural.sites < 3:
+        raise ArgumentError(f"compare: statistics of three sites need three, these sequences have {natural.sites}")
+    if not natural.varies:
+        raise ArgumentError(f"compare: the {len(natural)} natural sequences are all the same; give some that differ")
 
 
 def _triples(sites: int, count: int) -> Tensor:

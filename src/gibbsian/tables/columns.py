@@ -126,14 +126,18 @@ def _guess(cells: Cells, seen: np.ndarray) -> str:
     if cells.form in {"truth", "date"}:
         return {"truth": "boolean", "date": "date"}[cells.form]
     if cells.form == "number":
-        if float(np.abs(seen).max()) >= 2**53:  # whole numbers that a float cannot tell apart are keys
-            return "ignored" if "int" in cells.dtype.lower() else "numeric"
-        return "integer" if bool((seen == np.round(seen)).all()) else "numeric"
+        return _number(cells, seen)
     if cells.form == "text" and cells.categories is None:
         several = len(set(seen.tolist()))
         if several > 50 and several > 0.5 * len(seen):  # names, keys, free text
             return "ignored"
     return "ignored" if cells.form == "empty" else "category"
+
+
+def _number(cells: Cells, seen: np.ndarray) -> str:
+    if float(np.abs(seen).max()) >= 2**53:  # whole numbers that a float cannot tell apart are keys
+        return "ignored" if "int" in cells.dtype.lower() else "numeric"
+    return "integer" if bool((seen == np.round(seen)).all()) else "numeric"
 
 
 def _two(cells: Cells, seen: np.ndarray) -> tuple[Any, ...]:

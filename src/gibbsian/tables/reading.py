@@ -161,14 +161,19 @@ def _written(path: Path, source: Source) -> dict[str, Any]:
     named = source.header if source.header is not None else not all(map(_is_number, head))
     names = [name.strip() for name in head] if named else [f"x{i}" for i in range(len(head))]
     refuse_twins(names, str(path))
-    if rows and any(cell.strip() for cell in rows[0][len(head) :]):
-        raise DataError(f"{path} has {len(head)} cells in its first line and {len(rows[0])} in its first row; name every column, also one of row names")  # fmt: skip
+    _refuse_longer(head, rows, path)
     comma = separator != "," and any(_COMMA.fullmatch(cell) for row in rows for cell in row)
     sign = "," if comma else "."
     return {
         "sep": separator, "header": 0 if named else None, "names": names, "decimal": source.decimal or sign,
         "index_col": False, "encoding": source.encoding, "na_values": [*MISSING, *source.missing], "skipinitialspace": True, "low_memory": False,
     }  # fmt: skip
+
+
+def _refuse_longer(head: list[str], rows: list[list[str]], path: Path) -> None:
+    """Refuse a first row with more cells than the header, of which pandas would take the first as names of rows."""
+    if rows and any(cell.strip() for cell in rows[0][len(head) :]):
+        raise DataError(f"{path} has {len(head)} cells in its first line and {len(rows[0])} in its first row; name every column, also one of row names")  # fmt: skip
 
 
 def _tell_short_rows(source: Source) -> None:

@@ -68,7 +68,9 @@ def fit(
             generator, NCE's log Z).
         optimizer: None (Adam), a name such as "sgd", a dictionary of a name and options such as
             `{"name": "sgd", "momentum": 0.9}`, where a 1-D tensor or a callable of the step is a schedule, a class of
-            `torch.optim`, or a callable params -> Optimizer, which sets its own learning rate.
+            `torch.optim`, or a callable params -> Optimizer, which sets its own learning rate. In `{"name": "adamw",
+            "weight_decay": 0.05, "spare_gains": True}` only arrays decay, and not gains, biases and scales, which a
+            network without norms needs at their size.
         schedule: "cosine", "linear", "warm-up", "warm-up cosine", "warm-up linear", the rates themselves (a 1-D tensor, one
             a step, or a callable of the step), or any scheduler of `torch.optim.lr_scheduler`, which goes on a step an
             update: `{"name": "StepLR", "step_size": 1000}`, or a `functools.partial` of its class.

@@ -95,12 +95,13 @@ def build_optimizer(
     rates = lr if isinstance(lr, tuple) else (lr,)
     if isinstance(choice, type) and issubclass(choice, torch.optim.Optimizer):  # it has still to be told the rates
         kind: Any = choice
-        return _made_by(lambda p: kind(_groups(p, rates, split), lr=rates[0]), parameters), {}
+        return _made_by(lambda p: kind(_groups(p, rates, split, False), lr=rates[0]), parameters), {}
     if callable(choice):
         return _made_by(choice, parameters), {}
     if isinstance(choice, torch.optim.Optimizer):
         raise ArgumentError(f"optimizer is a {type(choice).__name__} with parameters of its own; {_ALONE}")
     name, options, schedules = _named(choice)
+    spared = bool(options.pop("spare_gains", False))
     if name in _FUSED and _can_be_fused(parameters, options):
         options["fused"] = True
     kind = _NAMES[name]
@@ -109,14 +110,25 @@ def build_optimizer(
         options |= own
         rates = tuple(torch.tensor(rate, device=parameters[0].device) for rate in rates)  # changed in place
     try:
-        return kind(_groups(parameters, rates, split), lr=rates[0], **options), schedules
+        return kind(_groups(parameters, rates, split, spared), lr=rates[0], **options), schedules
     except (TypeError, ValueError) as error:
         raise ArgumentError(f"optimizer {name!r} refuses its options: {error}") from error
 
 
-def _groups(parameters: list[nn.Parameter], rates: tuple[Any, ...], split: int | None) -> list[dict[str, Any]]:
+def _groups(
+    parameters: list[nn.Parameter], rates: tuple[Any, ...], split: int | None, spared: bool
+) -> list[dict[str, Any]]:
+    """Groups of one rate each; with `spared` vectors and numbers (gains, biases, scales) in groups without weight decay."""
     parts = [parameters] if len(rates) == 1 else [parameters[:split], parameters[split:]]
-    return [{"params": part, "lr": rate} for part, rate in zip(parts, rates, strict=True) if part]
+    groups: list[dict[str, Any]] = [{"params": part, "lr": rate} for part, rate in zip(parts, rates, strict=True)]
+    if spared:
+        groups = [one for group in groups for one in _spared(group)]
+    return [group for group in groups if group["params"]]
+
+
+def _spared(group: dict[str, Any]) -> list[dict[str, Any]]:
+    arrays, others = ([p for p in group["params"] if (p.dim() > 1) is array] for array in (True, False))
+    return [group | {"params": arrays}, group | {"params": others, "weight_decay": 0.0}]
 
 
 def _made_by(factory: Callable[[list[nn.Parameter]], Any], parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
