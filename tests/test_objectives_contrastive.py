@@ -20,9 +20,10 @@ from objective_oracles import (
 )
 
 import gibbsian as gb
-from gibbsian import domains, errors, kernels
+from gibbsian import domains, energies, errors, kernels
 from gibbsian.kernels.base import Info, Kernel
 from gibbsian.objectives import ContrastiveDivergence, MonteCarloLikelihood, PersistentContrastiveDivergence
+from gibbsian.objectives.chains import fused_step, walk
 from gibbsian.objectives.contrastive import nearest_neighbor_entropy
 from gibbsian.objectives.persistent import Chains
 
@@ -574,3 +575,23 @@ def test_diverged_chains_raise():
     objective = ContrastiveDivergence(kernels.Langevin(step_size=1.0), steps=20)
     with pytest.raises(errors.DivergenceError, match="not finite"):
         objective(energy, some_data(10), (), gen())
+
+
+def test_compiled_steps_of_chains_are_the_plain_ones(monkeypatch):
+    """Same numbers, same chains; and plain steps where the compiler fails."""
+    energy = energies.MLPEnergy(domains.Binary(6), (5,)).double().requires_grad_(False)
+    x = torch.randint(0, 2, (8, 6), generator=gen(1)).double()
+    chains = [walk(energy, kernels.DiscreteLangevin(0.4), x, 12, gen(2), fused=fused)[0] for fused in (False, True)]
+    assert not torch.equal(chains[0], x)
+    assert torch.equal(*chains)
+    assert not fused_step(energy, kernels.DiscreteLangevin, False).failure
+    broken = energies.MLPEnergy(domains.Binary(6), (5,)).double().requires_grad_(False)
+    made = fused_step(broken, kernels.DiscreteLangevin, False)
+    monkeypatch.setattr(made, "compiled", lambda *arguments: (_ for _ in ()).throw(RuntimeError("no")))
+    assert torch.equal(walk(broken, kernels.DiscreteLangevin(0.4), x, 12, gen(2), fused=True)[0], chains[0])
+    assert made.failure == "no"
+
+
+def test_chains_are_fused_only_where_steps_are_captured():
+    with pytest.raises(errors.ArgumentError, match="compile=True"):
+        gb.training.Engine(fuse=True)

@@ -90,6 +90,26 @@ def halve(x: Tensor) -> Tensor:
     return F.avg_pool2d(x, 2, ceil_mode=True)
 
 
+def means(x: Tensor) -> Tensor:
+    """Means over places, `(batch, channels)`, in single precision at least.
+
+    Of images with channels last over rows of channels: a gradient that is laid out otherwise costs a copy in every layer below.
+    """
+    places = x.flatten(2)
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+    return places.transpose(1, 2).mean(1, dtype=dtype) if last else places.mean(2, dtype=dtype)
+
+
+def _whole(head: nn.Module, x: Tensor, dtype: torch.dtype) -> Tensor:
+    """The last layer with weights in a precision, computed in a whole one: three digits would be all that an energy had."""
+    if dtype == torch.promote_types(dtype, torch.float32):
+        return head(x)
+    weight, bias = (p.to(dtype).float() for p in (head.weight, head.bias))  # type: ignore[operator,union-attr]
+    with torch.autocast(x.device.type, enabled=False):
+        return F.linear(x.float(), weight, bias)
+
+
 class ResidualBlock(nn.Module):
     """x + conv(φ(conv(φ(x)))), with a linear shortcut where the width or, by a `stride`, the size changes.
 
@@ -194,8 +214,8 @@ class ResidualNet(Recorded):
         x = self.stem(x)
         for i, stage in enumerate(self.stages):
             x = stage(halve(x) if i and not self.after and min(x.shape[2:]) > 1 else x)
-        x = self.activation(x).flatten(2)
-        return self.head(x.mean(2) if self.pool else x.flatten(1))
+        x = self.activation(x)
+        return _whole(self.head, means(x) if self.pool else x.flatten(1), x.dtype)
 
 
 class WideResidualNet(ResidualNet):

@@ -63,12 +63,14 @@ class Step(NamedTuple):
 
     `watched`: somebody will look at the metrics; those that cost time are left out otherwise. `fused`: the step will
     be repeated so often that compiling its element-wise parts pays. `done`: how many updates came before it; a step that is
-    repeated stands for all up to the next of the objective's `turns`, so it may only be compared with those.
+    repeated stands for all up to the next of the objective's `turns`, so it may only be compared with those. `chains`:
+    compiling the steps of chains pays too.
     """
 
     watched: bool = True
     fused: bool = False
     done: int = 0
+    chains: bool = False
 
 
 def state_modules(state: Any) -> Iterator[nn.Module]:

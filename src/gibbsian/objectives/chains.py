@@ -11,12 +11,13 @@ from torch import Tensor, nn
 
 from gibbsian.capabilities import ContrastiveModel
 from gibbsian.errors import ArgumentError, check_number, hold_counts
+from gibbsian.fast.compiled import Forgiving, compiled, weak_cache
 from gibbsian.kernels.base import Kernel
 from gibbsian.kernels.gibbs import Gibbs
 from gibbsian.kernels.tempering import ParallelTempering
 from gibbsian.objectives.base import Batch, Objective, SteppedObjective, observed
 from gibbsian.sampling.checks import check_start
-from gibbsian.sampling.chunks import advance
+from gibbsian.sampling.chunks import advance, one_step
 
 
 def check_kernel(objective: Objective, kernel: Any) -> None:
@@ -91,17 +92,28 @@ def cast_once(energy: nn.Module, device: torch.device) -> Iterator[None]:
             own[name] = p
 
 
+fused_step = weak_cache(lambda energy, *key: Forgiving(one_step, compiled))
+
+
 def walk(
-    energy: Any, kernel: Kernel, x: Tensor, steps: int, generator: torch.Generator, *, watched: bool = True
+    energy: Any,
+    kernel: Kernel,
+    x: Tensor,
+    steps: int,
+    generator: torch.Generator,
+    *,
+    watched: bool = True,
+    fused: bool = False,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Positions after `steps` steps from x, and metrics of the chains.
+    """Positions after `steps` steps from x, and metrics of the chains; by compiled steps where they are to be `fused`.
 
     The kernel's state is made anew, because cached energies and scores belong to older parameters.
     """
+    step = fused_step(energy, type(kernel), torch.is_autocast_enabled(x.device.type)) if fused else one_step
     with torch.no_grad(), cast_once(energy, x.device):
         target = kernel.target(energy)
         state = kernel.init(target, x.detach())
-        state, acceptance, diverged = advance(target, kernel, state, steps, generator)
+        state, acceptance, diverged = advance(target, kernel, state, steps, generator, step=step)
         y = kernel.position(state)
     metrics = chain_metrics(x, y, watched)
     metrics["divergent"] = diverged.to(y.dtype).mean()

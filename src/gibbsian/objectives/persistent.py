@@ -277,7 +277,7 @@ class PersistentContrastiveDivergence(SampledObjective):
         """The chains after the steps of an update, and metrics."""
         x, _, hot, turn = chains
         if not isinstance(self.kernel, ParallelTempering) or hot is None or turn is None:
-            x, moved = walk(member, self.kernel, x, self.steps, generator, watched=step.watched)
+            x, moved = walk(member, self.kernel, x, self.steps, generator, watched=step.watched, fused=step.chains)
             return chains._replace(x=x), moved
         kept = x, hot, turn
         (x, hot, turn), moved = walk_tempered(member, self.kernel, kept, self.steps, generator, watched=step.watched)

@@ -88,7 +88,13 @@ def run_chunk(
 
 
 def advance(
-    energy: Any, kernel: Kernel, state: Any, steps: int, generator: torch.Generator, start: int = 0
+    energy: Any,
+    kernel: Kernel,
+    state: Any,
+    steps: int,
+    generator: torch.Generator,
+    start: int = 0,
+    step: Callable[..., Any] = one_step,
 ) -> tuple[Any, Tensor, Tensor]:
     """Run `steps` steps and keep nothing but the state: (state, acceptance, diverged), the last two per chain. The lean
     inner loop of the objectives; `energy` is `kernel.target(energy)`, checks are the caller's."""
@@ -98,7 +104,7 @@ def advance(
         while done < steps:
             k = min(chunk_size(kernel, kernel.position(state)), steps - done)
             inputs = kernel.draw(energy, kernel.position(state), k, generator, start + done)
-            state, _, some = run_steps(energy, kernel, state, inputs)
+            state, _, some = run_steps(energy, kernel, state, inputs, step)
             infos += some
             done += k
         acceptance, diverged = stacked(infos, kernel.position(state)[None])

@@ -200,7 +200,8 @@ class CapturedSteps(Steps):
     def _step(self, batch: Any, state: Any, *, watched: bool = True) -> Loss:
         """A step up to its gradients, in new memory."""
         self.job.updates.drop_gradients()
-        return self.forward(batch, state, Step(watched, fused=True, done=self.job.run.step))
+        chains = self.job.settings.engine.fuse
+        return self.forward(batch, state, Step(watched, fused=True, done=self.job.run.step, chains=chains))
 
     def _capture(self, batch: Any) -> _Captured | None:
         """The graphs of single steps on batches like this one."""
