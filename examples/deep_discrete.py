@@ -2,13 +2,17 @@
 
     GIBBSIAN_DATA=folder python examples/deep_discrete.py --data mnist --kernel langevin --seconds 600 --run out/deep_mnist
     GIBBSIAN_DATA=folder python examples/deep_discrete.py --data mnist --run out/deep_mnist --seconds 600     # goes on
-    GIBBSIAN_DATA=folder python examples/deep_discrete.py --data mnist --run out/deep_mnist --evaluate --betas 100000
+    GIBBSIAN_DATA=folder python examples/deep_discrete.py --data mnist --run out/deep_mnist --settle 100 --evaluate
 
-The protocol of Grathwohl et al. 2021: E(x) = -log Bern(x; μ) + f(x) with the base rates μ = .98·mean + .01 of the training
-data fixed and f a residual network of 64 channels; persistent contrastive divergence with a buffer of chains, 100
-of which take 40 steps an update (the protocol has 10000, each of which moves at every hundredth update: here the energy ran
-away from them after 1200 updates, and did not from 1000); Adam at 1e-4, warmed up over 10000 updates, 50000 in all; the averaged weights are
-evaluated. `--evaluate` writes results.json: log Z by annealed importance sampling from the base rates upwards (low on
+The network of Grathwohl et al. 2021: E(x) = -log Bern(x; μ) + f(x) with the base rates μ = .98·mean + .01 of the training
+data fixed and f a residual network of 64 channels; persistent contrastive divergence by chains that take 40 steps an update, Adam
+at 1e-4 after a warm-up, averaged weights. Their protocol has 100 images an update, 10000 chains of which 100 move at an update,
+and 50000 updates: `--batch 100 --buffer 10000 --warm 10000`. By default it is 200 images and 1000 chains of which 200 move: Adam's step in
+energy does not depend on how far apart data and chains are, so what they are apart by grows with the updates between two visits to a
+chain, and a GPU that moves 200 chains takes hardly longer than with 100.
+
+`--settle` goes on for so many seconds in a copy of the run, with a rate that falls to zero; the run itself can be gone on with. `--evaluate` looks at
+that copy where there is one and writes results.json: log Z by annealed importance sampling from the base rates upwards (low on
 average, so that the likelihood is flattered) and from long chains begun at data downwards (high on average), and the
 test and validation likelihoods with both; and deep_discrete.png, a picture of images, of climbs and of chains. The folder holds binarized_mnist/, caltech101_silhouettes/ or, for
 `--data omniglot`, omniglot28/omniglot28.npz: all of Omniglot in grey (x_train, x_test), ink where more than half of a pixel is; it
@@ -18,6 +22,7 @@ is not the file of Burda et al. 2016, so its likelihoods stand beside no publish
 import argparse
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -67,12 +72,17 @@ class Budget:
         return self.seconds is not None and time.perf_counter() - self.begun > self.seconds
 
 
+def engine(chosen: argparse.Namespace, device: str) -> Engine:
+    """Captured steps on a GPU, compiled and in half precision where that is wanted; likelihoods are evaluated in single precision."""
+    if device == "cpu":
+        return Engine()
+    return Engine(precision=chosen.precision, compile=True, fuse=chosen.fuse)
+
+
 def train(chosen: argparse.Namespace, device: str) -> None:
     """Begin a run, or go on with it."""
-    torch.backends.cudnn.benchmark = True
     data = read(chosen.data)[0].to(device)
-    budget = Budget(chosen.seconds)
-    hooks = [(100, budget.over)]
+    hooks = [(100, Budget(chosen.seconds).over)]
     begun = time.perf_counter()
     if (chosen.run / "config.json").exists():
         run = gb.resume(chosen.run, data, device=device, hooks=hooks, progress=False)
@@ -94,12 +104,12 @@ def train(chosen: argparse.Namespace, device: str) -> None:
             lr=chosen.lr,
             schedule=chosen.lr * torch.arange(1, chosen.updates + 1).div(chosen.warm).clamp(max=1),
             ema=0.999,
-            guard=Guard(penalty=0.0, explosion=1e4),  # base rates hold the energies, and gradients grow a hundredfold
+            guard=Guard(penalty=0.0, explosion=1e6),  # energies and gradients of a new network grow ten-thousandfold
             seed=chosen.seed,
             run_dir=chosen.run,
-            engine=Engine(precision="tf32" if device == "cuda" else None, compile=device == "cuda"),
-            checkpoints=Checkpoints(every=chosen.updates),
-            logging=Logging(every=500),
+            engine=engine(chosen, device),
+            checkpoints=Checkpoints(every=chosen.updates, keep_last=1),
+            logging=Logging(every=200),
             hooks=hooks,
             progress=False,
         )
@@ -107,7 +117,33 @@ def train(chosen: argparse.Namespace, device: str) -> None:
     how = json.loads(kept.read_text()) if kept.exists() else {key: str(value) for key, value in vars(chosen).items()}
     spent = how.get("spent", 0.0) + time.perf_counter() - begun
     kept.write_text(json.dumps(how | {"device": device, "spent": spent, "step": run.step}, indent=1) + "\n")
-    print(chosen.run, run.step, "updates", round(time.perf_counter() - begun), "s", run.history[-1:])
+    print(chosen.run, run.step, "updates", round(time.perf_counter() - begun), "s", run.history[-1:], flush=True)
+
+
+def settled(run: Path) -> Path:
+    """Where a copy of a run settles."""
+    return run.with_name(run.name + "-settled")
+
+
+def settle(chosen: argparse.Namespace, device: str) -> None:
+    """Go on in a copy of the run, with a rate that falls to zero."""
+    data = read(chosen.data)[0].to(device)
+    begun = time.perf_counter()
+    shutil.rmtree(settled(chosen.run), ignore_errors=True)
+    folder = Path(shutil.copytree(chosen.run, settled(chosen.run)))
+    how = json.loads((folder / "training.json").read_text())
+    records = (json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines())
+    speeds = [record["steps_per_second"] for record in records if "steps_per_second" in record]
+    more = max(1, int(chosen.settle * (speeds[-1] if speeds else how["step"] / how["spent"])))
+    total = how["step"] + more
+    schedule = torch.full((total,), float(how["lr"]) * min(1.0, how["step"] / int(how["warm"])))
+    schedule[how["step"] :] *= torch.linspace(1, 0, more)
+    run = gb.resume(folder, data, steps=total, schedule=schedule, device=device, hooks=(), progress=False)
+    spent = how["spent"] + time.perf_counter() - begun
+    (folder / "training.json").write_text(
+        json.dumps(how | {"spent": spent, "step": run.step, "settled": more}, indent=1) + "\n"
+    )
+    print(folder, run.step, "updates", round(time.perf_counter() - begun), "s", run.history[-1:], flush=True)
 
 
 def evaluate(chosen: argparse.Namespace, device: str) -> None:
@@ -115,11 +151,11 @@ def evaluate(chosen: argparse.Namespace, device: str) -> None:
     data, valid, test = (x.to(device) for x in read(chosen.data))
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
-    torch.backends.cudnn.benchmark = True
-    energy = gb.load(chosen.run, ema=True, device=device).to(memory_format=torch.channels_last)
+    folder = settled(chosen.run) if settled(chosen.run).exists() else chosen.run
+    energy = gb.load(folder, ema=True, device=device).to(memory_format=torch.channels_last)
     g = gb.random.stream(chosen.seed, "evaluate", device)
     kernel = KERNELS[chosen.kernel](chosen.alpha)
-    training = json.loads((chosen.run / "training.json").read_text())
+    training = json.loads((folder / "training.json").read_text())
     begun = time.perf_counter()
     forward = partition.ais(
         energy, base=energy.base, chains=chosen.chains, betas=chosen.betas, kernel=kernel, generator=g, progress=False
@@ -166,10 +202,13 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=50_000)
     parser.add_argument("--lr", type=float, default=1e-4)
     parser.add_argument("--buffer", type=int, default=1000, help="chains kept, --batch of which move at an update")
-    parser.add_argument("--batch", type=int, default=100, help="images and chains an update")
+    parser.add_argument("--batch", type=int, default=200, help="images and chains an update")
+    parser.add_argument("--precision", choices=["tf32", "bf16"], default="tf32", help="of the training on a GPU")
+    parser.add_argument("--fuse", action="store_true", help="compile the steps of chains on a GPU")
     parser.add_argument("--width", type=int, default=64, help="channels")
-    parser.add_argument("--warm", type=int, default=10_000, help="updates until the rate has risen to --lr")
-    parser.add_argument("--seconds", type=float, help="end this part of the training after so long")
+    parser.add_argument("--warm", type=int, default=3000, help="updates until the rate has risen to --lr")
+    parser.add_argument("--seconds", type=float, help="end this part of the training after so long; 0 for none")
+    parser.add_argument("--settle", type=float, help="so many seconds with a falling rate, in a copy of the run")
     parser.add_argument("--evaluate", action="store_true")
     parser.add_argument("--betas", type=int, default=100_000)
     parser.add_argument("--chains", type=int, default=500)
@@ -178,7 +217,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    (evaluate if chosen.evaluate else train)(chosen, device)
+    torch.backends.cudnn.benchmark = True
+    if chosen.seconds != 0 and not (chosen.seconds is None and (chosen.evaluate or chosen.settle)):
+        train(chosen, device)
+    if chosen.settle:
+        settle(chosen, device)
+    if chosen.evaluate:
+        evaluate(chosen, device)
 
 
 if __name__ == "__main__":

@@ -578,3 +578,15 @@ def test_a_run_killed_fifty_times_resumes_and_equals_the_uninterrupted_one(tmp_p
     assert torch.equal(weights(straight.energy), weights(gb.load(folder)))
     lines = [json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert lines == list(range(1, steps + 1))
+
+
+def test_a_resumed_run_takes_other_rates_and_its_folder_keeps_the_first_ones(tmp_path):
+    make, objective, data, _ = RUNS["a transform"]
+    how = {"transform": binarize, "batch_size": 9, "seed": 7}
+    gb.fit(make(), objective, data, steps=10, lr=0.03, schedule=torch.full((10,), 0.03), run_dir=tmp_path / "r", **how)
+    before = weights(gb.load(tmp_path / "r"))
+    rates = torch.tensor([0.03] * 10 + [0.0] * 5)
+    run = gb.resume(tmp_path / "r", data, steps=15, schedule=rates, transform=binarize)
+    assert run.step == 15
+    assert torch.equal(weights(run.energy), before)
+    assert not torch.equal(weights(gb.resume(tmp_path / "r", data, steps=16, transform=binarize).energy), before)

@@ -252,6 +252,15 @@ def test_settings_of_plmc_are_its_own_over_the_effective_number():
         sequences.fit_potts(family, l2="gremlin")
 
 
+@pytest.mark.parametrize(("rows", "couplings"), [(30, 3 / (5 * 15)), (3000, 0.01)])
+def test_penalties_of_couplings_grow_where_sequences_are_few(rows, couplings):
+    states = torch.randint(0, 3, (rows, 4), generator=gen())
+    family = Family(states, Alphabet("-AB"), weights=torch.full((rows,), 0.5))
+    found = sequences.fit_potts(family, progress=False)
+    own = sequences.fit_potts(family, l2=(0.01, couplings), progress=False)
+    assert torch.equal(found.coupling, own.coupling)
+
+
 @pytest.mark.parametrize("method", ["pseudo-likelihood", "asymmetric"])
 def test_the_penalty_counts_every_pair_once(method):
     """At the minimum the derivative of the pseudo-likelihood is -2λ times the parameter, for J in either triangle; couplings

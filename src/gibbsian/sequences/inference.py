@@ -19,7 +19,7 @@ def fit_potts(
     family: Family,
     method: str = "pseudo-likelihood",
     *,
-    l2: float | tuple[float, float] | Literal["plmc"] = 0.01,
+    l2: float | tuple[float, float] | Literal["plmc"] | None = None,
     gaps: str = "letter",
     pseudocount: float | None = None,
     steps: int | None = None,
@@ -45,8 +45,10 @@ def fit_potts(
     Args:
         family: from `gibbsian.sequences.read`, with its weights.
         method: as above.
-        l2: λ of pseudo-likelihood, or λ_h and λ_J, where the log-likelihood is averaged over the effective number of
-            sequences; "plmc" for the 0.01 and 0.01 (sites - 1)(letters - 1) of plmc and EVmutation, over that number.
+        l2: λ of pseudo-likelihood, or λ_h and λ_J, where the log-likelihood is averaged over the effective number Meff of
+            sequences; "plmc" for the 0.01 and 0.01 (sites - 1)(letters - 1) of plmc and EVmutation, over that number. By
+            default 0.01 (Ekeberg et al. 2013), of couplings (sites - 1)/5 Meff where that is more (Kamisetty, Ovchinnikov & Baker
+            2013): few sequences of many sites need it.
         gaps: "letter" counts the gap as one letter more; "ignored" leaves gaps out of the pseudo-likelihood, and the
             machine has one state less, the letters of `family.alphabet.without_gap()` (plmc's way, for mutations).
         pseudocount: 0.5 for mean field, 1/Meff for Boltzmann learning.
@@ -103,8 +105,10 @@ def fit_potts(
     ).zero_sum()
 
 
-def _penalty(l2: float | tuple[float, float] | str, family: Family, potts: Potts) -> tuple[float, float]:
+def _penalty(l2: float | tuple[float, float] | str | None, family: Family, potts: Potts) -> tuple[float, float]:
     """λ of fields and couplings."""
+    if l2 is None:
+        return 0.01, max(0.01, (potts.sites - 1) / (5 * family.effective))
     if l2 == "plmc":
         return 0.01 / family.effective, 0.01 * (potts.sites - 1) * (potts.states - 1) / family.effective
     if isinstance(l2, str):

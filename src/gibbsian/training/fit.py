@@ -169,6 +169,7 @@ def resume(
     steps: int | None = None,
     *,
     epochs: int | None = None,
+    schedule: Any = None,
     device: torch.device | str | None = None,
     transform: Callable[[Any, torch.Generator], Any] | Literal[False] | None = None,
     validation: Any = None,
@@ -183,6 +184,7 @@ def resume(
         run_dir: the folder that `fit` wrote.
         data: the data that it was trained on; other values than those are noticed where data lie in memory or on disk.
         steps, epochs: the total, what was done before counted in; by default what `fit` was asked for.
+        schedule: other rates than those of `fit`, which the folder keeps: by the number of the step, what was done before counted in.
         device, progress: as in `fit`.
         transform, validation, hooks, loggers: as in `fit`. A folder does not keep them: where there were some, they are asked
             for, and `transform=False`, `validation=False`, `hooks=()` and `loggers=()` go on without.
@@ -197,14 +199,14 @@ def resume(
     with keep.locked(folder if join(device)[0].first else None):
         config = keep.read_config(folder)
         keep.check_given(config, folder, transform=transform, validation=validation, hooks=hooks, loggers=loggers)
-        job = _reopened(folder, config, data, steps, epochs, device, transform or None)
+        changed = {"steps": steps, "schedule": schedule}
+        settings = dataclasses.replace(config["settings"], **{k: v for k, v in changed.items() if v is not None})
+        job = _reopened(folder, config | {"settings": settings}, data, epochs, device, transform or None)
         held_out = None if validation is False else validation
         return train(job, steps_of(job), held_out, calls, progress, loggers or ())
 
 
-def _reopened(
-    folder: Path, config: dict[str, Any], data: Any, steps: int | None, epochs: int | None, device: Any, transform: Any
-) -> Job:
+def _reopened(folder: Path, config: dict[str, Any], data: Any, epochs: int | None, device: Any, transform: Any) -> Job:
     """The job of a run folder where its newest whole checkpoint left it."""
     energy, objective, settings = config["energy"], config["objective"], config["settings"]
 
@@ -219,7 +221,6 @@ def _reopened(
     oldest = world.least(tree["step"], device)  # that any process has found whole
     if tree["step"] != oldest:
         tree = checkpoint.read_latest(folder, oldest, use=into_energy)
-    settings = settings if steps is None else dataclasses.replace(settings, steps=steps)
     job = Job(energy, objective, data, settings, epochs=epochs, device=device, run_dir=folder, transform=transform)
     with checkpoint.damage(folder):
         difference = keep.check_data(config, job.feed)
