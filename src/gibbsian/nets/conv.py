@@ -101,11 +101,11 @@ def means(x: Tensor) -> Tensor:
     return places.transpose(1, 2).mean(1, dtype=dtype) if last else places.mean(2, dtype=dtype)
 
 
-def _whole(head: nn.Module, x: Tensor, dtype: torch.dtype) -> Tensor:
+def _whole(head: Any, x: Tensor, dtype: torch.dtype) -> Tensor:
     """The last layer with weights in a precision, computed in a whole one: three digits would be all that an energy had."""
     if dtype == torch.promote_types(dtype, torch.float32):
         return head(x)
-    weight, bias = (p.to(dtype).float() for p in (head.weight, head.bias))  # type: ignore[operator,union-attr]
+    weight, bias = (p.to(dtype).float() for p in (head.weight, head.bias))
     with torch.autocast(x.device.type, enabled=False):
         return F.linear(x.float(), weight, bias)
 
