@@ -199,11 +199,15 @@ def resume(
     with keep.locked(folder if join(device)[0].first else None):
         config = keep.read_config(folder)
         keep.check_given(config, folder, transform=transform, validation=validation, hooks=hooks, loggers=loggers)
-        changed = {"steps": steps, "schedule": schedule}
-        settings = dataclasses.replace(config["settings"], **{k: v for k, v in changed.items() if v is not None})
-        job = _reopened(folder, config | {"settings": settings}, data, epochs, device, transform or None)
+        config["settings"] = _changed(config["settings"], steps=steps, schedule=schedule)
+        job = _reopened(folder, config, data, epochs, device, transform or None)
         held_out = None if validation is False else validation
         return train(job, steps_of(job), held_out, calls, progress, loggers or ())
+
+
+def _changed(settings: Settings, **changes: Any) -> Settings:
+    """The settings with those of the changes that are given."""
+    return dataclasses.replace(settings, **{name: value for name, value in changes.items() if value is not None})
 
 
 def _reopened(folder: Path, config: dict[str, Any], data: Any, epochs: int | None, device: Any, transform: Any) -> Job:
