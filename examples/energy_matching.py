@@ -2,16 +2,19 @@
 
     GIBBSIAN_DATA=folder python examples/energy_matching.py --data mnist --seconds 100 --out out/energy_matching
 
-Both models have the same U-Net and the same training time: the energy is V(x)/ε_max with V(x) = ½‖x - U(x)‖², the score
-network climbs down a noise ladder. The distance is Fréchet's in the features of a separate classifier (the mean over positions of its last
+Both models have the same U-Net and the same training time: the energy is V(x)/ε_max with V(x) = ½‖x - U(x)‖², whose flow begins at a
+Gaussian with the moments of the training images, the score network climbs down a noise ladder. The distance is Fréchet's in the features of a separate classifier (the mean over positions of its last
 layer), between draws and test images. Writes results.json and energy_matching.png: draws of both, and the distance over the number of
 gradients that a draw takes.
 """
 
 import argparse
 import copy
+import fcntl
 import json
 import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,8 @@ from torch import Tensor, nn
 import gibbsian as gb
 from gibbsian import domains, kernels, metrics, models, objectives, schedules
 from gibbsian.energies import ResidualNet
+from gibbsian.objectives.base import Step
+from gibbsian.objectives.noise import GaussianNoise
 from gibbsian.recorded import Recorded
 
 SHAPE = (1, 28, 28)
@@ -48,18 +53,20 @@ def options() -> argparse.Namespace:
     parser.add_argument("--data", choices=["mnist", "fashion"], default="mnist")
     parser.add_argument("--out", default="out/energy_matching")
     parser.add_argument("--seconds", type=float, default=100.0, help="of the training of each of the two")
-    parser.add_argument("--contrast", type=float, default=0.25, help="share of that for the second phase")
+    parser.add_argument("--contrast", type=float, default=0.1, help="share of that for the second phase")
+    parser.add_argument("--noise", choices=["gaussian", "normal"], default="gaussian", help="where the flow begins")
     parser.add_argument("--temperature", type=float, default=0.01)
     parser.add_argument("--weight", type=float, default=1e-3)
-    parser.add_argument("--chain-steps", type=int, default=40)
+    parser.add_argument("--chain-steps", type=int, default=20)
     parser.add_argument("--widths", type=int, nargs="+", default=[32, 64, 128])
     parser.add_argument("--blocks", type=int, default=2)
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--ema", type=float, default=0.999)
-    parser.add_argument("--samples", type=int, default=1000)
+    parser.add_argument("--samples", type=int, default=5000)
     parser.add_argument("--classifier-steps", type=int, default=3000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--turns", help="a file that several such programs lock in turn, so that each is timed alone")
     parser.add_argument("--limit", type=int, help="rows of each set, for a quick look")
     return parser.parse_args()
 
@@ -113,25 +120,64 @@ def score_network(chosen: argparse.Namespace, x: Tensor, device: str) -> tuple[A
     return run, (draw, kernel.total_steps(model))
 
 
-def matched_energy(chosen: argparse.Namespace, x: Tensor, device: str) -> tuple[list[Any], Any]:
+@contextmanager
+def in_turn(path: str | None) -> Iterator[None]:
+    """Alone on the device among the programs that name this file."""
+    with nullcontext() if path is None else open(path, "w") as file:
+        if file is not None:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def half(device: str) -> AbstractContextManager[Any]:
+    """The precision of the training."""
+    return torch.autocast(device, dtype=torch.bfloat16) if device == "cuda" else nullcontext()
+
+
+class Matched:
     """An energy trained by matching, phase after phase on the clock, and what draws from it."""
-    net = models.ScoreUNet(SHAPE, chosen.widths, chosen.blocks, center=float(x.mean()), spread=float(x.std()))
-    energy = gb.as_energy(Reconstruction(net, chosen.temperature), domains.Real(SHAPE)).to(device)
-    how = {"temperature": chosen.temperature, "tau": 1.0, "sigma": 0.0, "weight": chosen.weight, "floor": -0.02}
-    how |= {"steps": chosen.chain_steps, "step_size": 2 / chosen.chain_steps, "pairing": "sinkhorn"}
-    runs = []
-    for flow_steps, share, lr in ((10**9, 1 - chosen.contrast, chosen.lr), (0, chosen.contrast, 0.1 * chosen.lr)):
-        objective = objectives.EnergyMatching(flow_steps=flow_steps, **how)
-        if runs:
-            energy.load_state_dict(runs[0].ema.state_dict())
+
+    def __init__(self, chosen: argparse.Namespace, x: Tensor, device: str) -> None:
+        self.chosen, self.device, self.rows = chosen, device, chosen.batch
+        net = models.ScoreUNet(SHAPE, chosen.widths, chosen.blocks, center=float(x.mean()), spread=float(x.std()))
+        domain = domains.Real(SHAPE)
+        self.energy = gb.as_energy(Reconstruction(net, chosen.temperature), domain).to(device)
+        self.g = gb.random.stream(chosen.seed, "energy", device)
+        noise = GaussianNoise().fit(domain, x[:20000], self.g).energy if chosen.noise == "gaussian" else None
+        self.how = {"temperature": chosen.temperature, "tau": 1.0, "sigma": 0.0, "weight": chosen.weight,
+                    "floor": -0.02, "steps": chosen.chain_steps, "step_size": 1 / chosen.chain_steps,
+                    "pairing": "sinkhorn", "noise": noise}  # fmt: skip
+        self.phases = [objectives.EnergyMatching(flow_steps=n, **self.how) for n in (10**9, 0)]
+        self.runs: list[Any] = []
+
+    def compile(self, x: Tensor) -> float:
+        """The seconds that compiling takes; both models are timed from their first compiled and captured step on."""
+        begun = time.perf_counter()
+        if self.device == "cuda":
+            state = self.phases[0].init(self.energy, x[: self.rows], self.g)
+            with half(self.device):
+                self.phases[0].loss(self.energy, x[: self.rows], state, self.g, Step(fused=True))
+            self.draw(self.rows, 1, 0.1)
+        return time.perf_counter() - begun
+
+    def train(self, x: Tensor, phase: int) -> None:
+        chosen = self.chosen
+        share, lr = ((1 - chosen.contrast, chosen.lr), (chosen.contrast, 0.1 * chosen.lr))[phase]
         clock = Clock(share * chosen.seconds, lr)
-        runs.append(fit_for(clock, energy, objective, x, argparse.Namespace(**vars(chosen) | {"lr": lr})))
-    g = gb.random.stream(chosen.seed, "energy", device)
+        settings = argparse.Namespace(**vars(chosen) | {"lr": lr})
+        self.runs.append(fit_for(clock, self.energy, self.phases[phase], x, settings))
+        self.energy.load_state_dict(self.runs[-1].ema.state_dict())
 
-    def draw(n: int, gradients: int, until: float, phase: int = 1) -> Tensor:
-        return runs[phase].draw(n, generator=g, time=until, step_size=until / gradients)
-
-    return runs, draw
+    def draw(self, n: int, gradients: int, until: float) -> Tensor:
+        """n draws by so many gradients each, up to the time `until`."""
+        fast, flow = self.device == "cuda", self.phases[0]
+        state = flow.init(self.energy, torch.zeros(self.rows, *SHAPE, device=self.device), self.g)
+        parts = []
+        with half(self.device):
+            for _ in range(0, n, self.rows):  # as many at a time as were compiled for
+                how = {"compile": fast, "time": until, "step_size": until / gradients}
+                parts.append(flow.generate(self.energy, self.rows, state, self.g, **how))
+        return torch.cat(parts)[:n]
 
 
 def curve(ax: Any, points: list[dict[str, Any]], score: dict[str, Any]) -> None:
@@ -163,35 +209,37 @@ def main() -> None:
         "fid_of_training_images": float(metrics.fid(judge.moments["test"], x[: chosen.samples], judge.features).value),
     }  # fmt: skip
 
-    run, (draw, gradients) = score_network(chosen, x, device)
-    images, seconds = clocked(device, lambda: in_parts(draw, chosen.samples))
+    with in_turn(chosen.turns):
+        run, (draw, gradients) = score_network(chosen, x, device)
+        images, seconds = clocked(device, lambda: in_parts(draw, chosen.samples))
     of_scores = images[:100]
     result["score_network"] = {"updates": run.step, "gradients": gradients, "sampling_seconds": seconds,
                                "fid": judge.distance(images, "test"), "events": run.events}  # fmt: skip
     save(result, out)
     print(json.dumps(result["score_network"]), flush=True)
 
-    runs, draw = matched_energy(chosen, x, device)
-    shown = max(n for n in GRADIENTS if n <= 100)
-    by_time = {
-        t: judge.distance(in_parts(lambda n, t=t: draw(n, shown, t), chosen.samples // 4), "train") for t in TIMES
-    }
-    until = min(by_time, key=by_time.__getitem__)  # on training images
-    points = []
-    for n in GRADIENTS:
-        images, seconds = clocked(device, lambda n=n: in_parts(lambda m: draw(m, n, until), chosen.samples))
-        points.append({"gradients": n, "fid": judge.distance(images, "test"), "sampling_seconds": seconds})
-        print(json.dumps(points[-1]), flush=True)
-        result["energy_matching"] = {"updates": [r.step for r in runs], "time": until, "curve": points}
-        save(result, out)
-    flow = in_parts(lambda n: draw(n, shown, 1.0, 0), chosen.samples)
-    result["energy_matching"] = {
-        "updates": [r.step for r in runs], "events": [e for r in runs for e in r.events], "time": until,
-        "fid_of_times_on_training_images": {str(t): d for t, d in by_time.items()}, "curve": points,
-        "fid_after_the_first_phase": judge.distance(flow, "test"), "fid": min(p["fid"] for p in points),
-        "last_numbers": [{k: v for k, v in r.items() if k in ("flow", "gap", "energy_data", "energy_samples")}
-                         for r in runs[1].history if "gap" in r][-3:],
-    }  # fmt: skip
+    matched = Matched(chosen, x, device)
+    compiling = matched.compile(x)
+    found = result["energy_matching"] = {"compile_seconds": compiling}
+    few = chosen.samples // 2
+    with in_turn(chosen.turns):
+        matched.train(x, 0)
+        found["fid_after_the_first_phase"] = judge.distance(matched.draw(few, 100, 1.0), "test")
+        if chosen.contrast:
+            matched.train(x, 1)
+        found |= {"updates": [r.step for r in matched.runs], "events": [e for r in matched.runs for e in r.events]}
+        by_time = {t: judge.distance(matched.draw(few, 50, t), "train") for t in TIMES}
+        until = min(by_time, key=by_time.__getitem__)  # on training images
+        found |= {"time": until, "fid_of_times_on_training_images": {str(t): d for t, d in by_time.items()}}
+        points: list[dict[str, Any]] = []
+        for n in GRADIENTS:
+            images, seconds = clocked(device, lambda n=n: matched.draw(chosen.samples, n, until))
+            points.append({"gradients": n, "fid": judge.distance(images, "test"), "sampling_seconds": seconds})
+            print(json.dumps(points[-1]), flush=True)
+            found |= {"curve": points, "fid": min(p["fid"] for p in points)}
+            save(result, out)
+    found["last_numbers"] = [{k: v for k, v in r.items() if k in ("flow", "gap", "energy_data", "energy_samples")}
+                             for r in matched.runs[-1].history if "gap" in r][-3:]  # fmt: skip
     panels = {
         f"energy matching, {points[-1]['gradients']} gradients": images[:100],
         f"score network, {gradients} scores": of_scores,

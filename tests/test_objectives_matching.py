@@ -270,6 +270,19 @@ def test_it_conforms_whatever_the_noise(noise):
         check_objective(small(noise=noise, flow_steps=flow_steps), energies.MLPEnergy(2, (8,)), x, generator=gen())
 
 
+def test_noise_over_rows_of_numbers_serves_images():
+    energy = gb.as_energy(lambda x: x.flatten(1).square().sum(1), domains.Real((1, 2, 3)))
+    noise = energies.Gaussian(torch.arange(6.0), 1e-8 * torch.eye(6))
+    objective = EnergyMatching(noise=noise)
+    start = objective.generate(
+        energy, 4, objective.init(energy, torch.zeros(4, 1, 2, 3), gen()), gen(), time=1e-9, step_size=1e-9
+    )
+    torch.testing.assert_close(start, torch.arange(6.0).reshape(1, 1, 2, 3).expand(4, -1, -1, -1), rtol=0, atol=1e-2)
+    with pytest.raises(errors.DomainError, match="must agree"):
+        other = gb.as_energy(lambda x: x.flatten(1).square().sum(1), domains.Real((1, 2, 2)))
+        objective.generate(other, 4, objective.init(other, torch.zeros(4, 1, 2, 2), gen()), gen())
+
+
 @pytest.mark.parametrize(
     ("make", "error", "word"),
     [

@@ -105,6 +105,13 @@ def test_a_compiled_update_is_the_plain_one():
                 [float(loss.detach()), *torch.autograd.grad(loss, list(energy.parameters()), allow_unused=True)]
             )
     agree(*found)
+    objective = EnergyMatching(flow_steps=0, steps=3)
+    ends = [objective.loss(energy, x, state, gen(), Step(fused=fused)).metrics for fused in (False, True)]
+    assert ends[0].keys() == ends[1].keys()
+    for name, value in ends[0].items():  # chains, too
+        torch.testing.assert_close(value, ends[1][name], rtol=1e-9, atol=1e-12)
+    draws = [objective.generate(energy, 3, state, gen(), time=0.05, compile=compile) for compile in (False, True)]
+    torch.testing.assert_close(*draws, rtol=1e-9, atol=1e-12)
     with torch.no_grad():  # what was compiled reads parameters where they live
         for p in energy.parameters():
             p.mul_(1.2)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from gibbsian.energy import ScoreField
 from gibbsian.errors import CompileWarning
 from gibbsian.fast.compiled import compiled, weak_cache
 
@@ -123,3 +124,15 @@ def compiled_score(energy: Any, x: Tensor) -> Tensor:
     device = x.device.type
     half = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
     return _program(energy, x.shape, x.dtype, x.device, half, energy.training)(energy, x)
+
+
+class CompiledScores(ScoreField):
+    """The scores of an energy by `compiled_score`, for kernels that need no more; the energy stays where it is."""
+
+    def __init__(self, energy: Any) -> None:
+        super().__init__(energy.domain)
+        self.held = (energy,)  # not as a part: parameters are read where they live, in their own precision
+
+    def score(self, x: Tensor, *, create_graph: bool = False) -> Tensor:
+        with torch.set_grad_enabled(create_graph):
+            return compiled_score(self.held[0], x)

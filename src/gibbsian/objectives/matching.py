@@ -1,5 +1,6 @@
 """Energy matching: one potential that carries noise to data, and is the data's energy where it arrives."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -11,7 +12,7 @@ from gibbsian.capabilities import Sampleable
 from gibbsian.domains import Domain, Real
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, check_choice, check_number, hold_counts
-from gibbsian.fast.scores import compiled_score
+from gibbsian.fast.scores import CompiledScores, compiled_score
 from gibbsian.kernels.base import Kernel, where_chain
 from gibbsian.kernels.flow import GradientFlow
 from gibbsian.nets.layers import standardized_anew
@@ -160,14 +161,16 @@ class EnergyMatching(SteppedObjective):
         *,
         start: Tensor | None = None,
         clamp: Tensor | None = None,
+        compile: bool = False,
         **options: Any,
     ) -> Tensor:
         """n draws at the end of the flow from noise; `options` are those of `kernels.GradientFlow`, and `start` and `clamp` as in
-        `gibbsian.draw`."""
+        `gibbsian.draw`. With `compile` scores come from a compiled program, one for every n, which takes up to a minute the first time."""
         like = torch.zeros((), dtype=placement(energy)[0], device=generator.device)
         x = self._noise(energy, n, like, state, generator) if start is None else start
         kernel = self.flow(**options)
-        return sample(energy, kernel, x, keep=False, clamp=clamp, generator=generator, progress=False).last
+        law = CompiledScores(energy) if compile else energy
+        return sample(law, kernel, x, keep=False, clamp=clamp, generator=generator, progress=False).last
 
     # --- the loss -----------------------------------------------------------------------------------
 
@@ -198,8 +201,10 @@ class EnergyMatching(SteppedObjective):
         n = len(data)
         at_data = torch.arange(n, device=data.device) < round(self.data_share * n)
         start = where_chain(at_data, data.detach(), self._noise(energy, n, data, state, generator))
-        begin = torch.where(at_data, self.data_time, 0.0)[None]
-        return walk(energy, self.flow(begin=begin), start, self.steps, generator, watched=step.watched)
+        kernel = self.flow(begin=torch.where(at_data, self.data_time, 0.0)[None])
+        with standardized_anew(energy) if step.fused else nullcontext():
+            law = CompiledScores(energy) if step.fused else energy
+            return walk(law, kernel, start, self.steps, generator, watched=step.watched)
 
     def loss(self, energy: Any, batch: Batch, state: MatchingState, generator: torch.Generator, step: Step) -> Loss:
         x = observed_with(batch, generator)

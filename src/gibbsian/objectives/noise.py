@@ -1,5 +1,6 @@
 """Noise with a density for noise-contrastive estimation: given, or fitted to the data."""
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
@@ -290,7 +291,8 @@ def given_noise(noise: Any, domain: Domain) -> nn.Module:
                 f"as noise {type(noise).__name__} must know its log_z() and be drawn from exactly; use a "
                 "Gaussian, a mixture, or one of the fitted noises, such as noise='mixture'"
             )
-        if noise.domain != domain:
+        flat = isinstance(domain, Real) and noise.domain == Real(math.prod(domain.shape))  # images as rows of numbers
+        if noise.domain != domain and not flat:
             raise DomainError(f"the noise lives on {noise.domain}, the energy on {domain}; they must agree")
         return EnergyNoise(noise, domain.shape)
     return DistributionNoise(noise, domain.shape)
