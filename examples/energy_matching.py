@@ -62,6 +62,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--blocks", type=int, default=2)
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--matching-lr", type=float, default=3e-3)
     parser.add_argument("--ema", type=float, default=0.999)
     parser.add_argument("--samples", type=int, default=5000)
     parser.add_argument("--classifier-steps", type=int, default=3000)
@@ -162,7 +163,8 @@ class Matched:
 
     def train(self, x: Tensor, phase: int) -> None:
         chosen = self.chosen
-        share, lr = ((1 - chosen.contrast, chosen.lr), (chosen.contrast, 0.1 * chosen.lr))[phase]
+        lr = chosen.matching_lr
+        share, lr = ((1 - chosen.contrast, lr), (chosen.contrast, 0.03 * lr))[phase]
         clock = Clock(share * chosen.seconds, lr)
         settings = argparse.Namespace(**vars(chosen) | {"lr": lr})
         self.runs.append(fit_for(clock, self.energy, self.phases[phase], x, settings))
