@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import gibbsian as gb
 from gibbsian import domains, energies, errors, kernels, models, objectives
 from gibbsian.objectives.base import Loss, Objective
+from gibbsian.objectives.chains import gap_between
 from gibbsian.training import Checkpoints, Guard, checkpoint
 from gibbsian.training.guard import Monitor
 
@@ -107,6 +108,32 @@ def test_what_a_rollback_adds_to_the_loss_is_no_divergence():
     for _ in range(30):
         assert monitor.look({"loss": 8000.0, "energy_data": -200.0}) is None
     assert monitor.look({"loss": 8000.0, "energy_data": -1e7}) is not None  # the energies are known as before
+
+
+@pytest.mark.parametrize("size", [0.2, 3.0, 200.0])
+def test_the_penalty_after_a_rollback_leaves_room_to_energies_as_they_were(size):
+    """Energies -e of data and e of samples, free to move: gap and penalty rest at e = 1/2w, which must not be below what was usual."""
+    monitor = Monitor(Guard())
+    monitor.keep(0, "state")
+    for _ in range(30):
+        assert monitor.look({"energy_data": -size, "energy_samples": 0.9 * size}) is None
+    assert monitor.look({"energy_data": -1e9}) is not None
+    monitor.roll_back(30, "far off", CD)
+    weight = monitor.softened(CD).penalty
+    e = torch.tensor([size], dtype=torch.float64, requires_grad=True)
+    best = torch.optim.LBFGS([e], max_iter=50, line_search_fn="strong_wolfe")
+
+    def loss():
+        best.zero_grad()
+        value, _ = gap_between(-e, e, weight)
+        value.backward()
+        return value
+
+    best.step(loss)
+    assert float(e.detach()) == pytest.approx(5 * max(1.0, size), rel=1e-3)
+    again = Monitor(Guard())
+    again.load(monitor.state())
+    assert again.softened(CD) == monitor.softened(CD)  # a resumed run goes on with the same weight
 
 
 def test_a_runaway_cannot_drag_its_scale_along_and_a_slow_drift_is_no_runaway():

@@ -17,9 +17,10 @@ _OWN = (
     "loss",
     "gradient_norm",
 )  # belong to the objective, which a rollback changes: found anew, and large while learning
+_ENERGIES = ("energy_data", "energy_samples")
 _SUSTAINED = 3  # looks in a row at a tenth of an explosion that count as one
 _APART = 4.0  # standard deviations between the energies of data and samples: chains that keep up overlap with data
-_REMEMBERED = ("scales", "looks", "tries", "trail", "warned", "high", "signs", "failed_at", "apart_since")
+_REMEMBERED = ("scales", "looks", "tries", "trail", "warned", "high", "signs", "failed_at", "apart_since", "size")
 _BASELINE = 5  # looks that find the scale of a number; looks in a row that make a sign a warning
 
 
@@ -44,8 +45,10 @@ class Guard:
             behind: means more than four standard deviations apart at every look. They may well begin so.
         lr_factor: multiplies the learning rate at each rollback, `min_lr_factor` at the least in all.
         steps_factor: multiplies the objective's sampler `steps`, `max_steps_factor` at the most in all.
-        penalty: least weight of the energy penalty after a rollback, for objectives that have one. A weight w holds
-            energies within about ±1/2w: short runs with small steps need more room than 0.1 leaves.
+        penalty: least weight of the energy penalty after a rollback, for objectives that have one, where energies are of size 1;
+            for a usual size S above that, `penalty`/S. A weight w holds energies within about ±1/2w, so 0.1 leaves them five
+            times the room that they took. (The same weight for all would draw energies of some hundreds together within a few
+            updates, and chains whose steps belong to steep energies would stand still in textures.)
 
     >>> Guard().factors(2)
     (0.25, 2.25)
@@ -80,9 +83,10 @@ class Guard:
         """What learning rate and sampler steps are multiplied by after so many rollbacks."""
         return max(self.lr_factor**tries, self.min_lr_factor), min(self.steps_factor**tries, self.max_steps_factor)
 
-    def soften(self, objective: Objective, tries: int) -> Objective:
-        """The objective after so many rollbacks: more sampler steps, and an energy penalty where it has one."""
-        return objective.gentler(self.factors(tries)[1], self.penalty) if tries else objective
+    def soften(self, objective: Objective, tries: int, size: float = 1.0) -> Objective:
+        """The objective after so many rollbacks: more sampler steps, and an energy penalty where it has one, that leaves room
+        to energies of this usual size."""
+        return objective.gentler(self.factors(tries)[1], self.penalty / max(1.0, size)) if tries else objective
 
 
 class Monitor:
@@ -101,6 +105,7 @@ class Monitor:
         self.snapshots: list[Any] = []
         self.failed_at: int | None = None
         self.apart_since: int | None = None
+        self.size = 1.0  # of energies, as usual before the last rollback
 
     # --- divergence -------------------------------------------------------------------------------
 
@@ -161,6 +166,7 @@ class Monitor:
         if self.failed_at is not None and step <= self.failed_at + self.guard.snapshot_every:
             del self.snapshots[max(1, len(self.snapshots) - 1) :]
         self.failed_at = step
+        self.size = max(self.scales.get(name, 1.0) for name in _ENERGIES)
         self.gaps.clear()
         self.high.clear()
         for name in _OWN:
@@ -168,9 +174,13 @@ class Monitor:
         self.apart_since = None
         target, snapshot = self.snapshots[-1]
         rate = f"learning rate times {self.guard.factors(self.tries)[0]:.3g}"
-        gentler = ", ".join([rate, *_changes(objective, self.guard.soften(objective, self.tries))])
+        gentler = ", ".join([rate, *_changes(objective, self.softened(objective))])
         self.trail.append(f"step {step}: {reason}; back to step {target} with new random numbers, {gentler}")
         return snapshot
+
+    def softened(self, objective: Objective) -> Objective:
+        """The objective as it goes on with after the rollbacks so far."""
+        return self.guard.soften(objective, self.tries, self.size)
 
     # --- early warnings ---------------------------------------------------------------------------
 
@@ -198,7 +208,7 @@ class Monitor:
     def load(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
         for name in _REMEMBERED:
-            setattr(self, name, state[name])
+            setattr(self, name, state.get(name, getattr(self, name)))
         self.gaps = deque(state["gaps"], maxlen=40)
 
 

@@ -134,7 +134,7 @@ def resume(job: Job, tree: dict[str, Any]) -> None:
         job.generator = stream(job.settings.seed, f"chains/{job.world.rank}/from/{tree['step']}", job.device)
     if job.monitor is not None and tree["monitor"] is not None:
         job.monitor.load(tree["monitor"])
-        job.run.objective = job.monitor.guard.soften(job.original_objective, job.monitor.tries)
+        job.run.objective = job.monitor.softened(job.original_objective)
     best = tree["best"]
     job.best = None if best is None else (int(best[0]), float(best[1]))
     mine = tree["mine"]
@@ -191,7 +191,7 @@ def roll_back(job: Job, reason: str | None) -> None:
         )
     snapshot = monitor.roll_back(failed, str(reason), job.original_objective)
     restore(job, snapshot)
-    run.objective = monitor.guard.soften(job.original_objective, monitor.tries)
+    run.objective = monitor.softened(job.original_objective)
     job.generator = job.stream("chains", monitor.tries)
     job.loss_sum.zero_()
     job.summed, job.saved_at = 0, None
