@@ -7,6 +7,7 @@ import hashlib
 import logging
 import os
 import re
+import subprocess
 import sys
 import tempfile
 import types
@@ -93,9 +94,31 @@ def _backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Any:
 def _compile(graph: torch.fx.GraphModule, inputs: list[Tensor], patches: dict[str, Any], table: Any) -> Any:
     from torch._inductor.compile_fx import compile_fx
 
-    with warnings.catch_warnings(), _kept_apart():
+    with warnings.catch_warnings(), _kept_apart(), _believing():
         warnings.simplefilter("ignore", UserWarning)  # advice on how to set the compiler and its precision
         return compile_fx(graph, inputs, config_patches=patches, decompositions=table)
+
+
+@contextmanager
+def _believing() -> Iterator[None]:
+    """Of vector instructions that the processor has, the C++ compiler is asked whether it knows their flags. Inductor compiles, links and
+    loads a small library for each, which takes more than a second. (`VecISA.check_build`, in torch 2.11 to 2.15.)"""
+    from torch._inductor.cpu_vec_isa import VecISA
+
+    plain = VecISA.check_build
+    VecISA.check_build = lambda isa, code: _knows(isa.build_arch_flags())  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        VecISA.check_build = plain  # type: ignore[method-assign]
+
+
+@functools.cache
+def _knows(flags: str) -> bool:
+    from torch._inductor.cpp_builder import get_cpp_compiler
+
+    command = [get_cpp_compiler(), *flags.split(), "-E", "-x", "c++", os.devnull]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def _kept_apart() -> AbstractContextManager[Any]:

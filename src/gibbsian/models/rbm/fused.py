@@ -37,10 +37,12 @@ def fused_contrast(
         both = torch.cat([batch, v])  # the samples are written once, where the gradient's product reads them
         v = both[n:]
         a = _logits(c, v, weight)
-    # what is summed over the same rows or columns is one kernel: launches are what costs here
+    # What is summed over the same rows or columns is one kernel: launches are what costs here. Logits are put together before, and sums
+    # padded after what is done to them: a concatenation of more than a little would be two kernels, that write it down.
     sign = torch.cat([a.new_full((n, 1), -1 / n), a.new_full((m, 1), 1 / m)])
-    pair = torch.cat([torch.sigmoid(a_data), torch.sigmoid(a)]) * sign
-    cumulants = torch.cat([F.softplus(a_data), F.softplus(a)]).sum(1) * sign[:, 0]
+    logits = torch.cat([a_data, a])
+    pair = torch.sigmoid(logits) * sign
+    cumulants = F.softplus(logits).sum(1) * sign[:, 0]
     g_weight = torch.mm(both.T.to(weight.dtype), pair.to(weight.dtype)).to(b.dtype)
-    g_b, g_c = torch.cat([both * sign, pair], 1).sum(0).split([len(b), len(c)])
-    return torch.cat([cumulants, g_b * b]).sum(), v, [g_weight, g_b, g_c]
+    g_b, g_c = (F.pad(both * sign, (0, len(c))) + F.pad(pair, (len(b), 0))).sum(0).split([len(b), len(c)])
+    return (F.pad(cumulants, (0, len(b))) + F.pad(g_b * b, (len(cumulants), 0))).sum(), v, [g_weight, g_b, g_c]
