@@ -11,6 +11,7 @@ import gibbsian as gb
 from gibbsian import energies, kernels
 from gibbsian.fast import compiled
 from gibbsian.fast.graphs import Pool
+from gibbsian.kernels.base import MoveInputs
 from gibbsian.sampling import engines
 
 F64 = torch.float64
@@ -127,3 +128,30 @@ def test_legs_hold_every_move():
         assert [leg.first for leg in legs] == [True] + [False] * (len(legs) - 1)
         assert [leg.last for leg in legs] == [False] * (len(legs) - 1) + [True]
     assert gb.kernels.ChEES(0.1).reaches == (0,)
+
+
+HELD = torch.tensor([False, True, False])
+
+
+@pytest.mark.parametrize(
+    ("domain", "mass", "clamp"),
+    [
+        (gb.domains.Real(3), None, None),
+        (gb.domains.Box(3, low=-1.0, high=1.0), torch.tensor([0.5, 1.0, 2.0], dtype=F64), None),
+        (gb.domains.Real(3), torch.eye(3, dtype=F64) + 0.2, HELD),
+    ],
+)
+@pytest.mark.parametrize("leapfrogs", [3, 6])
+def test_parts_of_a_trajectory_are_its_step(domain, mass, clamp, leapfrogs):
+    g = torch.Generator().manual_seed(0)
+    energy = gb.as_energy(lambda x: x.square().sum(-1) + torch.tanh(x).sum(-1), domain)
+    kernel = kernels.HMC(0.6, leapfrogs, mass=mass)
+    kernel = kernel if clamp is None else kernel.clamped(clamp)
+    state = kernel.init(energy, domain.sample(20, generator=g, dtype=F64), clamp)
+    z, threshold, size = (part[0] for part in kernel.draw(energy, state.x, 1, g))
+    inputs = MoveInputs(z, threshold, size)
+    whole, parts = engines.step_and_tell, engines.in_parts(lambda function: function)
+    (a, (_, told)), (b, (_, also)) = (step(energy, kernel, state, inputs) for step in (whole, parts))
+    torch.testing.assert_close(a[:3], b[:3], rtol=0, atol=1e-12)
+    torch.testing.assert_close(told.log_ratio, also.log_ratio, rtol=0, atol=1e-12)
+    assert 0 < float(told.acceptance.mean()) < 1

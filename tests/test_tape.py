@@ -115,7 +115,7 @@ def test_a_tape_that_gives_other_numbers_is_not_played(folder):
 
 @pytest.mark.parametrize(
     "kernel",
-    [kernels.HMC(0.4, 2, mass=torch.eye(3, dtype=D) + 0.2), kernels.NUTS(0.5, max_depth=2)],
+    [kernels.HMC(0.4, 4, mass=torch.eye(3, dtype=D) + 0.2), kernels.NUTS(0.5, max_depth=2)],
     ids=["HMC", "NUTS"],
 )
 def test_kernels_are_played(kernel, folder, no_compiler):

@@ -73,9 +73,10 @@ def _address(path: str) -> int:
 
 
 class Recorder:
-    """Calls a compiled function and takes down what it does."""
+    """Calls a compiled function, or one that calls several and does nothing else, and takes down what it does."""
 
     def __init__(self) -> None:
+        self.graphs = 1  # how many
         self.addresses: dict[int, int] = {}
         self.files: dict[int, str] = {}  # by address
         self.held: list[Any] = []
@@ -104,8 +105,8 @@ class Recorder:
             result = function()
         finally:
             CompiledFxGraph.__call__ = plain  # type: ignore[method-assign]
-        if graphs != 1:
-            raise ReplayError(f"a compiled step called {graphs} graphs, expected one")
+        if graphs != self.graphs:
+            raise ReplayError(f"a compiled step called {graphs} graphs, expected {self.graphs}")
         return result, deeds
 
     def _watch(self, graph: Any, inputs: Any, deeds: list[Deed]) -> Any:

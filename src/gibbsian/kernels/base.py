@@ -299,6 +299,29 @@ class Kernel(ABC):
             raise DomainError(f"{name} cannot move states of {energy.domain}; {_advice(energy.domain)}")
 
 
+@dataclass(frozen=True)
+class Flying(Kernel):
+    """A kernel whose step is a trajectory, the same `step` in parts: most of its moves are alike, and compilers need see one of them
+    only."""
+
+    @property
+    @abstractmethod
+    def moves(self) -> int:
+        """How many moves there are in a step between the first and the last; what is not positive has no parts."""
+
+    @abstractmethod
+    def launch(self, energy: Any, state: Any, inputs: Any) -> Any:
+        """The beginning of the trajectory, with its first move."""
+
+    @abstractmethod
+    def move(self, energy: Any, flight: Any, inputs: Any) -> Any:
+        """One move on."""
+
+    @abstractmethod
+    def land(self, energy: Any, state: Any, flight: Any, inputs: Any) -> tuple[Any, Any]:
+        """The last move: the state after the step that began at `state`, and its info."""
+
+
 def roomy(t: Tensor, steps: int) -> Tensor:
     """The same with room for so many steps; the rest is never read."""
     if len(t) == steps:

@@ -1,7 +1,7 @@
 """Hamiltonian Monte Carlo, and MALA as its one-step case."""
 
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from gibbsian.energy import Energy
 from gibbsian.errors import DomainError, check_number, hold_counts
 from gibbsian.kernels.base import (
     ChainState,
+    Flying,
     Kernel,
     MetropolisInfo,
     MoveInputs,
@@ -21,7 +22,7 @@ from gibbsian.kernels.base import (
     positive,
     start_state,
 )
-from gibbsian.kernels.integrators import Metric, Point, leapfrog
+from gibbsian.kernels.integrators import Metric, Point, drift, leapfrog
 
 DIVERGENCE = 1000.0  # energy error of a trajectory beyond which it is called divergent
 
@@ -61,8 +62,18 @@ class Massive(Kernel):
         return MALA(self.step_size, mass=self.mass)
 
 
+class Flight(NamedTuple):
+    """Where a trajectory is, with the score there, and the momenta that it began with."""
+
+    x: Tensor
+    v: Tensor
+    score: Tensor
+    start: Tensor
+    clamp: Tensor | None
+
+
 @dataclass(frozen=True)
-class HMC(Massive):
+class HMC(Massive, Flying):
     """Hamiltonian Monte Carlo: momenta v ~ N(0, M), L leapfrog steps of size ε on H(x, v) = E(x) + ½ vᵀM⁻¹v, which are
     accepted with probability min(1, exp(H - H')).
 
@@ -120,8 +131,43 @@ class HMC(Massive):
         metric = self.metric.to(x)
         v = masked(metric.momentum(inputs.z), clamp)
         end = leapfrog(energy, Point(x, v, e, s), event_view(inputs.step_size, x), metric, clamp, self.leapfrog_steps)
-        log_ratio = e - end.energy + metric.kinetic_drop(v, end.v)
-        return accept(state, ChainState(end.x, end.energy, end.score, clamp), log_ratio, inputs.threshold, DIVERGENCE)
+        return self._judged(state, end, v, inputs)
+
+    def _judged(
+        self, state: ChainState, end: Point, v: Tensor, inputs: MoveInputs
+    ) -> tuple[ChainState, MetropolisInfo]:
+        """Every chain at the end of its trajectory, or where that began with momentum v, by the Metropolis test."""
+        log_ratio = state.energy - end.energy + self.metric.to(v).kinetic_drop(v, end.v)
+        new = ChainState(end.x, end.energy, end.score, state.clamp)
+        return accept(state, new, log_ratio, inputs.threshold, DIVERGENCE)
+
+    # --- the same in parts, for compilers: energies are asked for at the end alone, kicks between moves are whole ----
+
+    @property
+    def moves(self) -> int:
+        return self.leapfrog_steps - 2
+
+    def launch(self, energy: Energy, state: ChainState, inputs: MoveInputs) -> Flight:
+        v = masked(self.metric.to(state.x).momentum(inputs.z), state.clamp)
+        return self._moved(energy, Flight(state.x, v, state.score, v, state.clamp), inputs, 0.5)
+
+    def move(self, energy: Energy, flight: Flight, inputs: MoveInputs) -> Flight:
+        return self._moved(energy, flight, inputs, 1.0)
+
+    def _moved(self, energy: Energy, flight: Flight, inputs: MoveInputs, share: float) -> Flight:
+        x, v, s, start, clamp = flight
+        size = event_view(inputs.step_size, x)
+        v = torch.addcmul(v, size, s, value=share)
+        x, v = drift(energy, x, v, size, self.metric.to(x))
+        return Flight(x, v, masked(energy.energy_and_score(x)[1], clamp), start, clamp)
+
+    def land(
+        self, energy: Energy, state: ChainState, flight: Flight, inputs: MoveInputs
+    ) -> tuple[ChainState, MetropolisInfo]:
+        x, v, s, start, clamp = flight
+        size = event_view(inputs.step_size, x)
+        p = Point(x, torch.addcmul(v, size, s, value=0.5), state.energy, s)
+        return self._judged(state, leapfrog(energy, p, size, self.metric.to(x), clamp), start, inputs)
 
 
 @dataclass(frozen=True)

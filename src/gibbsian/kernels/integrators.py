@@ -165,6 +165,12 @@ def bounce(x: Tensor, domain: Bounded) -> Tensor:
     return torch.lerp(folded, x, 0.0)  # what is not finite must not become a number
 
 
+def drift(energy: Energy, x: Tensor, v: Tensor, step_size: Tensor, metric: Metric) -> tuple[Tensor, Tensor]:
+    """Positions moved along their velocities, reflected at walls."""
+    x = torch.addcmul(x, step_size, metric.velocity(v))
+    return reflect(x, v, energy.domain) if isinstance(energy.domain, Bounded) else (x, v)
+
+
 def leapfrog(
     energy: Energy, p: Point, step_size: Tensor, metric: Metric, clamp: Tensor | None, steps: int = 1
 ) -> Point:
@@ -172,9 +178,7 @@ def leapfrog(
     x, v, e, s = p
     v = torch.addcmul(v, step_size, s, value=0.5)
     for i in range(steps):
-        x = torch.addcmul(x, step_size, metric.velocity(v))
-        if isinstance(energy.domain, Bounded):
-            x, v = reflect(x, v, energy.domain)
+        x, v = drift(energy, x, v, step_size, metric)
         e, s = energy.energy_and_score(x)
         s = masked(s, clamp)
         v = torch.addcmul(v, step_size, s, value=1.0 if i + 1 < steps else 0.5)
