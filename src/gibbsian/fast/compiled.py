@@ -106,7 +106,7 @@ def _believing() -> Iterator[None]:
     from torch._inductor.cpu_vec_isa import VecISA
 
     plain = VecISA.check_build
-    VecISA.check_build = lambda isa, code: _knows(isa.build_arch_flags())  # type: ignore[method-assign]
+    VecISA.check_build = lambda isa, code: _knows(isa.build_arch_flags())  # type: ignore[method-assign, assignment]
     try:
         yield
     finally:
