@@ -135,11 +135,11 @@ class PretrainSpec:
     """Layer-wise training before the main one, for deep machines.
 
     Args:
-        objective: what trains every layer.
+        objective: what trains every layer; a list has one for each.
         options: `epochs` or `steps`, `lr`, ... as for `gibbsian.training.pretrain`; a list has one value a layer.
     """
 
-    objective: Objective | None = None
+    objective: Objective | list[Objective] | None = None
     options: dict[str, Any] = field(default_factory=dict)
 
 
