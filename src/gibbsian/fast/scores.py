@@ -81,17 +81,29 @@ class _Compiled:
     def __call__(self, energy: Any, x: Tensor) -> Tensor:
         if self.program is None:
             self.program = _checked(energy, x)
-        with torch.autocast(x.device.type, enabled=False):  # the program has its casts
+        with _as_written(x.device):
             return self.program(tuple(tensors_of(energy).values()), x)
 
 
+def _as_written(device: torch.device) -> torch.autocast:
+    """A program has its casts; and the state of autocast is part of what the compiler compiles for, so it is always the same."""
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=False, cache_enabled=True)
+
+
+def _moved(tensor: Tensor) -> Tensor:
+    """A tensor of the same kind with other numbers: of networks whose last layer begins at zero much could not be seen."""
+    wave = torch.cos(torch.arange(tensor.numel(), device=tensor.device, dtype=torch.float64)).view_as(tensor)
+    other = tensor.detach() + 0.05 * wave.to(tensor.dtype) if tensor.is_floating_point() else tensor
+    return nn.Parameter(other, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else other
+
+
 def _checked(energy: Any, x: Tensor) -> Program:
-    graph, tensors = written_out(energy, x), tuple(tensors_of(energy).values())
+    graph, tensors = written_out(energy, x), tuple(map(_moved, tensors_of(energy).values()))
     half = torch.is_autocast_enabled(x.device.type) or x.dtype in (torch.bfloat16, torch.float16)
     tolerance = 0.1 if half else 1e-2 if x.dtype == torch.float32 else 1e-8
     program = compiled(lambda tensors, y: graph(tensors, y))
     try:
-        with torch.autocast(x.device.type, enabled=False), torch.enable_grad():
+        with _as_written(x.device), torch.enable_grad():
             apart = _distance(program, graph, tensors, x)
         if apart <= tolerance:
             return program
@@ -123,7 +135,7 @@ def compiled_score(energy: Any, x: Tensor) -> Tensor:
     """
     device = x.device.type
     half = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-    return _program(energy, x.shape, x.dtype, x.device, half, energy.training)(energy, x)
+    return _program(energy, x.shape, x.dtype, x.device, half, energy.training)(energy, x.contiguous())
 
 
 class CompiledScores(ScoreField):
