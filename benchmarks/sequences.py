@@ -287,6 +287,11 @@ def tem1(rows: int | None, device: str = "cpu", identity: float = 0.8) -> dict:
             "CPU seconds": round(seconds[1], 1),
         }
         print("TEM-1", name, out[name], flush=True)
+    potts = sequences.fit_potts(family, "mean-field", device=device, progress=False)
+    scores = sequences.mutation_table(potts, wild[0].long()).cpu()[:, 1:]
+    rho = pd.Series(scores[site, letter].numpy()).corr(kept["2500"].reset_index(drop=True), method="spearman")
+    out["mean field"] = {"spearman": round(float(rho), 4)}
+    print("TEM-1 mean field", out["mean field"], flush=True)
     profile = family.profile(1 / (1 + family.effective)).log()[:, 1:].float()
     rho = pd.Series(profile[site, letter].sub(profile[site, wild[0].long()[site] - 1]).numpy()).corr(
         kept["2500"].reset_index(drop=True), method="spearman"

@@ -53,6 +53,7 @@ def test_a_family_gives_contacts_mutations_new_sequences_and_a_report(alignment,
     assert found["precision"]["L/5"] == 1.0  # eleven pairs are planted, seven asked for
     (touch,) = [one for one in found["verdict"] if "touch" in one["text"]]
     assert touch == {"level": "good", "text": "of the strongest L/5 pairs 100 % touch (chance: 2 %)"}  # 11 of 703
+    assert [one["level"] for one in found["verdict"] if "mutants are scored by mean field" in one["text"]] == ["bad"]
     contacts = table(run / "contacts.csv")
     assert all(row["touching"] == "1" for row in contacts[:7])
     assert touching[int(contacts[0]["i"]) - 10, int(contacts[0]["j"]) - 10] == 1

@@ -34,7 +34,9 @@ def fit_potts(
 ) -> Potts:
     """A Potts machine learned from a family.
 
-    - "mean-field": J = -C⁻¹ of the covariance over q - 1 states with pseudocount 0.5 (Morcos et al. 2011): seconds.
+    - "mean-field": J = -C⁻¹ of the covariance over q - 1 states with pseudocount 0.5 (Morcos et al. 2011): seconds. For contacts
+      alone: half of its sequences are drawn uniformly, all sites at once, so conserved sites seem to vary together; their couplings are far too
+      strong, fields are turned against conserved letters to make up for it, and mutants are ranked worse than by the profile.
     - "pseudo-likelihood": min -(1/Meff) Σₙ wₙ Σᵢ log p(xᵢ | rest) + λ_h‖h‖² + λ_J Σ_{i<j} ‖Jᵢⱼ‖² by L-BFGS (Ekeberg et al.
       2013): the best for contacts and mutations, a minute.
     - "asymmetric": the same for every site with couplings of its own, averaged afterwards (Ekeberg, Hartonen & Aurell

@@ -66,7 +66,7 @@ def write_sequences(folder: Path, bench: Workbench) -> dict[str, Any]:
 
 def sequences_verdict(bench: Workbench) -> list[Finding]:
     """What came out of a family, in words, bad news first."""
-    said = [*_generative(bench.checks, bench.method), _novel(bench.checks), *_touching(bench), *_enough(bench.family)]
+    said = [*_generative(bench.checks, bench.method), _novel(bench.checks), *_touching(bench), *_mutants(bench), *_enough(bench.family)]
     return sorted(said, key=lambda one: LEVELS.index(one.level))
 
 
@@ -106,6 +106,15 @@ def _touching(bench: Workbench) -> Iterator[Finding]:
     share = found["L/5"]
     text = f"of the strongest L/5 pairs {100 * share:.0f} % touch (chance: {100 * chance:.0f} %)"
     yield Finding("good" if share >= 0.5 else "open" if share > 2 * chance else "bad", text)
+
+
+def _mutants(bench: Workbench) -> Iterator[Finding]:
+    if bench.method == "mean-field" and bench.mutations is not None:
+        yield Finding(
+            "bad",
+            "mutants are scored by mean field, whose couplings name contacts and are far too strong for scores: its ranking is worse "
+            "than that of the frequencies of letters; learn by --method pseudo-likelihood",
+        )
 
 
 def _enough(family: Family) -> Iterator[Finding]:
