@@ -66,7 +66,13 @@ def write_sequences(folder: Path, bench: Workbench) -> dict[str, Any]:
 
 def sequences_verdict(bench: Workbench) -> list[Finding]:
     """What came out of a family, in words, bad news first."""
-    said = [*_generative(bench.checks, bench.method), _novel(bench.checks), *_touching(bench), *_mutants(bench), *_enough(bench.family)]
+    said = [
+        *_generative(bench.checks, bench.method),
+        _novel(bench.checks),
+        *_touching(bench),
+        *_mutants(bench),
+        *_enough(bench.family),
+    ]
     return sorted(said, key=lambda one: LEVELS.index(one.level))
 
 
