@@ -19,6 +19,7 @@ from gibbsian.fast.graphs import fixed_copy, tensors_of
 from gibbsian.fast.native import processor
 
 _PLAIN = (bool, int, float, str, torch.dtype, torch.device, torch.layout, torch.memory_format, type(None))
+_KEPT = object()  # a tensor that stays
 _CHANGING = {torch.Tag.nondeterministic_seeded, torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 
@@ -27,11 +28,26 @@ class NamelessError(RuntimeError):
 
 
 class Traced(NamedTuple):
-    """The name of a function of tensors, the tensors that it reads besides its arguments, and what its first call gave."""
+    """The name of a function of tensors, the tensors that it reads besides its arguments, what its first call gave, and what was taken
+    down of it: operations, and of every tensor that nobody knew whether it stays, or its values."""
 
     digest: str
     externals: list[Tensor]
     result: Any
+    lines: list[str]
+    unknown: list[Any]
+    surroundings: str
+
+    def again(self, step: Callable[..., Any], things: tuple[Any, ...], state: Any, first: Any) -> "Traced | None":
+        """One look at a further call, which must be the same on the same tensors; None where it is not."""
+        copies = fixed_copy(things), fixed_copy(state), fixed_copy(first)
+        notes = _Notes(tensors_of(copies))
+        with notes:
+            result = step(*copies[0], *copies[1:])
+        here = {t.data_ptr() for t in self.externals}
+        unknown = [_KEPT if t.data_ptr() in here else t.tolist() for t in notes.unknown]
+        same = (notes.lines, unknown, _surroundings()) == (self.lines, self.unknown, self.surroundings)
+        return self._replace(result=result) if same else None
 
 
 def storage_start(t: Tensor) -> int:
@@ -104,18 +120,22 @@ def traced(step: Callable[..., Any], things: tuple[Any, ...], state: Any, first:
     a, b = notes
     if a.lines != b.lines:
         raise NamelessError("two calls of it do different things")
-    externals, literals = [], []
+    externals, literals, unknown = [], [], []
     for p, q in zip(a.unknown, b.unknown, strict=True):
         if p.data_ptr() == q.data_ptr():
             externals.append(p)
+            unknown.append(_KEPT)
         elif torch.equal(p, q):
             literals.append(p.tolist())
+            unknown.append(literals[-1])
         else:
             raise NamelessError("it makes tensors outside of PyTorch")
     text = "\n".join(
         [*a.lines, repr([storage_start(p) in map(storage_start, externals) for p in a.unknown]), repr(literals)]
     )
-    return Traced(hashlib.sha256(f"{text}\n{_surroundings()}".encode()).hexdigest()[:40], externals, results[0])
+    surroundings = _surroundings()
+    digest = hashlib.sha256(f"{text}\n{surroundings}".encode()).hexdigest()[:40]
+    return Traced(digest, externals, results[0], a.lines, unknown, surroundings)
 
 
 def _surroundings() -> str:

@@ -105,6 +105,7 @@ class Replayed(Engine):
         self.compiled: Callable[..., Any] | None = None
         self.recorder = Recorder()
         self.players: dict[Any, Player | Recorder] = {}  # by the numbers that a step is made for
+        self.former: dict[Any, Player | Recorder] = {}  # of earlier runs
         self.trusted: set[str] = set()  # tapes that have been compared with PyTorch
         self.looked = 0.0  # seconds
         self.obstacle = None
@@ -117,7 +118,7 @@ class Replayed(Engine):
 
     def renew(self) -> None:
         for key in [key for key, player in self.players.items() if isinstance(player, Player)]:
-            del self.players[key]
+            self.former[key] = self.players.pop(key)
 
     def __call__(self, energy: Any, kernel: Any, state: Any, inputs: Any) -> Made:
         if self.obstacle is None:
@@ -176,11 +177,15 @@ class Replayed(Engine):
             return _same((plain, own), (played, others))
 
         begun = time.perf_counter()
+        former = self.former.pop(_numbers(things), None)
         try:
-            seen = traced(self.function, things, state, first, second)
+            again = former.seen.again(self.function, things, state, first) if isinstance(former, Player) else None
+            seen = traced(self.function, things, state, first, second) if again is None else again
         except NamelessError:
             return self.recorder
         self.looked += time.perf_counter() - begun
+        if isinstance(former, Player) and again is not None:
+            return Player(former.tape, again)
         tape = find_tape(seen.digest)
         if tape is not None and (seen.digest in self.trusted or agrees(tape)):
             self.trusted.add(seen.digest)
