@@ -124,9 +124,13 @@ def carry_over(before: Any, after: Any) -> None:
     >>> state
     (tensor([1., 1.]), None)
     """
-    moved = moves(before, after)
-    if moved:
-        torch._foreach_copy_([a for a, _ in moved], [b for _, b in moved])
+    groups: dict[
+        torch.dtype, list[tuple[Tensor, Tensor]]
+    ] = {}  # tensors of one kind are copied by one kernel, others one by one
+    for pair in moves(before, after):
+        groups.setdefault(pair[0].dtype, []).append(pair)
+    for group in groups.values():
+        torch._foreach_copy_([a for a, _ in group], [b for _, b in group])
 
 
 def moves(before: Any, after: Any) -> list[tuple[Tensor, Tensor]]:

@@ -382,7 +382,8 @@ class Lockstep(FreeRunning):
     """A machine all of whose chains take as many moves as the others for an iteration, known before it begins.
 
     Whoever counts them need not ask the device how far it is, and no micro-step must be ready for all that may come: an
-    iteration is `launch`, as many moves as `moves_of` says, `land`.
+    iteration is `launch`, as many moves as `moves_of` says, `land`. The first field of what moves is the trajectory itself, which
+    `launch` makes anew: nobody carries it from one iteration to the next.
     """
 
     @abstractmethod

@@ -68,12 +68,18 @@ class Ground(NamedTuple):
         return ChEESInputs(*(part.index_select(0, at).squeeze(0) for part in self.inputs))
 
 
-class Underway(NamedTuple):
-    """Where the trajectories are, and the state that they began at; numbers `()` are those of all chains."""
+class Trajectory(NamedTuple):
+    """Where the trajectories are."""
 
     point: Point
+    start: Tensor  # H where they began
+
+
+class Underway(NamedTuple):
+    """The trajectories, and the state that they began at; numbers `()` are those of all chains."""
+
+    flight: Trajectory
     here: ChainState
-    start: Tensor  # H at the start
     left: Tensor  # (): leapfrog steps to go, 0 before the next trajectory
     iteration: Tensor  # ()
     reach: Tensor  # (): negative when all iterations are done
@@ -182,18 +188,18 @@ class ChEES(Massive, Lockstep, TunedKernel):
         ground = Ground(given, wanted, self.metric.to(state.x), state.clamp)
         point = Point(state.x, torch.zeros_like(state.x), state.energy, state.score)
         zero = torch.zeros_like(wanted)
-        underway = Underway(point, state, torch.zeros_like(state.energy), zero, zero, zero)
+        underway = Underway(Trajectory(point, torch.zeros_like(state.energy)), state, zero, zero, zero)
         slots = Slots(state.x.new_empty(steps + 1, *state.x.shape), state.energy.new_empty(steps + 1, chains))
         return ground, underway, slots
 
     def micro_step(self, energy: Energy, ground: Ground, moving: Underway, slots: Slots, reach: int) -> Underway:
         active = moving.iteration < ground.wanted
         fresh = moving.left == 0
-        new = self.launch(ground, moving)
-        point = Point(*(torch.where(fresh, a, b) for a, b in zip(new.point, moving.point, strict=True)))
-        start = torch.where(fresh, new.start, moving.start)
+        new, old = self.launch(ground, moving).flight, moving.flight
+        point = Point(*(torch.where(fresh, a, b) for a, b in zip(new.point, old.point, strict=True)))
+        flight = Trajectory(point, torch.where(fresh, new.start, old.start))
         left = torch.where(fresh, ground.now(moving.iteration).leapfrogs, moving.left) - 1
-        flown = self.move(energy, ground, Underway(point, moving.here, start, left, moving.iteration, moving.reach), 1)
+        flown = self.move(energy, ground, Underway(flight, moving.here, left, moving.iteration, moving.reach), 1)
         over = (left == 0) & active
         here, log_ratio = self._judged(ground, flown, over)
         place = torch.where(active, flown.iteration, len(ground.inputs.z))  # written until its trajectory is over
@@ -201,7 +207,7 @@ class ChEES(Massive, Lockstep, TunedKernel):
         slots.log_ratios[place.reshape(1)] = log_ratio[None]
         iteration = flown.iteration + over.long()
         reached = torch.where(iteration < ground.wanted, 0, -1)
-        return Underway(flown.point, here, start, left, iteration, reached)
+        return Underway(flown.flight, here, left, iteration, reached)
 
     # --- and for a device that is told beforehand what to do, which need not count how many steps are left -----------
     # (whole tuples: torch 2.11 cannot compile `_replace`)
@@ -213,26 +219,26 @@ class ChEES(Massive, Lockstep, TunedKernel):
         one, here = ground.now(moving.iteration), moving.here
         v = masked(ground.metric.momentum(one.z), ground.clamp)
         start = here.energy + ground.metric.kinetic(v)
-        point = Point(here.x, v, here.energy, here.score)
-        return Underway(point, here, start, moving.left, moving.iteration, moving.reach)
+        flight = Trajectory(Point(here.x, v, here.energy, here.score), start)
+        return Underway(flight, here, moving.left, moving.iteration, moving.reach)
 
     def move(self, energy: Energy, ground: Ground, moving: Underway, count: int) -> Underway:
-        _, here, start, left, iteration, reach = moving
+        (point, start), here, left, iteration, reach = moving
         size = ground.now(iteration).step_size
-        point = leapfrog(energy, moving.point, size, ground.metric, ground.clamp, count)
-        return Underway(point, here, start, left, iteration, reach)
+        point = leapfrog(energy, point, size, ground.metric, ground.clamp, count)
+        return Underway(Trajectory(point, start), here, left, iteration, reach)
 
     def land(self, ground: Ground, moving: Underway, slots: Slots) -> Underway:
         here, log_ratio = self._judged(ground, moving)
         place = moving.iteration.reshape(1)
         slots.draws[place] = here.x[None]
         slots.log_ratios[place] = log_ratio[None]
-        return Underway(moving.point, here, moving.start, moving.left, moving.iteration + 1, moving.reach)
+        return Underway(moving.flight, here, moving.left, moving.iteration + 1, moving.reach)
 
     def _judged(self, ground: Ground, moving: Underway, over: Tensor | None = None) -> tuple[ChainState, Tensor]:
         """Every chain at the end of its trajectory or where that began, by the Metropolis test, if it is over."""
-        p, here = moving.point, moving.here
-        log_ratio = moving.start - p.energy - ground.metric.kinetic(p.v)
+        (p, start), here = moving.flight, moving.here
+        log_ratio = start - p.energy - ground.metric.kinetic(p.v)
         take = metropolis_test(log_ratio, ground.now(moving.iteration).threshold)
         take = take if over is None else take & over
         rows = event_view(take, p.x)

@@ -408,8 +408,11 @@ class CapturedFlights(Captured):
                 now = move(energy, kernel, ground, now, count)
             return end(kernel, ground, slots, now) if leg.last else now
 
+        def carried() -> None:
+            carry_over(*((part[1:] if leg.last else part) for part in (moving, fly())))
+
         on_side_stream(fly, times=2)
-        return capture(lambda: carry_over(moving, fly()), pool=self.pool)[0]
+        return capture(carried, pool=self.pool)[0]
 
 
 def engine_for(energy: Any, kernel: Kernel, size: int, compiled: LateCompiler, pool: Pool | None) -> Engine:
