@@ -19,7 +19,7 @@ from gibbsian.fast.graphs import CapturedChunk, Pool, capture, carry_over, fixed
 from gibbsian.fast.recorded import Recorder, ReplayError
 from gibbsian.fast.replay import replay
 from gibbsian.fast.tape import Player, Tape, find_tape, save_tape
-from gibbsian.fast.traced import NamelessError, traced
+from gibbsian.fast.traced import NamelessError, Traced, traced
 from gibbsian.kernels.base import Flying, FreeRunning, Kernel, Lockstep
 from gibbsian.sampling.chunks import one_step, run_chunk, told
 from gibbsian.trees import mapped
@@ -176,16 +176,12 @@ class Replayed(Engine):
                 return False
             return _same((plain, own), (played, others))
 
-        begun = time.perf_counter()
-        former = self.former.pop(_numbers(things), None)
         try:
-            again = former.seen.again(self.function, things, state, first) if isinstance(former, Player) else None
-            seen = traced(self.function, things, state, first, second) if again is None else again
+            seen, tape = self._look(things, state, first, second)
         except NamelessError:
             return self.recorder
-        self.looked += time.perf_counter() - begun
-        if isinstance(former, Player) and again is not None:
-            return Player(former.tape, again)
+        if tape is not None:
+            return Player(tape, seen)
         tape = find_tape(seen.digest)
         if tape is not None and (seen.digest in self.trusted or agrees(tape)):
             self.trusted.add(seen.digest)
@@ -195,6 +191,18 @@ class Replayed(Engine):
             step(*fixed_copy(things), fixed_copy(state), first)  # compiled before it is watched
             save_tape(self.recorder, step, fixed_copy(things), fixed_copy(state), fixed_copy(first), seen, agrees)
         return self.recorder
+
+    def _look(self, things: tuple[Any, ...], state: Any, first: Any, second: Any) -> tuple[Traced, Tape | None]:
+        """What a step does, and the tape of an earlier run if it is the same: then one look is enough."""
+        begun = time.perf_counter()
+        former = self.former.pop(_numbers(things), None)
+        again = former.seen.again(self.function, things, state, first) if isinstance(former, Player) else None
+        if isinstance(former, Player) and again is not None:
+            found: tuple[Traced, Tape | None] = again, former.tape
+        else:
+            found = traced(self.function, things, state, first, second), None
+        self.looked += time.perf_counter() - begun
+        return found
 
 
 def _numbers(things: tuple[Any, ...]) -> tuple[int, ...]:
