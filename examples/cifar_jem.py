@@ -56,7 +56,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=15, help="sampler steps an update")
     parser.add_argument("--buffer", type=int, default=2560)
     parser.add_argument("--lr", type=float, default=1e-3)
-    parser.add_argument("--decay", type=float, default=0.5, help="of weights, times the learning rate at every update")
+    parser.add_argument(
+        "--decay", type=float, default=0.1, help="of arrays of weights, times the learning rate at every update"
+    )
     parser.add_argument("--smoothing", type=float, default=0.05, help="of labels")
     parser.add_argument("--weight", type=float, default=0.2, help="of the energy term; 1 is the joint likelihood")
     parser.add_argument("--ema", type=float, default=0.999)
@@ -200,7 +202,7 @@ def train(
         steps=updates,
         batch_size=chosen.batch,
         lr=chosen.lr,
-        optimizer={"name": "adamw", "weight_decay": chosen.decay},
+        optimizer={"name": "adamw", "weight_decay": chosen.decay, "spare_gains": True},
         schedule="warm-up cosine",
         clip=1.0,
         ema=chosen.ema,
