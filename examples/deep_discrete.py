@@ -182,7 +182,7 @@ def evaluate(chosen: argparse.Namespace, device: str) -> None:
             "stderr_of_rows": float(mean.std() / len(x) ** 0.5),
         }
     panels = {
-        "training images": data[:100],
+        "training images": data[: min(100, chosen.chains)],
         f"annealed from the base rates, {chosen.betas} temperatures": forward.diagnostics["states"][:100],
         f"chains begun at images, {chosen.long} steps on": trace.last[:100],
     }
@@ -203,7 +203,12 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=1e-4)
     parser.add_argument("--buffer", type=int, default=1000, help="chains kept, --batch of which move at an update")
     parser.add_argument("--batch", type=int, default=200, help="images and chains an update")
-    parser.add_argument("--precision", choices=["tf32", "bf16"], default="tf32", help="of the training on a GPU")
+    parser.add_argument(
+        "--precision",
+        choices=["tf32", "bf16"],
+        default="tf32",
+        help="of the training on a GPU; in bf16 energies of thousands are rounded by nats, and most moves refused",
+    )
     parser.add_argument("--fuse", action="store_true", help="compile the steps of chains on a GPU")
     parser.add_argument("--width", type=int, default=64, help="channels")
     parser.add_argument("--warm", type=int, default=3000, help="updates until the rate has risen to --lr")
