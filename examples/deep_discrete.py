@@ -116,7 +116,9 @@ def train(chosen: argparse.Namespace, device: str) -> None:
     kept = chosen.run / "training.json"  # what it was trained with and for how long, over all calls
     how = json.loads(kept.read_text()) if kept.exists() else {key: str(value) for key, value in vars(chosen).items()}
     spent = how.get("spent", 0.0) + time.perf_counter() - begun
-    kept.write_text(json.dumps(how | {"device": device, "spent": spent, "step": run.step}, indent=1) + "\n")
+    accepted = run.history[-1]["acceptance"] if run.history else None
+    how |= {"device": device, "spent": spent, "step": run.step, "acceptance": accepted}
+    kept.write_text(json.dumps(how, indent=1) + "\n")
     print(chosen.run, run.step, "updates", round(time.perf_counter() - begun), "s", run.history[-1:], flush=True)
 
 
@@ -140,10 +142,23 @@ def settle(chosen: argparse.Namespace, device: str) -> None:
     schedule[how["step"] :] *= torch.linspace(1, 0, more)
     run = gb.resume(folder, data, steps=total, schedule=schedule, device=device, hooks=(), progress=False)
     spent = how["spent"] + time.perf_counter() - begun
-    (folder / "training.json").write_text(
-        json.dumps(how | {"spent": spent, "step": run.step, "settled": more}, indent=1) + "\n"
-    )
+    how |= {"spent": spent, "step": run.step, "settled": more, "acceptance": run.history[-1]["acceptance"]}
+    (folder / "training.json").write_text(json.dumps(how, indent=1) + "\n")
     print(folder, run.step, "updates", round(time.perf_counter() - begun), "s", run.history[-1:], flush=True)
+
+
+def rounding(energy: Any, kernel: kernels.Kernel, x: Tensor, seed: int) -> dict[str, float]:
+    """What half precision would do to chains: how far it moves energies, and moves accepted in six steps from x, with and without it."""
+    found: dict[str, Any] = {}
+    for name, half in (("single", False), ("acceptance", True)):
+        g = gb.random.stream(seed, "rounding", x.device)
+        with torch.autocast(x.device.type, dtype=torch.bfloat16, enabled=half), torch.no_grad():
+            found[f"energies, {name}"] = energy(x).double()
+            found[name] = float(
+                gb.sample(energy, kernel, x, steps=6, keep=False, generator=g, progress=False).acceptance
+            )
+    error = found.pop("energies, acceptance") - found.pop("energies, single")
+    return {"error": float(error.std()), **found}
 
 
 def evaluate(chosen: argparse.Namespace, device: str) -> None:
@@ -172,6 +187,7 @@ def evaluate(chosen: argparse.Namespace, device: str) -> None:
         "forward": {"log_z": float(forward.value), "stderr": float(forward.stderr), "ess": forward.diagnostics["ess"]},
         "reverse": {"log_z": float(reverse.value), "stderr": float(reverse.stderr), "ess": reverse.diagnostics["ess"]},
         "acceptance": float(trace.acceptance),
+        "half": rounding(energy, kernel, start[:24], chosen.seed),
     }
     for name, x in (("train", data[:10_000]), ("validation", valid), ("test", test)):
         with torch.no_grad():
