@@ -127,7 +127,7 @@ def test_legs_hold_every_move():
         assert all(leg.moves for leg in legs)
         assert [leg.first for leg in legs] == [True] + [False] * (len(legs) - 1)
         assert [leg.last for leg in legs] == [False] * (len(legs) - 1) + [True]
-    assert gb.kernels.ChEES(0.1).reach == 0
+    assert gb.kernels.ChEES(0.1).reaches == (0,)
 
 
 HELD = torch.tensor([False, True, False])

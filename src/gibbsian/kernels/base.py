@@ -344,8 +344,8 @@ class FreeRunning(Kernel):
 
     @property
     @abstractmethod
-    def reach(self) -> int:
-        """The `reach` that is enough for all micro-steps: that of the form that is compiled."""
+    def reaches(self) -> tuple[int, ...]:
+        """Values of `reach` that are worth a compiled form each, in ascending order; the last one is enough for all."""
 
     @abstractmethod
     def begin(self, energy: Any, state: Any, inputs: Any, room: int = 0) -> tuple[Any, Any, Any]:
@@ -368,7 +368,7 @@ class FreeRunning(Kernel):
         reach = 0
         while reach >= 0:
             for i in range(look):
-                moving = self.micro_step(energy, ground, moving, slots, min(reach + i, self.reach))
+                moving = self.micro_step(energy, ground, moving, slots, min(reach + i, self.reaches[-1]))
             reach = int(moving[-1])
         return self.finish(state, ground, moving, slots)
 

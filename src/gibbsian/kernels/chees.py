@@ -133,7 +133,7 @@ class ChEES(Massive, Lockstep, TunedKernel):
     max_leapfrogs: int = 1000
     metric: Metric = field(init=False, repr=False, compare=False)
     goal: ClassVar[float | None] = 0.651
-    reach: ClassVar[int] = 0  # all micro-steps are alike
+    reaches: ClassVar[tuple[int, ...]] = (0,)  # all micro-steps are alike
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -266,17 +266,19 @@ class ReplayedMachine(Replayed):
 
     def trial(self, energy: Any, kernel: FreeRunning, state: Any, inputs: Any, replayed: bool) -> Any:
         ground, moving, slots = kernel.begin(energy, state, inputs, self.room)
-        return self._moved((energy, kernel, kernel.reach, ground, slots), moving, _COMPARED, replayed)
+        reach = kernel.reaches[0]
+        moving, _ = self.call((energy, kernel, reach, ground, slots), moving, (), _COMPARED, reach, replayed)
+        return moving
 
     def make(self, energy: Any, kernel: FreeRunning, state: Any, inputs: Any) -> Made:
         ground, moving, slots = kernel.begin(energy, state, inputs, self.room)
-        moving = self._moved((energy, kernel, kernel.reach, ground, slots), moving, _ENDLESS, not self.obstacle)
+        for reach in kernel.reaches:
+            things = energy, kernel, reach, ground, slots
+            moving, _ = self.call(things, moving, (), _ENDLESS, reach, not self.obstacle)
+            if int(moving[-1]) < 0:
+                break
         state, places, info = kernel.finish(state, ground, moving, slots)
         return state, places, info.acceptance, info.diverged, info.stats()
-
-    def _moved(self, things: tuple[Any, ...], moving: Any, steps: int, replayed: bool) -> Any:
-        """What moves after so many micro-steps, or when all iterations are done."""
-        return self.call(things, moving, (), steps, things[2], replayed)[0]
 
 
 class Captured(Engine):
@@ -335,7 +337,7 @@ class CapturedMachine(Captured):
 
     def _capture(self, energy: Any, kernel: FreeRunning) -> torch.cuda.CUDAGraph:
         ground, moving, slots = self.machine
-        things = energy, kernel, kernel.reach, ground, slots
+        things = energy, kernel, kernel.reaches[-1], ground, slots
         on_side_stream(lambda: self.step(*things, moving, ()), times=2)
 
         def some() -> None:
