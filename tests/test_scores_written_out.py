@@ -11,7 +11,7 @@ from torch.nn import functional as F
 import gibbsian as gb
 from gibbsian import domains, nets
 from gibbsian.fast import scores
-from gibbsian.fast.scores import compiled_score, tensors_of, written_out
+from gibbsian.fast.scores import compiled_score, named_tensors, written_out
 from gibbsian.nets.layers import standardized_once
 from gibbsian.objectives import EnergyMatching
 from gibbsian.objectives.base import Step
@@ -81,7 +81,7 @@ def test_written_out_it_is_the_score_and_has_its_gradients(name):
     with torch.no_grad():
         for p in energy.parameters():
             p.mul_(1.1)
-    found = program(tuple(tensors_of(energy).values()), again)
+    found = program(tuple(named_tensors(energy).values()), again)
     agree(gradients(energy, found, target), gradients(energy, energy.score(again, create_graph=True), target))
 
 

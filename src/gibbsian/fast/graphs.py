@@ -124,9 +124,7 @@ def carry_over(before: Any, after: Any) -> None:
     >>> state
     (tensor([1., 1.]), None)
     """
-    groups: dict[
-        torch.dtype, list[tuple[Tensor, Tensor]]
-    ] = {}  # tensors of one kind are copied by one kernel, others one by one
+    groups: dict[torch.dtype, list[tuple[Tensor, Tensor]]] = {}  # one kernel copies tensors of one kind
     for pair in moves(before, after):
         groups.setdefault(pair[0].dtype, []).append(pair)
     for group in groups.values():

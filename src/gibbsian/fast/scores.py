@@ -16,12 +16,12 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from gibbsian.energy import ScoreField
 from gibbsian.errors import CompileWarning
-from gibbsian.fast.compiled import compiled, weak_cache
+from gibbsian.fast.compiled import compiled, reason, weak_cache
 
 Program = Callable[[Sequence[Tensor], Tensor], Tensor]  # (parameters and buffers, x) → s(x)
 
 
-def tensors_of(energy: nn.Module) -> dict[str, Tensor]:
+def named_tensors(energy: nn.Module) -> dict[str, Tensor]:
     """What a program reads: parameters and buffers by name."""
     return {**dict(energy.named_parameters()), **dict(energy.named_buffers())}
 
@@ -29,15 +29,15 @@ def tensors_of(energy: nn.Module) -> dict[str, Tensor]:
 def written_out(energy: nn.Module, x: Tensor) -> torch.fx.GraphModule:
     """A program that computes s(x) = -∇E(x) for batches like x, in the precision that autocast asks for now.
 
-    It takes the values of `tensors_of(energy)` and x, and holds nothing of the energy; autograd can differentiate it in all of them.
+    It takes the values of `named_tensors(energy)` and x, and holds nothing of the energy; autograd can differentiate it in all of them.
 
     >>> from gibbsian.nets import MLP
     >>> net, x = MLP(2, (3,)), torch.ones(4, 2)
     >>> program = written_out(lambda_energy := nn.Sequential(net, nn.Flatten(0)), x)
-    >>> program(tuple(tensors_of(lambda_energy).values()), x).shape
+    >>> program(tuple(named_tensors(lambda_energy).values()), x).shape
     torch.Size([4, 2])
     """
-    named = tensors_of(energy)
+    named = named_tensors(energy)
 
     def score(tensors: Sequence[Tensor], y: Tensor) -> Tensor:
         given = dict(zip(named, tensors, strict=True))
@@ -82,7 +82,7 @@ class _Compiled:
         if self.program is None:
             self.program = _checked(energy, x)
         with _as_written(x.device):
-            return self.program(tuple(tensors_of(energy).values()), x)
+            return self.program(tuple(named_tensors(energy).values()), x)
 
 
 def _as_written(device: torch.device) -> torch.autocast:
@@ -98,7 +98,7 @@ def _moved(tensor: Tensor) -> Tensor:
 
 
 def _checked(energy: Any, x: Tensor) -> Program:
-    graph, tensors = written_out(energy, x), tuple(map(_moved, tensors_of(energy).values()))
+    graph, tensors = written_out(energy, x), tuple(map(_moved, named_tensors(energy).values()))
     half = torch.is_autocast_enabled(x.device.type) or x.dtype in (torch.bfloat16, torch.float16)
     tolerance = 0.1 if half else 1e-2 if x.dtype == torch.float32 else 1e-8
     program = compiled(lambda tensors, y: graph(tensors, y))
@@ -109,7 +109,7 @@ def _checked(energy: Any, x: Tensor) -> Program:
             return program
         why = f"the compiled program is {apart:.2g} away from PyTorch's"
     except RuntimeError as error:
-        why = " ".join(str(error).split())[:200]
+        why = reason(error)
     warnings.warn(f"scores are differentiated operation by operation, because {why}", CompileWarning, stacklevel=5)
     return graph
 

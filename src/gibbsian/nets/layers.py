@@ -64,6 +64,12 @@ class Standardized(nn.Module):
         return (weight - mean.view(shape)) * scale.view(shape)
 
 
+def _standardized_in(module: nn.Module) -> list[tuple[Standardized, Tensor]]:
+    """What standardizes weights there, with the weights as they are."""
+    lists = [m for m in module.modules() if isinstance(m, ParametrizationList)]
+    return [(m[0], m.original) for m in lists if isinstance(m[0], Standardized)]
+
+
 @contextmanager
 def standardized_once(module: nn.Module) -> Iterator[None]:
     """Inside, `Standardized` weights are computed once and not at every pass: parameters must not change there.
@@ -76,8 +82,7 @@ def standardized_once(module: nn.Module) -> Iterator[None]:
     ...     conv.weight is conv.weight
     True
     """
-    lists = [m for m in module.modules() if isinstance(m, ParametrizationList)]
-    found = [(m[0], m.original) for m in lists if isinstance(m[0], Standardized)]
+    found = _standardized_in(module)
     try:
         with torch.enable_grad():  # whoever asks first, all get the weights that gradients flow through
             for standard, weight in found:
@@ -91,8 +96,7 @@ def standardized_once(module: nn.Module) -> Iterator[None]:
 @contextmanager
 def standardized_anew(module: nn.Module) -> Iterator[None]:
     """Inside, `Standardized` weights are computed at every pass again, as functions of the parameters."""
-    lists = [m for m in module.modules() if isinstance(m, ParametrizationList)]
-    kept = [(m[0], m[0].kept) for m in lists if isinstance(m[0], Standardized)]
+    kept = [(standard, standard.kept) for standard, _ in _standardized_in(module)]
     try:
         for standard, _ in kept:
             standard.kept = None

@@ -78,9 +78,8 @@ def read_table(path: str | Path | Source, *, most: int | None = None, seed: int 
     import pandas as pd
 
     source = path if isinstance(path, Source) else Source(str(path), **how)
-    rng, whole, keys, rows, gaps = np.random.default_rng(seed), None, np.zeros(0), 0, False
+    rng, whole, keys, rows = np.random.default_rng(seed), None, np.zeros(0), 0
     for piece in pieces(source):
-        gaps |= bool(piece.isna().any(axis=None))
         piece.index = pd.RangeIndex(rows, rows + len(piece))
         rows += len(piece)
         whole = piece if whole is None else pd.concat([whole, piece])
@@ -90,8 +89,6 @@ def read_table(path: str | Path | Source, *, most: int | None = None, seed: int 
             whole, keys = whole.iloc[keep], keys[keep]
     if whole is None or not len(whole):
         raise DataError(f"{source.path} has no rows; give a table with at least one")
-    if gaps:
-        _tell_short_rows(source)
     table = understood(whole, source)
     table.attrs["rows"] = rows
     return table
@@ -110,10 +107,7 @@ def pieces(source: Source, rows: int = 50_000) -> Iterator[Any]:
     import pandas as pd
 
     try:
-        how = _written(path, source)
-        with pd.read_csv(path, chunksize=rows, **how) as reader:
-            while (piece := _next(reader)) is not None:
-                yield _chosen(piece, source)
+        yield from (_chosen(piece, source) for piece in _lines(path, source, rows))
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is no text in {source.encoding} ({error.reason} at byte {error.start}); say the encoding, such as latin-1 (--encoding latin-1)") from error  # fmt: skip
     except pd.errors.EmptyDataError as error:
@@ -128,13 +122,22 @@ def pieces(source: Source, rows: int = 50_000) -> Iterator[Any]:
         raise DataError(f"{path} cannot be read ({error}); write it anew") from error
 
 
-def _next(reader: Any) -> Any:
-    """The next piece, or None; cells that have no column are an error, and not left out."""
+def _lines(path: Path, source: Source, rows: int) -> Iterator[Any]:
+    """A text piece by piece; cells that have no column are an error, and not left out."""
     import pandas as pd
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", pd.errors.ParserWarning)
-        return next(reader, None)
+    how, ends = _written(path, source), True
+    with pd.read_csv(path, chunksize=rows, **how) as reader:
+        while True:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", pd.errors.ParserWarning)
+                piece = next(reader, None)
+            if piece is None:
+                break
+            ends &= bool(piece.iloc[:, -1].notna().all())
+            yield piece
+    if not ends:
+        _tell_short_rows(path, how)
 
 
 def _arrow(path: Path, rows: int) -> Iterator[Any]:
@@ -176,14 +179,14 @@ def _refuse_longer(head: list[str], rows: list[list[str]], path: Path) -> None:
         raise DataError(f"{path} has {len(head)} cells in its first line and {len(rows[0])} in its first row; name every column, also one of row names")  # fmt: skip
 
 
-def _tell_short_rows(source: Source) -> None:
+def _tell_short_rows(path: Path, how: dict[str, Any]) -> None:
     """A warning where rows of a text end before the last column: pandas takes what they lack as missing."""
-    path = Path(source.path).expanduser()
-    if path.name.endswith((".parquet", ".feather")):
+    try:
+        with _opened(path, "rt", encoding=how["encoding"], newline="") as file:
+            rows = csv.reader(file, delimiter=how["sep"])
+            lengths = np.array([len(row) for row in rows if row][how["header"] == 0 :])
+    except csv.Error:  # cells longer than csv takes, which pandas has read
         return
-    how = _written(path, source)
-    with _opened(path, "rt", encoding=source.encoding, newline="") as file:
-        lengths = np.array([len(row) for row in csv.reader(file, delimiter=how["sep"]) if row][how["header"] == 0 :])
     short = np.flatnonzero(lengths < len(how["names"]))
     if len(short):
         warnings.warn(
