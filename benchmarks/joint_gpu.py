@@ -9,8 +9,8 @@ of the classes; noise on the images that the energy term sees) with as many chai
 with one block each, the image halved by the first convolution, 128 images a batch; `small`: widths 32, 64, 128 with one
 block each and 128 images; `example`, the network of examples/jem.py: 64, 128, 256; `large`: 64, 128, 128 with two blocks
 and 256 images; `wide`: WRN-10-8 and 256 images; `broad`: WRN-10-16 and 128 images. "plain f32" switches TF32 off; "plain,
-TF32" leaves PyTorch's default for convolutions on. `--fused`: gibbsian with `net.compile(dynamic=False)` before, which
-takes a minute. `--paired 8 --configs tiny --updates 1000` compares the accuracies of both over seeds instead, on a CPU in an hour.
+TF32" leaves PyTorch's default for convolutions on. `--fused`: gibbsian with
+`Engine(fuse=True)`, which compiles for a minute at first. `--paired 8 --configs tiny --updates 1000` compares the accuracies of both over seeds instead, on a CPU in an hour.
 """
 
 import argparse
@@ -113,7 +113,7 @@ def accuracy(net: torch.nn.Module, x: Tensor, y: Tensor) -> float:
         return float(torch.cat([net(part).argmax(1) for part in x.split(1000)]).eq(y).double().mean())
 
 
-def ours_trains(net: torch.nn.Module, data: Any, batch: int, steps: int, **options: Any) -> None:
+def ours_trains(net: torch.nn.Module, data: Any, batch: int, steps: int, *, fuse: bool = False, **options: Any) -> None:
     """The same by gibbsian: bf16, and on CUDA captured."""
     chains = objectives.PersistentContrastiveDivergence(
         kernels.ShortRunLangevin(FIRST, NOISE, SLOPE, last=LAST, cycle=STEPS),
@@ -133,7 +133,7 @@ def ours_trains(net: torch.nn.Module, data: Any, batch: int, steps: int, **optio
         batch_size=batch,
         lr=5e-4,
         clip=1.0,
-        engine=Engine(precision="bf16", compile=CUDA),
+        engine=Engine(precision="bf16", compile=CUDA, fuse=CUDA and fuse),
         logging=Logging(every=1000),
         checkpoints=Checkpoints(every=10**6),
         progress=False,
@@ -186,9 +186,7 @@ def interleaved(config: str, fused: bool, data: Any, test: Any, rounds: int, upd
         mark[0] = time.perf_counter()
 
     net = make().to(DEVICE, memory_format=torch.channels_last)
-    if fused:
-        net.compile(dynamic=False)
-    ours_trains(net, data, batch, warm + rounds * updates, hooks=[turn])
+    ours_trains(net, data, batch, warm + rounds * updates, fuse=fused, hooks=[turn])
     ratios = {name: [b / a for a, b in zip(t, times["plain f32"], strict=True)] for name, t in times.items()}
     rows = {
         name: {
@@ -217,7 +215,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--updates", type=int, default=60, help="a round")
     parser.add_argument("--warm", type=int, default=30, help="updates before the first round")
-    parser.add_argument("--fused", action="store_true", help="with net.compile(dynamic=False)")
+    parser.add_argument("--fused", action="store_true", help="with Engine(fuse=True)")
     parser.add_argument("--paired", type=int, help="compare test accuracies instead, over so many seeds")
     parser.add_argument("--limit", type=int, help="training images, for a quick look")
     parser.add_argument("--save")

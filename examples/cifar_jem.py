@@ -209,7 +209,7 @@ def train(
         seed=chosen.seed,
         run_dir=folder,
         guard=gb.training.Guard(penalty=0.01),
-        engine=Engine(precision="bf16" if fast else None, compile=fast),
+        engine=Engine(precision="bf16" if fast else None, compile=fast, fuse=fast),
         checkpoints=Checkpoints(every=max(1, updates // 6), keep_last=1),
         logging=Logging(every=250 if fast else 5),
         hooks=hooks,

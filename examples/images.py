@@ -66,8 +66,10 @@ class Clock:
         return self.elapsed() > self.seconds
 
 
-def fit_for(clock: Clock, energy: Any, objective: Any, data: Any, chosen: Any, **more: Any) -> Any:
-    """Training until the clock is over, compiled and in bfloat16 on a GPU; `chosen` has batch, lr, ema and seed."""
+def fit_for(
+    clock: Clock, energy: Any, objective: Any, data: Any, chosen: Any, *, fuse: bool = False, **more: Any
+) -> Any:
+    """Training until the clock is over, captured (networks compiled with `fuse`) and in bfloat16 on a GPU; `chosen` has batch, lr, ema and seed."""
     fast = torch.cuda.is_available()
     return gb.fit(
         energy,
@@ -80,7 +82,7 @@ def fit_for(clock: Clock, energy: Any, objective: Any, data: Any, chosen: Any, *
         clip=1.0,
         ema=chosen.ema,
         seed=chosen.seed,
-        engine=Engine(precision="bf16" if fast else None, compile=fast),
+        engine=Engine(precision="bf16" if fast else None, compile=fast, fuse=fast and fuse),
         checkpoints=Checkpoints(every=1_000_000),
         logging=Logging(every=500 if fast else 10),
         hooks=[(25, clock.over)],

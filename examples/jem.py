@@ -109,16 +109,13 @@ def main() -> None:
         start={"gaussian": 1 - sum(chosen.far), "smooth": chosen.far[0], "reference": chosen.far[1]},
         penalty=chosen.penalty,
     )
-    net = network()
-    if chosen.fused:
-        net.compile(dynamic=False)
-    joint = models.JointEnergy(net, domain)
+    joint = models.JointEnergy(network(), domain)
     clock = Clock(chosen.seconds or SECONDS[chosen.data], chosen.lr)
     both = objectives.Weighted(
         [objectives.CrossEntropy(), objectives.Blurred(chains, chosen.blur)], [1.0, chosen.weight]
     )
     guard = gb.training.Guard(penalty=chosen.penalty)
-    run = fit_for(clock, joint, both, (x, y), chosen, transform=moved, guard=guard)
+    run = fit_for(clock, joint, both, (x, y), chosen, transform=moved, guard=guard, fuse=chosen.fused)
     model, seconds = run.ema.eval(), clock.elapsed()
     print(f"joint energy: {run.step} updates in {seconds:.0f} s, {run.step * chosen.batch / len(x):.1f} epochs")
     plain = train_classifier(

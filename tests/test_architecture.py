@@ -52,6 +52,7 @@ FLOOR = {room: i for i, rooms in enumerate(FLOORS) for room in rooms}
 OWN_LAWS = {"models", "energies"}  # rooms that may know classes of models by name
 NAMED_TUPLE = {"_replace", "_fields", "_asdict", "_make"}
 TORCH_OWN = {
+    "_call_impl",
     "_parameters",
     "_buffers",
     "_modules",

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from gibbsian.errors import CompileWarning
 from gibbsian.fast import graphs
+from gibbsian.fast.networks import compiled_networks
 from gibbsian.objectives.base import Loss, Step
 from gibbsian.training.feeds.base import rows_of
 from gibbsian.training.feeds.rows import TensorRows
@@ -69,6 +70,7 @@ class CapturedSteps(Steps):
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
+        self.fuse = job.settings.engine.fuse
         self.reset()
         feed = job.feed
         self.feed = feed if isinstance(feed, TensorRows) else None  # blocks take their rows by number
@@ -200,8 +202,8 @@ class CapturedSteps(Steps):
     def _step(self, batch: Any, state: Any, *, watched: bool = True) -> Loss:
         """A step up to its gradients, in new memory."""
         self.job.updates.drop_gradients()
-        chains = self.job.settings.engine.fuse
-        return self.forward(batch, state, Step(watched, fused=True, done=self.job.run.step, chains=chains))
+        with compiled_networks(self.job.run.energy) if self.fuse else nullcontext():
+            return self.forward(batch, state, Step(watched, fused=True, done=self.job.run.step, chains=self.fuse))
 
     def _capture(self, batch: Any) -> _Captured | None:
         """The graphs of single steps on batches like this one."""
@@ -218,6 +220,11 @@ class CapturedSteps(Steps):
             return self._captured(step, [job.generator])
         except RuntimeError as error:
             self._recover(before)
+            if self.fuse:  # gradients of gradients, for one, cannot be compiled
+                self.fuse = False
+                why = graphs.first_cause(error)
+                warnings.warn(f"networks are not compiled, because {why}", CompileWarning, stacklevel=3)
+                return self._capture(batch)
             self._refuse(graphs.first_cause(error))
             return None
 

@@ -81,8 +81,9 @@ class Engine:
             fit into memory at once. Chains that go on from step to step move once for every part.
         recompute: keep only the inputs of the blocks of networks for the backward pass, and compute the rest again there:
             less memory for a third more work (Chen et al. 2016).
-        fuse: captured steps compile those of the persistent chains, whose kernels become fewer and longer: half a minute at
-            first, then about three quarters of the time for small convolutional networks.
+        fuse: captured steps compile networks, and steps of persistent chains as a whole: what stands between two convolutions becomes
+            one kernel. Up to a minute at first, then about half of the time for convolutional networks. Principles that need
+            gradients of gradients go without, and say so.
     """
 
     precision: str | None = None
@@ -104,7 +105,7 @@ class Engine:
             )
         if self.fuse and not self.compile:
             raise ArgumentError(
-                "Engine(fuse=True) compiles steps of chains that are captured; use compile=True with it"
+                "Engine(fuse=True) compiles the networks of steps that are captured; use compile=True with it"
             )
 
 

@@ -1,0 +1,136 @@
+"""Networks as compiled programs inside training steps: the same numbers, and the network itself where that cannot be."""
+
+import pytest
+import torch
+from objective_oracles import F64, gen
+
+import gibbsian as gb
+from gibbsian import domains, energies, kernels, models, nets, objectives
+from gibbsian.energies.bases import Factorized
+from gibbsian.fast import networks
+from gibbsian.fast.networks import compiled_networks, networks_of
+from gibbsian.nets.layers import standardized_once
+from gibbsian.objectives.base import Step
+
+
+def quick(function):
+    """All of the compiler but its machine code, which takes most of the time."""
+    return torch.compile(function, backend="aot_eager", fullgraph=True, dynamic=False)
+
+
+@pytest.fixture
+def programs(monkeypatch):
+    """Compiled without machine code, for networks that nobody has seen."""
+    monkeypatch.setattr(networks, "compiled", quick)
+    monkeypatch.setattr(networks, "_program", networks.weak_cache(lambda net, *key: networks.Network()))
+
+
+def joint():
+    net = nets.ResidualNet((1, 6, 6), (4, 6), 1, outputs=3, standardize=True, generator=gen(1))
+    for block in (block for stage in net.stages for block in stage):
+        block.scale.data.fill_(0.3)
+    return models.JointEnergy(net, domains.Box((1, 6, 6), -3.0, 3.0)).to(F64)
+
+
+def rows():
+    return torch.randn(12, 1, 6, 6, generator=gen(2), dtype=F64).clamp(-3, 3), torch.arange(12) % 3
+
+
+def gradients(energy, *, compiled):
+    """Those of a joint likelihood, chains and all, in two steps of training."""
+    chains = objectives.PersistentContrastiveDivergence(
+        kernels.ShortRunLangevin(0.5, 0.01), steps=3, chains=6, penalty=0.01
+    )
+    objective = objectives.Weighted([objectives.CrossEntropy(), objectives.Blurred(chains, 0.1)], [1.0, 0.5])
+    state, found, seen = objective.init(energy, rows(), gen(3)), [], []
+    for seed in range(2):
+        if compiled:
+            with compiled_networks(energy) as seen, standardized_once(energy):
+                loss = objective.loss(energy, rows(), state, gen(seed), Step())
+        else:
+            with standardized_once(energy):
+                loss = objective.loss(energy, rows(), state, gen(seed), Step())
+        loss.value.backward()
+        state = loss.state
+        found += [p.grad.clone() for p in energy.parameters()]
+        energy.zero_grad()
+    return found, seen
+
+
+def test_compiled_networks_give_the_gradients_of_plain_ones(programs):
+    (plain, _), (made, seen) = (gradients(joint(), compiled=compiled) for compiled in (False, True))
+    assert [one.program.failure for one in seen] == [""]
+    assert len(seen[0].compared) == 3  # moved images, chains on their way, chains where they ended
+    for one, other in zip(made, plain, strict=True):
+        torch.testing.assert_close(one, other)
+        assert float(one.abs().sum()) > 0
+
+
+def test_a_program_that_is_wrong_is_not_used(programs, monkeypatch):
+    """In values, or in slopes alone: the compiler has been seen to get either wrong."""
+
+    class Bent(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, y):
+            return y.clone()
+
+        @staticmethod
+        def backward(ctx, outer):
+            return 1.1 * outer
+
+    for wrong in (lambda y: 1.1 * y, Bent.apply):
+        monkeypatch.setattr(networks, "compiled", lambda call, wrong=wrong: lambda *given: wrong(call(*given)))
+        (plain, _), (made, seen) = (gradients(joint(), compiled=compiled) for compiled in (False, True))
+        assert "away from PyTorch's" in seen[0].program.failure
+        for one, other in zip(made, plain, strict=True):
+            torch.testing.assert_close(one, other)
+
+
+def test_parts_of_larger_programs_are_not_programs_of_their_own(programs):
+    """Compiled steps of chains and scores that are differentiated once more have the network in them."""
+    energy, (x, _) = joint(), rows()
+    with compiled_networks(energy) as seen:
+        slopes = torch.func.grad(lambda y: energy(y).sum())(x)
+        whole = quick(lambda y: energy(y).sum())(x)
+    assert not seen[0].compared
+    torch.testing.assert_close(slopes, -energy.score(x))
+    torch.testing.assert_close(whole, energy(x).sum())
+
+
+def test_networks_are_the_outermost_parts_that_are_no_energies():
+    domain = domains.Binary((1, 8, 8))
+    tilted = energies.TiltedEnergy(Factorized(domain, torch.zeros(1, 8, 8)), energies.ResidualEnergy(domain, (4,)))
+    assert [type(net) for net in networks_of(tilted)] == [nets.ResidualNet]
+    assert networks_of(gb.energies.Gaussian(torch.zeros(2), torch.eye(2))) == []
+    with pytest.raises(ZeroDivisionError), compiled_networks(tilted):
+        raise ZeroDivisionError
+    assert networks_of(tilted)[0]._compiled_call_impl is None  # whatever happens
+
+
+def trained(energy, objective, data, **engine):
+    engine = gb.training.Engine(compile=bool(engine), **engine)
+    return gb.fit(energy.cuda(), objective, data, steps=40, batch_size=12, engine=engine, progress=False).energy
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("name", ["joint", "matching", "sliced"])
+def test_fused_steps_are_the_eager_ones(name, recwarn):
+    """The machine code and the graph of it too; principles that differentiate twice say that they go without."""
+    chains = objectives.PersistentContrastiveDivergence(kernels.ShortRunLangevin(0.5, 0.01), steps=3, chains=6)
+    objective = {
+        "joint": objectives.Weighted([objectives.CrossEntropy(), objectives.Blurred(chains, 0.1)], [1.0, 0.5]),
+        "matching": objectives.EnergyMatching(flow_steps=20, steps=3, pairing="sinkhorn"),
+        "sliced": objectives.SlicedScoreMatching(),
+    }[name]
+    make = joint if name == "joint" else lambda: energies.MLPEnergy(2, (16, 16), confine=0.1).to(F64)
+    data = (
+        tuple(t.repeat(4, *[1] * (t.dim() - 1)).cuda() for t in rows())
+        if name == "joint"
+        else torch.randn(48, 2, generator=gen(4), dtype=F64).cuda()
+    )
+    eager, fused = trained(make(), objective, data), trained(make(), objective, data, fuse=True)
+    said = [str(w.message) for w in recwarn if issubclass(w.category, gb.errors.CompileWarning)]
+    assert len(said) == (name == "sliced"), said
+    assert all("networks are not compiled" in text for text in said)
+    for one, other in zip(fused.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-7)
