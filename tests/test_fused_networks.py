@@ -9,7 +9,6 @@ from gibbsian import domains, energies, kernels, models, nets, objectives
 from gibbsian.energies.bases import Factorized
 from gibbsian.fast import networks
 from gibbsian.fast.networks import compiled_networks, networks_of
-from gibbsian.nets.conv import few_outputs, with_channels
 from gibbsian.nets.layers import standardized_once
 from gibbsian.objectives.base import Step
 
@@ -98,21 +97,6 @@ def test_parts_of_larger_programs_are_not_programs_of_their_own(programs):
     torch.testing.assert_close(whole, energy(x).sum())
 
 
-def test_layers_of_few_channels_and_outputs_have_twins_of_the_same_values_and_slopes():
-    """What compiled programs have in their place."""
-    x, conv = rows()[0].requires_grad_(), nets.Layers().conv(1, 5, 3, 2).to(F64)
-    y, w = torch.randn(7, 40, generator=gen(5), dtype=F64, requires_grad=True), torch.nn.Linear(40, 3).to(F64)
-    forms = [
-        (conv(x), with_channels(conv, x, 8), (x, *conv.parameters())),
-        (w(y), few_outputs(w.weight, w.bias, y), (y, *w.parameters())),
-    ]
-    for plain, twin, sources in forms:
-        torch.testing.assert_close(twin, plain)
-        slopes = [torch.autograd.grad(form.square().sum(), sources) for form in (plain, twin)]
-        for one, other in zip(*slopes, strict=True):
-            torch.testing.assert_close(one, other)
-
-
 def test_networks_are_the_outermost_parts_that_are_no_energies():
     domain = domains.Binary((1, 8, 8))
     tilted = energies.TiltedEnergy(Factorized(domain, torch.zeros(1, 8, 8)), energies.ResidualEnergy(domain, (4,)))
@@ -129,14 +113,14 @@ def trained(energy, objective, data, **engine):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-@pytest.mark.parametrize("name", ["joint", "matching", "denoising"])
+@pytest.mark.parametrize("name", ["joint", "matching", "sliced"])
 def test_fused_steps_are_the_eager_ones(name, recwarn):
     """The machine code and the graph of it too; principles that differentiate twice say that they go without."""
     chains = objectives.PersistentContrastiveDivergence(kernels.ShortRunLangevin(0.5, 0.01), steps=3, chains=6)
     objective = {
         "joint": objectives.Weighted([objectives.CrossEntropy(), objectives.Blurred(chains, 0.1)], [1.0, 0.5]),
         "matching": objectives.EnergyMatching(flow_steps=20, steps=3, pairing="sinkhorn"),
-        "denoising": objectives.DenoisingScoreMatching(0.3),
+        "sliced": objectives.SlicedScoreMatching(),
     }[name]
     make = joint if name == "joint" else lambda: energies.MLPEnergy(2, (16, 16), confine=0.1).to(F64)
     data = (
@@ -146,7 +130,7 @@ def test_fused_steps_are_the_eager_ones(name, recwarn):
     )
     eager, fused = trained(make(), objective, data), trained(make(), objective, data, fuse=True)
     said = [str(w.message) for w in recwarn if issubclass(w.category, gb.errors.CompileWarning)]
-    assert len(said) == (name == "denoising"), said
+    assert len(said) == (name == "sliced"), said
     assert all("networks are not compiled" in text for text in said)
     for one, other in zip(fused.parameters(), eager.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-7)

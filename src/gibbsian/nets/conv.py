@@ -107,41 +107,7 @@ def _whole(head: Any, x: Tensor, dtype: torch.dtype) -> Tensor:
         return head(x)
     weight, bias = (p.to(dtype).float() for p in (head.weight, head.bias))
     with torch.autocast(x.device.type, enabled=False):
-        if torch.compiler.is_compiling() and len(weight) <= _FEW:
-            return few_outputs(weight, bias, x.float())
         return F.linear(x.float(), weight, bias)
-
-
-_FEW = 16  # outputs: a library's product of so few columns takes ten times as long as the memory does
-
-
-def few_outputs(weight: Tensor, bias: Tensor, x: Tensor) -> Tensor:
-    """Wx + b as sums of products, which the compiler joins with what is before and after them.
-
-    >>> w, b, x = torch.randn(3, 5), torch.randn(3), torch.randn(4, 5)
-    >>> torch.allclose(few_outputs(w, b, x), F.linear(x, w, b), atol=1e-5)
-    True
-    """
-    return (x[:, None] * weight).sum(2) + bias
-
-
-def of_few_channels(conv: Any, x: Tensor) -> Tensor:
-    """A convolution of images with few channels; in compiled programs on CUDA of images with eight, most of them empty. Libraries lay
-    images of fewer out anew before and after the convolution and so their gradients, which takes longer than it."""
-    if torch.compiler.is_compiling() and x.is_cuda and x.shape[1] < 8:
-        return with_channels(conv, x, 8)
-    return conv(x)
-
-
-def with_channels(conv: Any, x: Tensor, channels: int) -> Tensor:
-    """A convolution as one of so many channels, those that x does not have empty.
-
-    >>> conv, x = nn.Conv2d(2, 5, 3, stride=2, padding=1), torch.randn(4, 2, 9, 8)
-    >>> torch.allclose(with_channels(conv, x, 8), conv(x), atol=1e-5)
-    True
-    """
-    empty = (0, 0, 0, 0, 0, channels - x.shape[1])
-    return F.conv2d(F.pad(x, empty), F.pad(conv.weight, empty), conv.bias, conv.stride, conv.padding)
 
 
 class ResidualBlock(nn.Module):
@@ -245,7 +211,7 @@ class ResidualNet(Recorded):
         self.activation, self.pool, self.after = nn.Identity() if after else make.activation(), pool, after
 
     def forward(self, x: Tensor) -> Tensor:
-        x = of_few_channels(self.stem, x)
+        x = self.stem(x)
         for i, stage in enumerate(self.stages):
             x = stage(halve(x) if i and not self.after and min(x.shape[2:]) > 1 else x)
         x = self.activation(x)

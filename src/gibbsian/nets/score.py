@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gibbsian.errors import check_number
-from gibbsian.nets.conv import of_few_channels
 from gibbsian.nets.layers import Layers, sizes_of
 from gibbsian.nets.mlp import MLP
 from gibbsian.recorded import Recorded
@@ -172,7 +171,7 @@ class ScoreUNet(AroundGaussian):
     def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
         u, total, noise = self.scaled(x, sigma)
         level = self.activation(self.level(level_features(sigma, self.features)))
-        h = of_few_channels(self.stem, u)
+        h = self.stem(u)
         across = []
         for i, stage in enumerate(self.down):
             h = F.avg_pool2d(h, 2, ceil_mode=True) if i else h
