@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch._dynamo.utils import counters
 
 from gibbsian.fast import recorded
 from gibbsian.fast.compiled import compiled
@@ -62,6 +63,23 @@ def test_parameters_are_read_where_they_are_now():
     end, _, _ = replay(recorder, step, moved, state, inputs, 5)
     want, _ = ordinary(turning, moved, state, inputs, 5)
     torch.testing.assert_close(end, want, atol=1e-12, rtol=0)
+
+
+def gathering(count, state, inputs):
+    (x,) = state
+    return (0.5 * x + x[:, :count].sum(1, keepdim=True) / count,), ()
+
+
+def test_whole_numbers_that_are_left_open_compile_nothing_anew():
+    step, recorder, g = compiled(gathering, "count"), Recorder(), torch.Generator().manual_seed(0)
+    seen = counters["stats"]["unique_graphs"]
+    for count in (4, 7, 5):
+        state = (torch.rand(3, 9, generator=g, dtype=D),)
+        end, _, done = replay(recorder, step, (count,), state, (torch.zeros(6),), 6)
+        want, _ = ordinary(gathering, (count,), state, (torch.zeros(6),), 6)
+        assert done == 6
+        torch.testing.assert_close(end, want, atol=1e-12, rtol=0)
+    assert counters["stats"]["unique_graphs"] == seen + 1
 
 
 def counting(limit, state, inputs):

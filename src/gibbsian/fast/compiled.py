@@ -125,23 +125,39 @@ def _kept_apart() -> AbstractContextManager[Any]:
     """The table is part of what is kept on disk, but not of all keys by which that is found: this parts it from what other versions
     left, where torch knows how (from 2.7 on)."""
     config: Any = torch.compiler.config
-    try:
-        parted: AbstractContextManager[Any] = config.patch(
-            cache_key_tag=f"{config.cache_key_tag} gibbsian {settings_digest()}"
-        )
-    except AttributeError:
-        return nullcontext()
-    return parted
+    tag = getattr(torch.compiler.config, "cache_key_tag", "")
+    return _patched(config, cache_key_tag=f"{tag} gibbsian {settings_digest()}")
 
 
-def compiled(function: Any) -> Callable[..., Any]:
+def _patched(config: Any, **values: Any) -> AbstractContextManager[Any]:
+    """Settings of the compiler for a while, those left out that this version of torch does not know."""
+    known = {name: value for name, value in values.items() if getattr(config, name, None) is not None}
+    patched: AbstractContextManager[Any] = config.patch(**known) if known else nullcontext()
+    return patched
+
+
+def compiled(function: Any, *numbers: str) -> Callable[..., Any]:
     """A copy of a function that is compiled at its first call, whole or not at all. Tensors inside its arguments are
-    read where they live, so new values never compile anew; numbers, shapes and kinds do."""
+    read where they live, so new values never compile anew; shapes and kinds do, and so do numbers, but for whole ones under
+    these names, which are left open."""
     code = function.__code__.replace()  # its own: the compiler's cache and its limit belong to the code
     copy = types.FunctionType(
         code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
     )
-    return torch.compile(copy, fullgraph=True, dynamic=False, backend=_backend)
+    made = torch.compile(copy, fullgraph=True, dynamic=False, backend=_backend)
+    return _left_open(made, numbers) if numbers else made
+
+
+def _left_open(function: Callable[..., Any], numbers: tuple[str, ...]) -> Callable[..., Any]:
+    """The compiled function, asked for with these arguments as symbols. (`dynamic_sources`, in torch 2.11 to 2.15; one that
+    does not know it compiles anew for every number.)"""
+    config: Any = torch.compiler.config
+
+    def called(*arguments: Any) -> Any:
+        with _patched(config, dynamic_sources=",".join(f"L['{name}']" for name in numbers)):
+            return function(*arguments)
+
+    return called
 
 
 def reason(error: BaseException) -> str:

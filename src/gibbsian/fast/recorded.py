@@ -3,7 +3,7 @@
 All that is relied on of the compiler's inner parts stands in this file, and a test holds it for every release of torch:
 - `torch._inductor.output_code.CompiledFxGraph` is called with the inputs of a compiled graph and calls its `current_callable`,
 - which is a function (or method) of a generated module, whose globals named `cpp_fused...` are the compiled kernels,
-- each the Python binding, in an extension module of its own, of a C function `kernel` of nothing but pointers,
+- each the Python binding, in an extension module of its own, of a C function `kernel` of pointers and 64-bit whole numbers,
 - and all else that computes goes through the dispatcher, as products `mm`, `addmm` and `bmm` into given memory do.
 """
 
@@ -30,7 +30,7 @@ class Launch(NamedTuple):
     """One kernel on some memory."""
 
     address: int  # of the C function
-    arguments: tuple[Tensor, ...]
+    arguments: tuple[Tensor | int, ...]
 
 
 class Product(NamedTuple):
@@ -134,8 +134,8 @@ class Recorder:
 
         def note(*arguments: Any) -> None:
             kernel(*arguments)
-            if not all(isinstance(a, Tensor) for a in arguments):
-                raise ReplayError("a kernel has arguments that are no tensors")
+            if not all(isinstance(a, Tensor | int) for a in arguments):
+                raise ReplayError("a kernel has arguments that are neither tensors nor whole numbers")
             deeds.append(Launch(address, arguments))
 
         return note

@@ -145,10 +145,12 @@ class _Memory:
         back = {id(old) for old, _ in self.copied}
         return [old if done % 2 == 0 or id(old) in back else new for old, new in zip(before, after, strict=True)]
 
-    def place(self, t: Tensor | None) -> Place:
-        """Where a tensor begins."""
+    def place(self, t: Tensor | int | None) -> Place:
+        """Where a tensor begins; whole numbers are passed as addresses are."""
         if t is None:
             return Place(0, 0)
+        if isinstance(t, int):
+            return Place(t, t)
         at = t.data_ptr()
         if at in self.inputs:
             return self.inputs[at]

@@ -23,7 +23,7 @@ from gibbsian.fast.recorded import Deed, Launch, Product, Recorder, ReplayError
 from gibbsian.fast.traced import Traced, storage_start
 from gibbsian.trees import mapped
 
-_VERSION = 1
+_VERSION = 2
 
 
 class _Places:
@@ -39,10 +39,10 @@ class _Places:
         self.own: dict[int, int] = {}
         self.sizes: list[int] = []
 
-    def of(self, t: Tensor | None) -> list[Any] | None:
-        """(kind, number, bytes from its beginning, type, shape, strides)."""
-        if t is None:
-            return None
+    def of(self, t: Tensor | int | None) -> list[Any] | int | None:
+        """(kind, number, bytes from its beginning, type, shape, strides); whole numbers stand for themselves."""
+        if t is None or isinstance(t, int):
+            return t
         form = [str(t.dtype).removeprefix("torch."), list(t.shape), list(t.stride())]
         at, start = t.data_ptr(), storage_start(t)
         if at in self.arguments:
@@ -86,9 +86,9 @@ class Tape:
         bases = {"argument": arguments, "external": externals, "own": own}
         known: dict[str, Tensor] = {}
 
-        def found(place: list[Any] | None) -> Tensor | None:
-            if place is None:
-                return None
+        def found(place: Any) -> Any:
+            if place is None or isinstance(place, int):
+                return place
             kind, number, offset, dtype, shape, stride = place
             base = bases[kind][number]
             if kind == "argument" and offset == 0 and (list(base.shape), list(base.stride())) == (shape, stride):
@@ -100,12 +100,12 @@ class Tape:
 
         deeds: list[Deed] = []
         for number, alpha, places in self.record["deeds"]:
-            tensors: list[Any] = [found(place) for place in places]
+            given = [found(place) for place in places]
             deed: Deed
             if number is None:
-                deed = Product(tensors[0], tensors[1], tensors[2], tensors[3], alpha)
+                deed = Product(given[0], given[1], given[2], given[3], alpha)
             else:
-                deed = Launch(self.addresses[number], tuple(tensors))
+                deed = Launch(self.addresses[number], tuple(given))
             _do(deed)
             deeds.append(deed)
         return [t for t in map(found, self.record["outputs"]) if t is not None], deeds
@@ -114,7 +114,8 @@ class Tape:
 def _do(deed: Deed) -> None:
     if isinstance(deed, Launch):
         kinds = [ctypes.c_void_p] * len(deed.arguments)
-        ctypes.CFUNCTYPE(None, *kinds)(deed.address)(*(t.data_ptr() for t in deed.arguments))
+        given = (t if isinstance(t, int) else t.data_ptr() for t in deed.arguments)
+        ctypes.CFUNCTYPE(None, *kinds)(deed.address)(*given)
     elif deed.added is not None:
         torch.addmm(deed.added, deed.a, deed.b, alpha=deed.alpha, out=deed.out)
     elif deed.a.dim() == 3:

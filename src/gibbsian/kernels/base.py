@@ -345,7 +345,7 @@ class FreeRunning(Kernel):
     @property
     @abstractmethod
     def reaches(self) -> tuple[int, ...]:
-        """Values of `reach` that are worth a compiled form each, in ascending order; the last one is enough for all."""
+        """Values of `reach` that are worth looking at how far the machine is, in ascending order; the last one is enough for all."""
 
     @abstractmethod
     def begin(self, energy: Any, state: Any, inputs: Any, room: int = 0) -> tuple[Any, Any, Any]:

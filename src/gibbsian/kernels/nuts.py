@@ -152,11 +152,11 @@ class Trees(NamedTuple):
 
 
 class Slots(NamedTuple):
-    """What a micro-step writes into: starts of open subtrees `(chains, depth, numel)`, and what every iteration gave; the
+    """What a micro-step writes into: starts of open subtrees `(depth, chains, numel)`, and what every iteration gave; the
     last place of each belongs to nobody."""
 
     p: Tensor  # momentum of the leaf
-    total: Tensor  # Σp up to it, itself counted in
+    ahead: Tensor  # Σp up to it, itself left out
     before: Tensor  # momentum of the leaf before
     draws: Tensor  # (iterations + 1, chains, numel)
     infos: Tensor  # (iterations + 1, chains, 6)
@@ -181,22 +181,21 @@ def dot(a: Tensor, b: Tensor) -> Tensor:
 def closes_straight(slots: Slots, levels: int, leaf: Tensor, p: Tensor, total: Tensor) -> Tensor:
     """Whether none of the subtrees that this leaf closes turns back: ρ·p > 0 at both ends, of the whole and of each half
     prolonged by the first leaf of the other, or turns that fall between the halves would be missed."""
-    i_max = popcount(leaf >> 1)[:, None]
-    i_min = i_max - popcount(leaf & ~(leaf + 1))[:, None] + 1
-    first, sums = slots.p[:, :levels], slots.total[:, :levels]
-    level = torch.arange(levels, dtype=leaf.dtype, device=p.device)
-    end = p[:, None]
-    rho = total[:, None] - sums + first
+    i_max = popcount(leaf >> 1)
+    i_min = i_max - popcount(leaf & ~(leaf + 1)) + 1
+    first, ahead = slots.p[:levels], slots.ahead[:levels]
+    level = torch.arange(levels, dtype=leaf.dtype, device=p.device)[:, None]
+    rho = total - ahead
     closed = (level >= i_min) & (level <= i_max)
-    least = torch.where(closed, torch.minimum(dot(rho, first), dot(rho, end)), 1.0).amin(1)  # NaN stays NaN
+    least = torch.where(closed, torch.minimum(dot(rho, first), dot(rho, p)), 1.0).amin(0)  # NaN stays NaN
     if levels > 1:  # the right half of the subtree from slot i begins at slot i + 1; two leaves have no halves
-        half, before = first[:, 1:], slots.before[:, 1:levels]
-        left = sums[:, 1:] - sums[:, :-1] + first[:, :-1]
-        right = total[:, None] - sums[:, 1:] + half + before
-        ends = torch.minimum(dot(left, first[:, :-1]), dot(left, half))
-        ends = torch.minimum(ends, torch.minimum(dot(right, before), dot(right, end)))
+        half, before = first[1:], slots.before[1:levels]
+        left = ahead[1:] - ahead[:-1] + half
+        right = total - ahead[1:] + before
+        ends = torch.minimum(dot(left, first[:-1]), dot(left, half))
+        ends = torch.minimum(ends, torch.minimum(dot(right, before), dot(right, p)))
         closed = (level[:-1] >= i_min) & (level[:-1] < i_max)
-        least = torch.minimum(least, torch.where(closed, ends, 1.0).amin(1))
+        least = torch.minimum(least, torch.where(closed, ends, 1.0).amin(0))
     return least > 0
 
 
@@ -275,7 +274,7 @@ class NUTS(Massive, FreeRunning):
         trees = Trees(
             *ends, *sums, x, s, e, none, zero, zero, none, none, *tallies, start, start, start, start, start[0].long()
         )
-        starts = [x.new_zeros(chains, depth + 1, n) for _ in range(3)]
+        starts = [x.new_zeros(depth + 1, chains, n) for _ in range(3)]
         gives = x.new_empty(steps + 1, chains, n), x.new_empty(steps + 1, chains, 6)
         slots = Slots(starts[0], starts[1], starts[2], *gives)
         return ground, trees, slots
@@ -321,16 +320,17 @@ class NUTS(Massive, FreeRunning):
 
         # the leaf joins the doubling, and is chosen with its share of the weight
         size = torch.ones_like(t.depth) << t.depth
-        total = torch.where(spread(first, p), p, t.total + p)
+        ahead = torch.where(spread(first, p), 0.0, t.total)
+        total = ahead + p
         new_weight = torch.where(first, weight, torch.logaddexp(t.new_weight, weight))
         u = unit(scrambled(seed, (32 + size + t.leaf).long()), 32, x.dtype)
         take = first | chosen(u, weight - new_weight)
         rows = spread(take, x)
         new_x, new_s = torch.where(rows, x, t.new_x), torch.where(rows, s, t.new_s)
         new_e, new_h = torch.where(take, e, t.new_e), torch.where(take, h, t.new_h)
-        slot = torch.where((t.leaf & 1) == 0, popcount(t.leaf >> 1), slots.p.shape[1] - 1)
-        for place, value in ((slots.p, p), (slots.total, total), (slots.before, before)):
-            place[chain, slot] = value
+        slot = torch.where((t.leaf & 1) == 0, popcount(t.leaf >> 1), len(slots.p) - 1)
+        for place, value in ((slots.p, p), (slots.ahead, ahead), (slots.before, before)):
+            place[slot, chain] = value
         sound = fine
         if reach:
             sound = sound & closes_straight(slots, reach, t.leaf, p, total)
@@ -341,9 +341,9 @@ class NUTS(Massive, FreeRunning):
         rows = spread(take, x)
         next_x, next_s = torch.where(rows, new_x, t.next_x), torch.where(rows, new_s, t.next_s)
         next_e, next_h = torch.where(take, new_e, t.next_e), torch.where(take, new_h, next_h)
-        whole, left, right = rho + total, rho + slots.p[:, 0], total + slots.before[:, 0]
+        whole, left, right = rho + total, rho + slots.p[0], total + slots.before[0]
         ends = [(whole, far[1]), (whole, p), (left, far[1])]
-        ends += [(left, slots.p[:, 0]), (right, slots.before[:, 0]), (right, p)]
+        ends += [(left, slots.p[0]), (right, slots.before[0]), (right, p)]
         straight = torch.stack([dot(a, b) for a, b in ends]).amin(0) > 0
         rho = torch.where(spread(complete, x), whole, rho)
         log_weight = torch.where(complete, torch.logaddexp(log_weight, new_weight), log_weight)

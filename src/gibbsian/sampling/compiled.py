@@ -59,12 +59,12 @@ class _Chunk:
 
 _chunk = weak_cache(lambda energy, *key: _Chunk())
 _pool = weak_cache(lambda energy: Pool())
-_compiled = weak_cache(lambda energy, function, *key: compiled(function))
+_compiled = weak_cache(lambda energy, function, numbers, *key: compiled(function, *numbers))
 
 
-def _compiler(key: tuple[Any, ...]) -> Callable[[Any, Callable[..., Any]], Callable[..., Any]]:
-    """What compiles a function for an energy, once for each key; it holds no energy."""
-    return lambda energy, function: _compiled(energy, function, *key)
+def _compiler(key: tuple[Any, ...]) -> Callable[..., Callable[..., Any]]:
+    """What compiles a function for an energy, once for each key, with some numbers left open; it holds no energy."""
+    return lambda energy, function, *numbers: _compiled(energy, function, numbers, *key)
 
 
 def _signature(kernel: Kernel, state: Any, size: int) -> tuple[Any, ...]:

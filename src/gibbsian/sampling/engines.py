@@ -26,7 +26,7 @@ from gibbsian.trees import mapped
 
 Made = tuple[Any, Tensor, Tensor, Tensor, dict[str, Tensor]]  # state; positions, acceptance, diverged, statistics
 Compiler = Callable[[Callable[..., Any]], Callable[..., Any]]
-LateCompiler = Callable[[Any, Callable[..., Any]], Callable[..., Any]]  # of an energy and a function; it holds neither
+LateCompiler = Callable[..., Callable[..., Any]]  # of an energy, a function, names of numbers left open; it holds none
 _ENDLESS = 1 << 62
 _PATIENCE = 3.0  # seconds of looking at steps before runs, after which the compiler, whose guards look faster, has paid
 _SMALL = 1 << 12  # numbers in a state, beyond which what passes between the parts of a step costs up to a quarter of it
@@ -263,6 +263,12 @@ class ReplayedMachine(Replayed):
     def __init__(self, compiled: LateCompiler, room: int) -> None:
         super().__init__(micro_step, compiled)
         self.room = room
+
+    def step(self, things: tuple[Any, ...]) -> Callable[..., Any]:
+        energy, kernel, *_ = things
+        if len(kernel.reaches) > 1 and self.compiled is None:  # one form for all of them, which takes half of the time
+            self.compiled = self.compiler(energy, self.function, "reach")
+        return super().step(things)
 
     def trial(self, energy: Any, kernel: FreeRunning, state: Any, inputs: Any, replayed: bool) -> Any:
         ground, moving, slots = kernel.begin(energy, state, inputs, self.room)
