@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.utils import counters
 
 import gibbsian as gb
 from gibbsian import domains, kernels
@@ -114,12 +115,20 @@ def test_a_tape_that_gives_other_numbers_is_not_played(folder):
 
 
 @pytest.mark.parametrize(
-    "kernel",
-    [kernels.HMC(0.4, 4, mass=torch.eye(3, dtype=D) + 0.2), kernels.NUTS(0.5, max_depth=2)],
-    ids=["HMC", "NUTS"],
+    ("kernel", "graphs"),
+    [
+        (kernels.HMC(0.4, 4), 2),  # a move and the end
+        (kernels.HMC(0.4, 4, mass=torch.eye(3, dtype=D) + 0.2), 3),
+        (kernels.NUTS(0.5, max_depth=2), 1),
+        (kernels.NUTS(0.05, max_depth=7), 1),  # for shallow and for deep trees
+    ],
+    ids=["HMC", "massive HMC", "NUTS", "deep NUTS"],
 )
-def test_kernels_are_played(kernel, folder, no_compiler):
-    assert_same(Well(), kernel, run(Well(), kernel, True))
+def test_kernels_are_played(kernel, graphs, folder, no_compiler):
+    before = counters["stats"]["unique_graphs"]
+    trace = run(Well(), kernel, True)
+    assert_same(Well(), kernel, trace)
+    assert counters["stats"]["unique_graphs"] == before + graphs
     no_compiler()
     assert_same(Well(), kernel, run(Well(), kernel, True))
 

@@ -299,6 +299,9 @@ class Kernel(ABC):
             raise DomainError(f"{name} cannot move states of {energy.domain}; {_advice(energy.domain)}")
 
 
+FULL = 4  # of a kick; whole, so that compilers leave its share open, and half of it is not one, for which they never do
+
+
 @dataclass(frozen=True)
 class Flying(Kernel):
     """A kernel whose step is a trajectory, the same `step` in parts: most of its moves are alike, and compilers need see one of them
@@ -307,15 +310,19 @@ class Flying(Kernel):
     @property
     @abstractmethod
     def moves(self) -> int:
-        """How many moves there are in a step between the first and the last; what is not positive has no parts."""
+        """How many moves there are in a step before the last one; fewer than two are not worth parts."""
 
     @abstractmethod
-    def launch(self, energy: Any, state: Any, inputs: Any) -> Any:
-        """The beginning of the trajectory, with its first move."""
+    def ready(self, state: Any) -> bool:
+        """Whether `launch` has nothing to compute: a trajectory begins with tensors that are there."""
 
     @abstractmethod
-    def move(self, energy: Any, flight: Any, inputs: Any) -> Any:
-        """One move on."""
+    def launch(self, state: Any, inputs: Any) -> Any:
+        """The beginning of the trajectory, before its first move."""
+
+    @abstractmethod
+    def move(self, energy: Any, flight: Any, inputs: Any, share: int) -> Any:
+        """One move on, with a share of `FULL` of the kick before it: half of it in the first move."""
 
     @abstractmethod
     def land(self, energy: Any, state: Any, flight: Any, inputs: Any) -> tuple[Any, Any]:

@@ -10,6 +10,7 @@ from gibbsian.domains import Bounded
 from gibbsian.energy import Energy
 from gibbsian.errors import DomainError, check_number, hold_counts
 from gibbsian.kernels.base import (
+    FULL,
     ChainState,
     Flying,
     Kernel,
@@ -63,12 +64,11 @@ class Massive(Kernel):
 
 
 class Flight(NamedTuple):
-    """Where a trajectory is, with the score there, and the momenta that it began with."""
+    """Where a trajectory is, with the score there."""
 
     x: Tensor
     v: Tensor
     score: Tensor
-    start: Tensor
     clamp: Tensor | None
 
 
@@ -129,9 +129,12 @@ class HMC(Massive, Flying):
     def step(self, energy: Energy, state: ChainState, inputs: MoveInputs) -> tuple[ChainState, MetropolisInfo]:
         x, e, s, clamp = state
         metric = self.metric.to(x)
-        v = masked(metric.momentum(inputs.z), clamp)
+        v = self._momenta(state, inputs)
         end = leapfrog(energy, Point(x, v, e, s), event_view(inputs.step_size, x), metric, clamp, self.leapfrog_steps)
         return self._judged(state, end, v, inputs)
+
+    def _momenta(self, state: ChainState, inputs: MoveInputs) -> Tensor:
+        return masked(self.metric.to(state.x).momentum(inputs.z), state.clamp)
 
     def _judged(
         self, state: ChainState, end: Point, v: Tensor, inputs: MoveInputs
@@ -145,29 +148,29 @@ class HMC(Massive, Flying):
 
     @property
     def moves(self) -> int:
-        return self.leapfrog_steps - 2
+        return self.leapfrog_steps - 1
 
-    def launch(self, energy: Energy, state: ChainState, inputs: MoveInputs) -> Flight:
-        v = masked(self.metric.to(state.x).momentum(inputs.z), state.clamp)
-        return self._moved(energy, Flight(state.x, v, state.score, v, state.clamp), inputs, 0.5)
+    def ready(self, state: ChainState) -> bool:
+        return self.metric.root is None and state.clamp is None  # what was drawn is the momenta
 
-    def move(self, energy: Energy, flight: Flight, inputs: MoveInputs) -> Flight:
-        return self._moved(energy, flight, inputs, 1.0)
+    def launch(self, state: ChainState, inputs: MoveInputs) -> Flight:
+        return Flight(state.x, self._momenta(state, inputs), state.score, state.clamp)
 
-    def _moved(self, energy: Energy, flight: Flight, inputs: MoveInputs, share: float) -> Flight:
-        x, v, s, start, clamp = flight
+    def move(self, energy: Energy, flight: Flight, inputs: MoveInputs, share: int) -> Flight:
+        x, v, s, clamp = flight
         size = event_view(inputs.step_size, x)
-        v = torch.addcmul(v, size, s, value=share)
+        v = torch.addcmul(v, size * (share / FULL), s)
         x, v = drift(energy, x, v, size, self.metric.to(x))
-        return Flight(x, v, masked(energy.energy_and_score(x)[1], clamp), start, clamp)
+        return Flight(x, v, masked(energy.energy_and_score(x)[1], clamp), clamp)
 
     def land(
         self, energy: Energy, state: ChainState, flight: Flight, inputs: MoveInputs
     ) -> tuple[ChainState, MetropolisInfo]:
-        x, v, s, start, clamp = flight
+        x, v, s, clamp = flight
         size = event_view(inputs.step_size, x)
         p = Point(x, torch.addcmul(v, size, s, value=0.5), state.energy, s)
-        return self._judged(state, leapfrog(energy, p, size, self.metric.to(x), clamp), start, inputs)
+        end = leapfrog(energy, p, size, self.metric.to(x), clamp)
+        return self._judged(state, end, self._momenta(state, inputs), inputs)
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,12 @@ from gibbsian.fast.recorded import Recorder, ReplayError
 from gibbsian.fast.replay import replay
 from gibbsian.fast.tape import Player, Tape, find_tape, save_tape
 from gibbsian.fast.traced import NamelessError, Traced, traced
-from gibbsian.kernels.base import Flying, FreeRunning, Kernel, Lockstep
+from gibbsian.kernels.base import FULL, Flying, FreeRunning, Kernel, Lockstep
 from gibbsian.sampling.chunks import one_step, run_chunk, told
 from gibbsian.trees import mapped
 
 Made = tuple[Any, Tensor, Tensor, Tensor, dict[str, Tensor]]  # state; positions, acceptance, diverged, statistics
-Compiler = Callable[[Callable[..., Any]], Callable[..., Any]]
+Compiler = Callable[..., Callable[..., Any]]  # of a function and names of numbers left open
 LateCompiler = Callable[..., Callable[..., Any]]  # of an energy, a function, names of numbers left open; it holds none
 _ENDLESS = 1 << 62
 _PATIENCE = 3.0  # seconds of looking at steps before runs, after which the compiler, whose guards look faster, has paid
@@ -46,14 +46,14 @@ def micro_step(
     return kernel.micro_step(energy, ground, moving, slots, reach), ()
 
 
-def launch(energy: Any, kernel: Flying, state: Any, inputs: Any) -> Any:
+def launch(kernel: Flying, state: Any, inputs: Any) -> Any:
     """The beginning of a step."""
-    return kernel.launch(energy, state, inputs)
+    return kernel.launch(state, inputs)
 
 
-def one_move(energy: Any, kernel: Flying, flight: Any, inputs: Any) -> Any:
-    """A move between the first and the last."""
-    return kernel.move(energy, flight, inputs)
+def one_move(energy: Any, kernel: Flying, flight: Any, inputs: Any, share: int) -> Any:
+    """A move before the last."""
+    return kernel.move(energy, flight, inputs, share)
 
 
 def land_and_tell(energy: Any, kernel: Flying, state: Any, flight: Any, inputs: Any) -> tuple[Any, Any]:
@@ -62,14 +62,16 @@ def land_and_tell(energy: Any, kernel: Flying, state: Any, flight: Any, inputs: 
     return state, (kernel.position(state), info)
 
 
-def in_parts(compiled: Compiler) -> Callable[..., tuple[Any, Any]]:
-    """`step_and_tell` of a kernel whose moves are alike: one of them is compiled and not all, which takes half of the time."""
-    begin, go_on, end = (compiled(part) for part in (launch, one_move, land_and_tell))
+def in_parts(compiled: Compiler, ready: bool = False) -> Callable[..., tuple[Any, Any]]:
+    """`step_and_tell` of a kernel whose moves are alike: one of them is compiled and not all, which takes half of the time; so
+    is the beginning, unless it is ready."""
+    begin = launch if ready else compiled(launch)
+    go_on, end = compiled(one_move, "share"), compiled(land_and_tell)
 
     def step(energy: Any, kernel: Flying, state: Any, inputs: Any) -> tuple[Any, Any]:
-        flight = begin(energy, kernel, state, inputs)
-        for _ in range(kernel.moves):
-            flight = go_on(energy, kernel, flight, inputs)
+        flight = begin(kernel, state, inputs)
+        for i in range(kernel.moves):
+            flight = go_on(energy, kernel, flight, inputs, FULL if i else FULL // 2)
         return end(energy, kernel, state, flight, inputs)
 
     return step
@@ -232,7 +234,7 @@ class ReplayedSteps(Replayed):
 
     def __init__(self, compiled: LateCompiler) -> None:
         super().__init__(step_and_tell, compiled)
-        self.small = False
+        self.small = self.ready = False
 
     def trial(self, energy: Any, kernel: Kernel, state: Any, inputs: Any, replayed: bool) -> Any:
         few = pytree.tree_map(lambda t: t[:_COMPARED], inputs)
@@ -244,13 +246,14 @@ class ReplayedSteps(Replayed):
 
     def step(self, things: tuple[Any, ...]) -> Callable[..., Any]:
         energy, kernel = things
-        if self.small and isinstance(kernel, Flying) and kernel.moves > 0 and self.compiled is None:
-            self.compiled = in_parts(functools.partial(self.compiler, energy))
-            self.recorder.graphs = kernel.moves + 2
+        if self.small and isinstance(kernel, Flying) and kernel.moves > 1 and self.compiled is None:
+            self.compiled = in_parts(functools.partial(self.compiler, energy), self.ready)
+            self.recorder.graphs = kernel.moves + (1 if self.ready else 2)
         return super().step(things)
 
     def __call__(self, energy: Any, kernel: Kernel, state: Any, inputs: Any) -> Made:
         self.small = kernel.position(state).numel() <= _SMALL
+        self.ready = isinstance(kernel, Flying) and kernel.ready(state)
         return super().__call__(energy, kernel, state, inputs)
 
     def _made(self, energy: Any, kernel: Kernel, state: Any, inputs: Any, replayed: bool) -> Any:
