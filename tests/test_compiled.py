@@ -12,6 +12,7 @@ from torch import nn
 import gibbsian as gb
 from gibbsian import domains, energies, kernels
 from gibbsian.errors import CompileWarning
+from gibbsian.fast.compiled import compiled, without_collector
 from gibbsian.schedules import linear
 
 pytestmark = pytest.mark.filterwarnings("ignore:compiling took:gibbsian.errors.CompileWarning")
@@ -185,3 +186,26 @@ def test_a_compiled_short_run_follows_its_clip():
                 g = torch.Generator().manual_seed(0)
                 runs.append(gb.sample(energy, kernel, start, steps=20, compile=compile, generator=g).samples)
         torch.testing.assert_close(*runs)
+
+
+def test_the_compiler_prepares_for_attention_only_where_there_may_be_some(monkeypatch, tmp_path):
+    from torch._inductor.fx_passes import joint_graph
+
+    asked = []
+    monkeypatch.setattr(joint_graph, "lazy_init", lambda *given: asked.append(given))
+    with torch.compiler.config.patch(cache_key_tag=str(tmp_path)):  # nothing is found again
+        compiled(lambda x: x.exp() - 1)(torch.rand(3, 4))
+        assert not asked
+        compiled(lambda x: torch.softmax(x, 1) - 1)(torch.rand(3, 4))
+        assert asked
+
+
+def test_the_collector_is_left_as_it_was():
+    for enabled in (False, True):
+        (gc.enable if enabled else gc.disable)()
+        try:
+            with without_collector():
+                assert not gc.isenabled()
+            assert gc.isenabled() == enabled
+        finally:
+            gc.enable()

@@ -3,6 +3,7 @@ on the CPU in another way than the compiler's own, which is slow."""
 
 import copy
 import functools
+import gc
 import hashlib
 import logging
 import os
@@ -81,7 +82,9 @@ def _backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Any:
     # What the processor can do is believed: a trial costs three compilations cold and a process more in every process.
     patches = {"realize_opcount_threshold": 8, "cpp.vec_isa_ok": True}
     if all(t.device.type == "cpu" for t in inputs if isinstance(t, Tensor)):
-        return _compile(graph, inputs, patches, _cpu_decompositions())
+        attends = any("softmax" in str(node.target) for node in graph.graph.nodes)
+        with nullcontext() if attends else _without_attention():
+            return _compile(graph, inputs, patches, _cpu_decompositions())
     spare = torch.fx.GraphModule(graph, copy.deepcopy(graph.graph))
     try:
         with without_flood():
@@ -111,6 +114,21 @@ def _believing() -> Iterator[None]:
         yield
     finally:
         VecISA.check_build = plain  # type: ignore[method-assign]
+
+
+@contextmanager
+def _without_attention() -> Iterator[None]:
+    """Inductor prepares to find attention in all its forms, which takes a third of a second; without a softmax there is none. Who
+    compiles other graphs later finds all as it was. (`joint_graph.lazy_init`, in torch 2.11 to 2.15; where there is no such thing
+    nothing is spared.)"""
+    from torch._inductor.fx_passes import joint_graph
+
+    plain = {name: value for name, value in vars(joint_graph).items() if name == "lazy_init"}
+    vars(joint_graph).update(dict.fromkeys(plain, lambda *_: None))
+    try:
+        yield
+    finally:
+        vars(joint_graph).update(plain)
 
 
 @functools.cache
@@ -166,6 +184,18 @@ def reason(error: BaseException) -> str:
     if any(line.startswith("Traceback") for line in lines):
         lines = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)][-1:] or lines
     return lines[0] if lines else type(error).__name__
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
+    """A compiler makes a million objects that stay; to look among them for garbage again and again takes a tenth of its time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @contextmanager

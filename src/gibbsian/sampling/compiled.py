@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 from gibbsian.errors import CompileWarning
-from gibbsian.fast.compiled import compiled, reason, weak_cache
+from gibbsian.fast.compiled import compiled, reason, weak_cache, without_collector
 from gibbsian.fast.graphs import Pool, fixed_copy, tensors_of
 from gibbsian.kernels.base import FreeRunning, Kernel
 from gibbsian.sampling.chunks import run_steps
@@ -147,7 +147,8 @@ class CompiledSteps(EagerSteps):
         pool = _pool(self.energy) if self.captured else None
         engine = engine_for(self.energy, self.kernel, self.size, _compiler(self.key), pool)
         try:
-            made = engine(*arguments)
+            with without_collector():
+                made = engine(*arguments)
         except RuntimeError as error:  # it runs eagerly: what fails is the compiler or the capture
             why = f"{engine.failure}; nor captured as it is: {reason(error)}" if engine.failure else reason(error)
             self.chunk.failure = f"{type(self.energy).__name__} cannot be compiled: {why}"
