@@ -23,6 +23,7 @@ from gibbsian.energies.observed import Observed
 from gibbsian.energies.particles import DoubleWellParticles, LennardJones
 from gibbsian.energies.parzen import MarginalParzen, Parzen
 from gibbsian.energies.random_fields import ChainField, LabelField
+from gibbsian.energies.reconstruction import ReconstructionEnergy
 from gibbsian.energies.splines import ColumnSplines
 from gibbsian.energies.tilted import LatentEnergy, PosteriorEnergy, PushedEnergy, TiltedEnergy
 from gibbsian.energies.windows import WindowProduct
@@ -43,7 +44,7 @@ __all__ = [
     "ConvEnergy", "ConvNet", "DataPosterior", "DistributionEnergy", "DoubleWell", "DoubleWellParticles", "ExponentialFamily", "FieldOfExperts", "Funnel",
     "Gaussian", "GaussianMixture", "GivenEnergy", "GraphEnergy", "GraphNet", "Graphs", "Grid", "LabelField",
     "LatentEnergy", "LayerNorm", "LennardJones", "MLPEnergy", "MarginalParzen", "Monomials", "NeuralEnergy", "Observed", "PairMLP",
-    "Parzen", "PosteriorEnergy", "ProductOfExperts", "PushedEnergy", "RecurrentEnergy", "RecurrentNet",
+    "Parzen", "PosteriorEnergy", "ProductOfExperts", "PushedEnergy", "ReconstructionEnergy", "RecurrentEnergy", "RecurrentNet",
     "ResidualEnergy", "ResidualNet", "Ring", "StudentExperts", "StudentT", "TiltedEnergy", "WideResidualNet", "WindowProduct",
     "as_distribution", "as_energy",
 ]  # fmt: skip
