@@ -17,6 +17,7 @@ from objective_oracles import (
     mixture_of_three,
     some_data,
 )
+from sklearn.covariance import oas
 from torch.nn.functional import softplus
 
 import gibbsian as gb
@@ -252,6 +253,15 @@ def test_shrunk_covariance_is_the_oracle_approximating_one():
         single = shrunk_covariance(x.float())
         assert single.dtype == torch.float32
         torch.testing.assert_close(single, expected.float(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(5, 8), (200, 8), (30, 1), (10, 40)])
+def test_shrunk_covariance_is_that_of_scikit_learn(shape):
+    x = 1 + torch.randn(shape, generator=gen(), dtype=F64)
+    expected = torch.from_numpy(oas(x.numpy())[0])
+    torch.testing.assert_close(shrunk_covariance(x), expected.reshape(shape[1], -1), rtol=1e-10, atol=1e-12)
+    still = torch.ones(4, 3, dtype=F64)
+    assert not shrunk_covariance(still).any()
 
 
 def test_events_may_have_any_shape():
