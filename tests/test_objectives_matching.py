@@ -148,6 +148,11 @@ def test_noise_begins_in_time():
     assert bool((jump[:10] == 0).all())
     assert bool((jump[10:] == jump[-1]).all())
     assert float(jump[-1]) > 0
+    late = (
+        kernels.GradientFlow(0.1, 0.2, tau=1.5).draw(None, torch.zeros(1, 1), 20, gen()).scale
+    )  # the flow alone till then
+    assert bool((late[:15] == 0).all())
+    torch.testing.assert_close(late[15:], jump[15:])
 
 
 def test_the_kernel_conforms_and_clamps():

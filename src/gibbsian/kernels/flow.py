@@ -36,8 +36,8 @@ class GradientFlow(Bare):
     Args:
         step_size: dt.
         temperature: ε_max.
-        tau: τ, when the noise begins; 1 lets it jump to ε_max at t = 1.
-        time: when a run ends, τ_s; 1 to 4 is usual.
+        tau: τ, when the noise begins; from 1 on it jumps to ε_max there, so that a run with τ = `time` is the flow alone, to its end.
+        time: when a run ends, τ_s; 1 to 4 is usual. A potential that knows of no time leads more slowly where ways cross: at t = 1 few have arrived.
         begin: when it begins; a number, or a `(1, chains)` tensor. Chains that start at data begin at 1.
         method: "euler", or "heun", which takes two gradients a step and errs less where the flow bends.
 
@@ -62,7 +62,7 @@ class GradientFlow(Bare):
     def __post_init__(self) -> None:
         for name in ("step_size", "temperature", "time"):
             check_number(self, name, getattr(self, name), open_low=True)
-        check_number(self, "tau", self.tau, 0.0, 1.0)
+        check_number(self, "tau", self.tau)
         positive("begin", self.begin, "GradientFlow", zero=True)
         check_choice(self, "method", self.method, ("euler", "heun"))
 

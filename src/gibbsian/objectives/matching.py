@@ -111,6 +111,7 @@ class EnergyMatching(SteppedObjective):
             check_number(self, name, getattr(self, name))
         hold_counts(self, "steps")
         check_number(self, "data_share", self.data_share, 0.0, 1.0)
+        check_number(self, "tau", self.tau, 0.0, 1.0)
         check_choice(self, "pairing", self.pairing, PAIRINGS)
         check_number(self, "flow_steps", self.flow_steps)
         if self.flow_steps >= 1:
