@@ -20,14 +20,13 @@ moments of Adam in bfloat16, the chains as bytes.
 
 import argparse
 import json
-import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from images import images_png, probabilities
+from images import carried, images_png, probabilities
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -35,8 +34,7 @@ import gibbsian as gb
 from gibbsian import domains, hybrid, kernels, metrics, models, objectives
 from gibbsian.data import load
 from gibbsian.nets import ResidualNet
-from gibbsian.training import Checkpoints, Engine, Logging, checkpoint, keep
-from gibbsian.trees import like_tuple
+from gibbsian.training import Checkpoints, Engine, Logging, keep
 
 WALL = 1.09  # noise takes pixels out of [-1, 1]
 HELD = 2000
@@ -110,17 +108,6 @@ def objective(chosen: argparse.Namespace, *, density: bool) -> objectives.Object
     return objectives.Weighted([classes, objectives.Blurred(chains, 0.03)], [1.0, chosen.weight])
 
 
-def mapped(tree: Any, change: Callable[[Tensor, str], Tensor], path: str = "") -> Any:
-    """A tree with every tensor changed; `change` is told where it stands."""
-    if isinstance(tree, Tensor):
-        return change(tree, path)
-    if isinstance(tree, dict):
-        return {key: mapped(part, change, f"{path}/{key}") for key, part in tree.items()}
-    if isinstance(tree, list | tuple):
-        return like_tuple(type(tree), [mapped(part, change, f"{path}/{i}") for i, part in enumerate(tree)])
-    return tree
-
-
 def small(t: Tensor, path: str) -> Tensor:
     """Moments of Adam in bfloat16, chains as bytes."""
     if path.endswith(("/exp_avg", "/exp_avg_sq")):
@@ -141,16 +128,6 @@ def large(t: Tensor, path: str) -> Tensor:
         if t.dtype == torch.uint8 and t.dim() == 4
         else t
     )
-
-
-def carried(run: Path, target: Path, change: Callable[[Tensor, str], Tensor]) -> None:
-    """The newest checkpoint of a run in a new run folder, its tensors made small or large."""
-    shutil.rmtree(target, ignore_errors=True)
-    target.mkdir(parents=True)
-    for name in ("config.json", "config.safetensors", "environment.json", "metrics.jsonl"):
-        shutil.copy(run / name, target / name)
-    tree = mapped(checkpoint.read_latest(run), change)
-    checkpoint.save_checkpoint(target, tree["step"], tree)
 
 
 class Progress:

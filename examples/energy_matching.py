@@ -1,64 +1,79 @@
-"""Energy matching on MNIST or Fashion-MNIST: one potential that leads noise to images, against a score network.
+"""Energy matching on MNIST, Fashion-MNIST or CIFAR-10: one potential that leads noise to images, beside a score network.
 
     GIBBSIAN_DATA=folder python examples/energy_matching.py --data mnist --seconds 100 --out out/energy_matching
+    GIBBSIAN_DATA=folder python examples/energy_matching.py --data cifar --seconds 150 --no-rival --out out/cifar_energy
 
-Both models have the same U-Net and the same training time: the energy is V(x)/ε_max with V(x) = ½‖x - U(x)‖², whose flow begins at a
-Gaussian with the moments of the training images, the score network climbs down a noise ladder. The distance is Fréchet's in the features of a separate classifier (the mean over positions of its last
-layer), between draws and test images. Writes results.json and energy_matching.png: draws of both, and the distance over the number of
-gradients that a draw takes.
+The energy is V(x)/ε_max with V(x) = ½‖x - U(x)‖² and a U-Net U; its flow begins at a Gaussian with the moments of the training images. The
+score network has the same U-Net and the same training time, and climbs down a noise ladder. Distances (Fréchet's, and the kernel
+distance) are those in the features of a separate classifier, the judge (the mean over positions of its last layer), between draws and
+test images. Writes results.json: distances after an eighth, a quarter, a half and all of the training, and over the number of gradients
+that a draw takes; and energy_matching.png: draws as they come, training images beside them, and the curves.
+
+A GPU for a few minutes now and then is enough: `--seconds 1500 --stop 400` plans for 1500 seconds and ends after 400 of
+them, with going/, from which `--going FOLDER` goes on on another machine: weights and their average as they are, the moments of Adam in
+bfloat16, the judge in half precision, in files of at most 15 MiB.
 """
 
 import argparse
 import copy
 import fcntl
 import json
+import shutil
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from images import Clock, fit_for, panels_png, set_up, train_classifier
-from ncsn import shifted
+from images import Clock, augmented, carried, fit_for, from_files, in_files, panels_png, set_up, train_classifier
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import gibbsian as gb
-from gibbsian import domains, kernels, metrics, models, objectives, schedules
-from gibbsian.energies import ResidualNet
-from gibbsian.objectives.base import Step
+from gibbsian import domains, energies, kernels, metrics, models, nets, objectives, schedules
 from gibbsian.objectives.noise import GaussianNoise
-from gibbsian.recorded import Recorded
+from gibbsian.training import Checkpoints, Engine, Logging, keep
 
-SHAPE = (1, 28, 28)
 GRADIENTS = (25, 50, 100, 200, 400)
-TIMES = (1.0, 1.25, 1.5, 2.0)
+TIMES = (1.0, 1.25, 1.5, 2.0, 3.0)
+EIGHTHS = (1, 2, 4, 8)
 
 
-class Reconstruction(Recorded):
-    """½‖x - U(x)‖²/T, U(x) the mean of a Gaussian law corrected by a U-Net: bounded from below, and large outside the data."""
+class Kind(NamedTuple):
+    """What depends on the set."""
 
-    def __init__(self, net: nn.Module, temperature: float) -> None:
-        super().__init__()
-        self.net, self.temperature = net, temperature
+    widths: tuple[int, ...]  # of the U-Net
+    judge: tuple[int, ...]  # widths of the classifier
+    blocks: int  # of each of its stages
+    shift: int  # pixels by which its images are moved
+    flip: bool
 
-    def forward(self, x: Tensor) -> Tensor:
-        score = self.net(x, torch.ones_like(x[:, 0, 0, 0]))
-        gap = (1 + self.net.spread**2) * score  # U(x) - x
-        return gap.float().square().flatten(1).sum(1) / (2 * self.temperature)
+
+KINDS = {
+    "mnist": Kind((32, 64, 128), (32, 64, 128), 1, 2, False),
+    "fashion": Kind((32, 64, 128), (32, 64, 128), 1, 2, True),
+    "cifar": Kind((64, 128, 128), (64, 128, 256), 1, 4, True),
+}
 
 
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", choices=["mnist", "fashion"], default="mnist")
+    parser.add_argument("--data", choices=list(KINDS), default="mnist")
     parser.add_argument("--out", default="out/energy_matching")
+    parser.add_argument("--run", help="the run folder; run/ in --out by default")
     parser.add_argument("--seconds", type=float, default=100.0, help="of the training of each of the two")
-    parser.add_argument("--contrast", type=float, default=0.1, help="share of that for the second phase")
+    parser.add_argument("--stop", type=float, help="end after so many seconds of training, wherever the plan is")
+    parser.add_argument("--going", type=Path, help="going/ of an earlier call: go on from there")
+    parser.add_argument("--rival", action=argparse.BooleanOptionalAction, default=True, help="the score network too")
+    parser.add_argument("--contrast", type=float, default=0.01, help="share of the updates of the second phase")
     parser.add_argument("--noise", choices=["gaussian", "normal"], default="gaussian", help="where the flow begins")
+    parser.add_argument("--pairing", choices=["sinkhorn", "exact", "independent"], default="sinkhorn")
     parser.add_argument("--temperature", type=float, default=0.01)
     parser.add_argument("--weight", type=float, default=1e-3)
     parser.add_argument("--chain-steps", type=int, default=20)
-    parser.add_argument("--widths", type=int, nargs="+", default=[32, 64, 128])
+    parser.add_argument("--widths", type=int, nargs="+")
     parser.add_argument("--blocks", type=int, default=2)
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--lr", type=float, default=1e-3)
@@ -69,56 +84,265 @@ def options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--turns", help="a file that several such programs lock in turn, so that each is timed alone")
     parser.add_argument("--limit", type=int, help="rows of each set, for a quick look")
-    return parser.parse_args()
+    chosen = parser.parse_args()
+    chosen.widths = chosen.widths or list(KINDS[chosen.data].widths)
+    return chosen
+
+
+# --- what judges ----------------------------------------------------------------------------------------
 
 
 class Judge:
     """A classifier that has nothing to do with the models, and distances in its features."""
 
-    def __init__(self, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], steps: int, seed: int) -> None:
-        fast = train[0].is_cuda
-        net = ResidualNet(SHAPE, (32, 64, 128) if fast else (8, 8), 1, outputs=10).to(train[0].device)
-        box = domains.Box(SHAPE, -1.0, 1.0)
-        self.model = train_classifier(net, train, shifted, steps, domain=box, lr=1e-3, seed=seed)
-        self.features = copy.deepcopy(self.model.net)
-        self.features.head = nn.Identity()
-        self.moments = {n: metrics.feature_moments(x[0], self.features) for n, x in (("train", train), ("test", test))}
+    def __init__(
+        self, chosen: argparse.Namespace, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], known: Path | None
+    ) -> None:
+        kind, (x, fast) = KINDS[chosen.data], (train[0], train[0].is_cuda)
+        shape = tuple(x.shape[1:])
+        net = nets.ResidualNet(shape, kind.judge if fast else (8, 8), kind.blocks, outputs=10).to(x.device)  # type: ignore[arg-type]
+        box = domains.Box(shape, -1.0, 1.0)
+
+        def weakened(batch: tuple[Tensor, Tensor], generator: torch.Generator) -> tuple[Tensor, Tensor]:
+            moved = augmented(batch[0], generator, shift=kind.shift, flip=kind.flip)
+            noise = torch.randn(moved.shape, generator=generator, device=moved.device)
+            return (moved + 0.05 * noise).clamp(-1, 1), batch[1]
+
+        if known is None:
+            self.model = train_classifier(
+                net, train, weakened, chosen.classifier_steps, domain=box, lr=1e-3, seed=chosen.seed
+            )
+            self.model.load_state_dict({k: t.half().to(t.dtype) for k, t in self.model.state_dict().items()})
+        else:
+            self.model = models.JointEnergy(net, box).eval()
+            self.model.load_state_dict({k: t.float() for k, t in load_file(known).items()})
+        self.net = copy.deepcopy(self.model.net)
+        self.net.head = nn.Identity()
+        self.moments = {n: metrics.feature_moments(x[0], self.net) for n, x in (("train", train), ("test", test))}
+        self.test = self.features(test[0])
         predicted = torch.cat([self.model.class_log_prob(part).argmax(1) for part in test[0].split(2000)])
         self.accuracy = float((predicted == test[1]).double().mean())
 
+    @torch.no_grad()
+    def features(self, images: Tensor) -> Tensor:
+        return torch.cat([self.net(part) for part in images.clamp(-1, 1).split(1000)])
+
     def distance(self, images: Tensor, to: str) -> float:
-        return float(metrics.fid(self.moments[to], images.clamp(-1, 1), self.features).value)
+        return float(metrics.fid(self.moments[to], images.clamp(-1, 1), self.net).value)
+
+    def distances(self, images: Tensor) -> dict[str, float]:
+        """To test images."""
+        g = torch.Generator(images.device).manual_seed(0)
+        kid = metrics.kid(self.test, self.features(images), nn.Identity(), generator=g)
+        return {
+            "fid": self.distance(images, "test"),
+            "kid": float(kid.value),
+            "kid_standard_error": float(kid.standard_error),
+        }
+
+    def save(self, path: Path) -> None:
+        save_file({name: t.half().contiguous() for name, t in self.model.state_dict().items()}, path)
 
 
-def in_parts(draw: Any, n: int, size: int = 500) -> Tensor:
-    return torch.cat([draw(min(size, n - i)) for i in range(0, n, size)])
-
-
-def clocked(device: str, work: Any) -> tuple[Any, float]:
-    begun = time.perf_counter()
-    found = work()
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return found, time.perf_counter() - begun
+# --- the score network ----------------------------------------------------------------------------------
 
 
 def score_network(chosen: argparse.Namespace, x: Tensor, device: str) -> tuple[Any, Any]:
     """A trained noise-conditional score network, and what draws from it."""
+    shape = x.shape[1:]
     ladder = schedules.noise_ladder(x, last=0.02, steps_per_level=5)
-    net = models.ScoreUNet(SHAPE, chosen.widths, chosen.blocks, center=float(x.mean()), spread=float(x.std())).to(
-        device
+    net = models.ScoreUNet(shape, chosen.widths, chosen.blocks, center=float(x.mean()), spread=float(x.std()))  # type: ignore[arg-type]
+    family = models.NoiseConditionalScore(net, domains.Real(shape), ladder.sigmas).to(device)
+    flip = KINDS[chosen.data].flip and (lambda batch, g: augmented(batch, g, flip=True))
+    run = fit_for(
+        Clock(chosen.seconds, chosen.lr), family, objectives.MultiScaleDenoising(), x, chosen, transform=flip or None
     )
-    family = models.NoiseConditionalScore(net, domains.Real(SHAPE), ladder.sigmas.to(device))
-    run = fit_for(Clock(chosen.seconds, chosen.lr), family, objectives.MultiScaleDenoising(), x, chosen)
     model = run.ema.eval()
     kernel = kernels.AnnealedLangevin(ladder.steps_per_level, ladder.step_size, denoise=True)
     g = gb.random.stream(chosen.seed, "score", device)
 
     def draw(n: int) -> Tensor:
-        begin = float(ladder.sigmas[0]) * torch.randn(n, *SHAPE, generator=g, device=device)
-        return gb.sample(model, kernel, begin, keep=False, generator=g, progress=False).last
+        parts = []
+        for _ in range(0, n, 500):
+            begin = float(ladder.sigmas[0]) * torch.randn(500, *shape, generator=g, device=device)
+            parts.append(gb.sample(model, kernel, begin, keep=False, generator=g, progress=False).last)
+        return torch.cat(parts)[:n]
 
     return run, (draw, kernel.total_steps(model))
+
+
+# --- the energy -----------------------------------------------------------------------------------------
+
+
+def network(chosen: argparse.Namespace, x: Tensor) -> energies.ReconstructionEnergy:
+    shape = tuple(x.shape[1:])
+    net = nets.UNet(shape, chosen.widths, chosen.blocks, center=float(x.mean()), spread=float(x.std()))  # type: ignore[arg-type]
+    return energies.ReconstructionEnergy(net, domains.Real(shape), chosen.temperature).to(x.device)
+
+
+def objective(chosen: argparse.Namespace) -> objectives.Objective:
+    matching = objectives.EnergyMatching(
+        temperature=chosen.temperature,
+        tau=1.0,
+        sigma=0.0,
+        weight=chosen.weight if chosen.contrast else 0.0,
+        floor=-0.02,
+        steps=chosen.chain_steps,
+        step_size=1 / chosen.chain_steps,
+        flow_steps=1 - chosen.contrast,
+        pairing=chosen.pairing,
+        noise="gaussian" if chosen.noise == "gaussian" else None,
+    )
+    return objectives.Shifted(matching, pixels=0, flip=True) if KINDS[chosen.data].flip else matching
+
+
+def half(device: str) -> AbstractContextManager[Any]:
+    """The precision of the training."""
+    return torch.autocast(device, dtype=torch.bfloat16) if device == "cuda" else nullcontext()
+
+
+class Draws:
+    """What draws from the average of a run, always by the same copy of it: what is compiled belongs to one energy."""
+
+    def __init__(self, chosen: argparse.Namespace, device: str) -> None:
+        self.rows, self.device, self.energy = chosen.batch, device, None
+        self.g = gb.random.stream(chosen.seed, "energy", device)
+
+    def _held(self, run: gb.training.Run) -> Callable[..., Tensor]:
+        """Draws of the average as it is now, as many as are compiled for; the noise that the flow may end with is left out."""
+        if self.energy is None:
+            self.energy = copy.deepcopy(run.ema).eval()
+        self.energy.load_state_dict(run.ema.state_dict())
+
+        def draw(step: float, span: float, start: Tensor | None = None) -> Tensor:
+            how = {"step_size": step, "time": span, "tau": span, "start": start, "compile": self.device == "cuda"}
+            with half(self.device):
+                return run.objective.generate(self.energy, self.rows, run.state, self.g, **how)
+
+        return draw
+
+    def __call__(self, run: gb.training.Run, n: int, gradients: int, until: float) -> Tensor:
+        """n draws by so many gradients each, up to the time `until`."""
+        draw = self._held(run)
+        return torch.cat([draw(until / gradients, until) for _ in range(0, n, self.rows)])[:n]
+
+    def along(self, run: gb.training.Run, n: int, step: float = 0.05) -> dict[float, Tensor]:
+        """n draws at each of the `TIMES`: where the same ways have come by then."""
+        draw = self._held(run)
+        parts: dict[float, list[Tensor]] = {t: [] for t in TIMES}
+        for _ in range(0, n, self.rows):
+            x, at = None, 0.0
+            for until in TIMES:
+                x, at = draw(step, until - at, x), until
+                parts[until].append(x)
+        return {t: torch.cat(found)[:n] for t, found in parts.items()}
+
+
+class Progress:
+    """A line every ten seconds, distances now and then, and the end when the time is up; only training counts as time."""
+
+    def __init__(self, updates: int, earlier: float, stop: float | None, look: Callable[..., Any]) -> None:
+        self.updates, self.earlier, self.stop, self.look = updates, earlier, stop, look
+        self.marks = [updates * n // 8 for n in EIGHTHS]
+        self.begun = self.last = time.perf_counter()
+        self.first: tuple[float, int] | None = None
+        self.pause = 0.0
+
+    def seconds(self) -> float:
+        """Of training in this call, from its first look on: what is captured first takes longer."""
+        return 0.0 if self.first is None else time.perf_counter() - self.first[0] - self.pause
+
+    def __call__(self, run: gb.training.Run) -> bool:
+        now = time.perf_counter()
+        if self.first is None or now - self.last > 10:
+            loss = float(run.metrics["loss"])  # waits for the device
+            if self.first is None:
+                print(f"first updates after {time.perf_counter() - self.begun:.1f} s", flush=True)
+                self.first = (time.perf_counter(), run.step)
+            rate = (run.step - self.first[1]) / max(self.seconds(), 1e-9)
+            print(f"{run.step}/{self.updates} updates, {rate:.1f} a second, loss {loss:.4f}", flush=True)
+            self.last = time.perf_counter()
+        return self.stop is not None and self.seconds() > self.stop
+
+    def at_mark(self, run: gb.training.Run) -> None:
+        float(run.metrics["loss"])
+        begun = time.perf_counter()
+        self.look(run, self.earlier + self.seconds())
+        self.pause += time.perf_counter() - begun
+
+
+def train(
+    chosen: argparse.Namespace, energy: Any, x: Tensor, updates: int, hooks: list[Any], folder: Path | None = None
+) -> gb.training.Run:
+    """So many updates; goes on with the folder where it holds a run."""
+    fast = x.is_cuda
+    if folder is not None and folder.exists():
+        return gb.resume(folder, x, device=x.device, hooks=hooks, progress=False)
+    return gb.fit(
+        energy,
+        objective(chosen),
+        x,
+        steps=updates,
+        batch_size=chosen.batch,
+        lr=chosen.matching_lr,
+        schedule="warm-up cosine",
+        clip=1.0,
+        ema=chosen.ema,
+        seed=chosen.seed,
+        run_dir=folder,
+        engine=Engine(precision="bf16" if fast else None, compile=fast),
+        checkpoints=Checkpoints(every=max(1, updates // 4), keep_last=1),
+        logging=Logging(every=100 if fast else 10),
+        hooks=hooks,
+        progress=False,
+    )
+
+
+def planned(chosen: argparse.Namespace, energy: Any, x: Tensor) -> int:
+    """How many updates fit into the seconds, from the time between two of the first phase after all is captured.
+
+    A gradient takes about a third of such an update, and one of the second phase makes `chain_steps` of them besides.
+    """
+    marks, seen = ((25, 75) if x.is_cuda else (2, 4)), []
+    weights = copy.deepcopy(energy.state_dict())
+
+    def look(run: gb.training.Run) -> bool:
+        float(run.metrics["loss"])  # waits for the device
+        seen.append(time.perf_counter())
+        return len(seen) == 2
+
+    train(chosen, energy, x, 10_000, [(list(marks), look)])
+    energy.load_state_dict(weights)  # of the same energy, for which all is compiled
+    rate = (marks[1] - marks[0]) / (seen[1] - seen[0])
+    print(f"{rate:.1f} updates a second", flush=True)
+    return max(8, int(chosen.seconds * rate / (1 + chosen.contrast * chosen.chain_steps / 3)))
+
+
+def small(t: Tensor, path: str) -> Tensor:
+    """Moments of Adam in bfloat16; the moments of the images, which can be had again, not at all."""
+    if path.endswith(("/exp_avg", "/exp_avg_sq")):
+        return t.bfloat16()
+    return t.new_empty(0) if path.startswith("/ranks") and "/state/" in path else t
+
+
+def large(x: Tensor) -> Callable[[Tensor, str], Tensor]:
+    """What makes large again what `small` made small."""
+    noise = GaussianNoise().fit(domains.Real(x.shape[1:]), x[:20000], torch.Generator(x.device)).state_dict()
+
+    def change(t: Tensor, path: str) -> Tensor:
+        if path.startswith("/ranks") and "/state/" in path:
+            return noise[path.rsplit("/", 1)[1]]
+        return t.float() if t.dtype == torch.bfloat16 else t
+
+    return change
+
+
+def clocked(device: str, work: Callable[[], Any]) -> tuple[Any, float]:
+    begun = time.perf_counter()
+    found = work()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return found, time.perf_counter() - begun
 
 
 @contextmanager
@@ -130,126 +354,106 @@ def in_turn(path: str | None) -> Iterator[None]:
         yield
 
 
-def half(device: str) -> AbstractContextManager[Any]:
-    """The precision of the training."""
-    return torch.autocast(device, dtype=torch.bfloat16) if device == "cuda" else nullcontext()
-
-
-class Matched:
-    """An energy trained by matching, phase after phase on the clock, and what draws from it."""
-
-    def __init__(self, chosen: argparse.Namespace, x: Tensor, device: str) -> None:
-        self.chosen, self.device, self.rows = chosen, device, chosen.batch
-        net = models.ScoreUNet(SHAPE, chosen.widths, chosen.blocks, center=float(x.mean()), spread=float(x.std()))
-        domain = domains.Real(SHAPE)
-        self.energy = gb.as_energy(Reconstruction(net, chosen.temperature), domain).to(device)
-        self.g = gb.random.stream(chosen.seed, "energy", device)
-        noise = GaussianNoise().fit(domain, x[:20000], self.g).energy if chosen.noise == "gaussian" else None
-        self.how = {"temperature": chosen.temperature, "tau": 1.0, "sigma": 0.0, "weight": chosen.weight,
-                    "floor": -0.02, "steps": chosen.chain_steps, "step_size": 1 / chosen.chain_steps,
-                    "pairing": "sinkhorn", "noise": noise}  # fmt: skip
-        self.phases = [objectives.EnergyMatching(flow_steps=n, **self.how) for n in (10**9, 0)]
-        self.runs: list[Any] = []
-
-    def compile(self, x: Tensor) -> float:
-        """The seconds that compiling takes; both models are timed from their first compiled and captured step on."""
-        begun = time.perf_counter()
-        if self.device == "cuda":
-            state = self.phases[0].init(self.energy, x[: self.rows], self.g)
-            with half(self.device):
-                self.phases[0].loss(self.energy, x[: self.rows], state, self.g, Step(fused=True))
-            self.draw(self.rows, 1, 0.1)
-        return time.perf_counter() - begun
-
-    def train(self, x: Tensor, phase: int) -> None:
-        chosen = self.chosen
-        lr = chosen.matching_lr
-        share, lr = ((1 - chosen.contrast, lr), (chosen.contrast, 0.03 * lr))[phase]
-        clock = Clock(share * chosen.seconds, lr)
-        settings = argparse.Namespace(**vars(chosen) | {"lr": lr})
-        self.runs.append(fit_for(clock, self.energy, self.phases[phase], x, settings))
-        self.energy.load_state_dict(self.runs[-1].ema.state_dict())
-
-    def draw(self, n: int, gradients: int, until: float) -> Tensor:
-        """n draws by so many gradients each, up to the time `until`."""
-        fast, flow = self.device == "cuda", self.phases[0]
-        state = flow.init(self.energy, torch.zeros(self.rows, *SHAPE, device=self.device), self.g)
-        parts = []
-        with half(self.device):
-            for _ in range(0, n, self.rows):  # as many at a time as were compiled for
-                how = {"compile": fast, "time": until, "step_size": until / gradients}
-                parts.append(flow.generate(self.energy, self.rows, state, self.g, **how))
-        return torch.cat(parts)[:n]
-
-
-def curve(ax: Any, points: list[dict[str, Any]], score: dict[str, Any]) -> None:
+def curve(ax: Any, found: dict[str, Any], score: dict[str, Any] | None) -> None:
     """How near draws are to test images, for what they cost."""
+    points = found["by_gradients"]
     ax.plot([p["gradients"] for p in points], [p["fid"] for p in points], "o-", label="energy matching")
-    ax.plot([score["gradients"]], [score["fid"]], "s", color="black", label="score network")
+    for p in found["by_time"]:
+        ax.axhline(p["fid"], color="C0", lw=0.5)
+        ax.annotate(f"after {p['seconds']:.0f} s", (GRADIENTS[0], p["fid"]), fontsize=7, va="bottom")
+    if score is not None:
+        ax.plot([score["gradients"]], [score["fid"]], "s", color="black", label="score network")
     ax.set(xscale="log", yscale="log", xlabel="gradients (scores) a draw", ylabel="Fréchet distance in a classifier")
     ax.set_title("distance to test images", fontsize=10)
     ax.legend(frameon=False)
 
 
-def save(result: dict[str, Any], out: Path) -> None:
-    """What is known so far."""
-    (out / "results.json").write_text(json.dumps(result, indent=1) + "\n")
-
-
 def main() -> None:
     chosen = options()
     begun = time.perf_counter()
-    device, out, train, test = set_up(chosen)
-    torch.backends.cudnn.benchmark = (
-        False  # gradients of gradients have so many shapes that trying them all takes longer
-    )
-    x = train[0]
-    judge = Judge(train, test, chosen.classifier_steps, chosen.seed)
+    device, out, train_set, test_set = set_up(chosen)
+    torch.backends.cudnn.benchmark = False  # gradients of gradients have so many shapes that trying them takes longer
+    x = train_set[0]
+    folder = Path(chosen.run) if chosen.run else out / "run"
+    parts = Path(tempfile.mkdtemp())
+    if chosen.going:
+        from_files(chosen.going, parts)
+    judge = Judge(chosen, train_set, test_set, parts / "judge.safetensors" if chosen.going else None)
+    found: dict[str, Any] = json.loads((parts / "found.json").read_text()) if chosen.going else {"by_time": []}
+    given = {k: str(v) if isinstance(v, Path) else v for k, v in vars(chosen).items()}
     result: dict[str, Any] = {
-        "options": vars(chosen), "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
-        "judge_test_accuracy": judge.accuracy,
-        "fid_of_training_images": float(metrics.fid(judge.moments["test"], x[: chosen.samples], judge.features).value),
+        "options": given, "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
+        "torch": torch.__version__, "judge_test_accuracy": judge.accuracy,
+        "training_images": judge.distances(x[: chosen.samples]), "energy_matching": found,
     }  # fmt: skip
 
-    with in_turn(chosen.turns):
-        run, (draw, gradients) = score_network(chosen, x, device)
-        images, seconds = clocked(device, lambda: in_parts(draw, chosen.samples))
-    of_scores = images[:100]
-    result["score_network"] = {"updates": run.step, "gradients": gradients, "sampling_seconds": seconds,
-                               "fid": judge.distance(images, "test"), "events": run.events}  # fmt: skip
-    save(result, out)
-    print(json.dumps(result["score_network"]), flush=True)
+    def save() -> None:
+        result["seconds"] = time.perf_counter() - begun
+        (out / "results.json").write_text(json.dumps(result, indent=1) + "\n")
 
-    matched = Matched(chosen, x, device)
-    compiling = matched.compile(x)
-    found = result["energy_matching"] = {"compile_seconds": compiling}
-    few = chosen.samples // 2
+    save()
+    print(json.dumps({k: v for k, v in result.items() if k != "options"}), flush=True)
+
+    draws, few = Draws(chosen, device), min(chosen.samples, 8 * chosen.batch)
+
+    def look(run: gb.training.Run, seconds: float) -> float:
+        """When the flow is best left, as training images say, and how near to test images it is then."""
+        ends = draws.along(run, few)
+        known = {t: judge.distance(images, "train") for t, images in ends.items()}
+        until = min(known, key=known.__getitem__)
+        point = {"seconds": seconds, "updates": run.step, "draws": few, "time": until, **judge.distances(ends[until])}
+        found["by_time"].append(point | {"fid_of_times_on_training_images": {str(t): d for t, d in known.items()}})
+        print(json.dumps(found["by_time"][-1]), flush=True)
+        save()
+        return until
+
     with in_turn(chosen.turns):
-        matched.train(x, 0)
-        found["fid_after_the_first_phase"] = judge.distance(matched.draw(few, 100, 1.0), "test")
-        if chosen.contrast:
-            matched.train(x, 1)
-        found |= {"updates": [r.step for r in matched.runs], "events": [e for r in matched.runs for e in r.events]}
-        by_time = {t: judge.distance(matched.draw(few, 50, t), "train") for t in TIMES}
-        until = min(by_time, key=by_time.__getitem__)  # on training images
-        found |= {"time": until, "fid_of_times_on_training_images": {str(t): d for t, d in by_time.items()}}
-        points: list[dict[str, Any]] = []
+        energy = network(chosen, x)
+        if chosen.going and not folder.exists():
+            carried(parts / "run", folder, large(x))
+        if folder.exists():
+            updates = keep.read_config(folder, ("settings",))["settings"].steps
+        else:
+            updates = planned(chosen, energy, x)
+        found |= {"planned_updates": updates, "parameters": sum(p.numel() for p in energy.parameters())}
+        progress = Progress(updates, found.get("seconds", 0.0), chosen.stop, look)
+        run = train(
+            chosen, energy, x, updates, [(min(25, updates // 8), progress), (progress.marks, progress.at_mark)], folder
+        )
+        found |= {"updates": run.step, "seconds": progress.earlier + progress.seconds(), "events": run.events}
+        found["last_numbers"] = [r for r in run.history if "event" not in r][-3:]
+        save()
+        if run.step < updates:
+            carried(folder, parts / "run", small)
+            judge.save(parts / "judge.safetensors")
+            (parts / "found.json").write_text(json.dumps(found))
+            in_files(parts, out / "going")
+        until = found["by_time"][-1]["time"] if run.step == updates else look(run, found["seconds"])
+        found["by_gradients"] = []
         for n in GRADIENTS:
-            images, seconds = clocked(device, lambda n=n: matched.draw(chosen.samples, n, until))
-            points.append({"gradients": n, "fid": judge.distance(images, "test"), "sampling_seconds": seconds})
-            print(json.dumps(points[-1]), flush=True)
-            found |= {"curve": points, "fid": min(p["fid"] for p in points)}
-            save(result, out)
-    found["last_numbers"] = [{k: v for k, v in r.items() if k in ("flow", "gap", "energy_data", "energy_samples")}
-                             for r in matched.runs[-1].history if "gap" in r][-3:]  # fmt: skip
-    panels = {
-        f"energy matching, {points[-1]['gradients']} gradients": images[:100],
-        f"score network, {gradients} scores": of_scores,
-    }
-    title = f"{chosen.data}: draws after {chosen.seconds:.0f} s of training each, not selected"
-    panels_png(panels, out / "energy_matching.png", title, lambda ax: curve(ax, points, result["score_network"]))
-    result["seconds"] = time.perf_counter() - begun
-    save(result, out)
+            images, seconds = clocked(device, lambda n=n: draws(run, chosen.samples, n, until))
+            point = {"gradients": n, "sampling_seconds": seconds, **judge.distances(images)}
+            found["by_gradients"].append(point)
+            print(json.dumps(point), flush=True)
+            save()
+    shutil.rmtree(parts)
+    panels = {f"energy matching, {GRADIENTS[-1]} gradients": images[:100], "training images": x[:100]}
+    title = f"{chosen.data}: draws after {found['seconds']:.0f} s of training, not selected"
+
+    def draw_picture() -> None:
+        panels_png(panels, out / "energy_matching.png", title, lambda ax: curve(ax, found, result.get("score_network")))
+
+    draw_picture()
+    if chosen.rival:
+        with in_turn(chosen.turns):
+            other, (draw, gradients) = score_network(chosen, x, device)
+            images, seconds = clocked(device, lambda: draw(chosen.samples))
+        result["score_network"] = {"updates": other.step, "gradients": gradients, "sampling_seconds": seconds,
+                                   "events": other.events, **judge.distances(images)}  # fmt: skip
+        print(json.dumps(result["score_network"]), flush=True)
+        panels[f"score network, {gradients} scores"] = images[:100]
+        draw_picture()
+    save()
     print(json.dumps({k: v for k, v in result.items() if k != "options"}, indent=1))
 
 

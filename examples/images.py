@@ -1,6 +1,9 @@
-"""What the image examples share: reading sets, weak augmentation, a classifier, pictures, a clock."""
+"""What the image examples share: reading sets, weak augmentation, a classifier, pictures, a clock, runs that move to another machine."""
 
+import io
 import math
+import shutil
+import tarfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,15 +16,18 @@ import gibbsian as gb
 from gibbsian.data import load
 from gibbsian.drawing.images import tile
 from gibbsian.objectives.redrawn import shifted
-from gibbsian.training import Checkpoints, Engine, Logging
+from gibbsian.training import Checkpoints, Engine, Logging, checkpoint
+from gibbsian.trees import like_tuple
 
-SETS = {"mnist": "mnist", "fashion": "fashion-mnist"}
+SETS = {"mnist": "mnist", "fashion": "fashion-mnist", "cifar": "cifar10"}
+PART = 15 * 2**20  # bytes of a file that is to be moved
 
 
 def read(name: str, split: str, limit: int | None = None) -> tuple[Tensor, Tensor]:
-    """Images `(rows, 1, 28, 28)` in [-1, 1] and labels of a set in $GIBBSIAN_DATA; split "train" or "test"."""
+    """Images `(rows, channels, height, width)` in [-1, 1] and labels of a set in $GIBBSIAN_DATA; split "train" or "test"."""
     part = getattr(load(SETS[name], offline=True), split)
-    return part.x[:limit, None].float() / 127.5 - 1, part.y[:limit]
+    x = part.x[:limit].float() / 127.5 - 1
+    return x if x.dim() == 4 else x[:, None], part.y[:limit]
 
 
 def set_up(chosen: Any) -> tuple[str, Path, tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
@@ -138,6 +144,12 @@ def save_png(images: Tensor, path: Path, columns: int) -> None:
     imsave(path, grid.repeat(3, 0).repeat(3, 1), cmap="gray", vmin=0.0, vmax=1.0)
 
 
+def mosaic(images: Tensor, columns: int) -> Any:
+    """Images `(count, channels, height, width)` in [-1, 1] as one of `(lines, columns, channels)` in [0, 1]."""
+    planes = ((images.float().cpu() + 1) / 2).clamp(0, 1)
+    return torch.stack([tile(plane, columns, pad=0.5) for plane in planes.unbind(1)], -1).numpy()
+
+
 def panels_png(
     panels: Mapping[str, Tensor], path: Path, title: str, beside: Callable[[Any], None] | None = None
 ) -> None:
@@ -150,8 +162,7 @@ def panels_png(
     count = len(panels) + (beside is not None)
     figure, axes = plt.subplots(1, count, figsize=(4.2 * count, 4.8), layout="constrained")
     for ax, (name, images) in zip(axes, panels.items(), strict=False):
-        grid = tile(((images[:100, 0].float().cpu() + 1) / 2).clamp(0, 1), 10, pad=0.5).numpy()
-        ax.imshow(grid, cmap="gray", vmin=0.0, vmax=1.0)
+        ax.imshow(mosaic(images[:100], 10), cmap="gray", vmin=0.0, vmax=1.0)
         ax.set_axis_off()
         ax.set_title(name, fontsize=10)
     if beside is not None:
@@ -168,3 +179,46 @@ def images_png(images: Tensor, path: Path, columns: int) -> None:
     planes = ((images.float().cpu() + 1) / 2).clamp(0, 1)
     grid = torch.stack([tile(planes[:, c], columns, pad=1.0) for c in range(3)], -1).numpy()
     imsave(path, grid.repeat(2, 0).repeat(2, 1))
+
+
+# --- a run that is moved to another machine ----------------------------------------------------------
+
+
+def mapped(tree: Any, change: Callable[[Tensor, str], Tensor], path: str = "") -> Any:
+    """A tree with every tensor changed; `change` is told where it stands."""
+    if isinstance(tree, Tensor):
+        return change(tree, path)
+    if isinstance(tree, dict):
+        return {key: mapped(part, change, f"{path}/{key}") for key, part in tree.items()}
+    if isinstance(tree, list | tuple):
+        return like_tuple(type(tree), [mapped(part, change, f"{path}/{i}") for i, part in enumerate(tree)])
+    return tree
+
+
+def carried(run: Path, target: Path, change: Callable[[Tensor, str], Tensor]) -> None:
+    """The newest checkpoint of a run in a new run folder, its tensors made small or large."""
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    for name in ("config.json", "config.safetensors", "environment.json", "metrics.jsonl"):
+        shutil.copy(run / name, target / name)
+    tree = mapped(checkpoint.read_latest(run), change)
+    checkpoint.save_checkpoint(target, tree["step"], tree)
+
+
+def in_files(folder: Path, target: Path) -> None:
+    """A folder with all that is in it as files part-0, part-1, ... that are small enough to be moved one by one."""
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    whole = io.BytesIO()
+    with tarfile.open(fileobj=whole, mode="w") as tar:
+        tar.add(folder, ".")
+    for i, start in enumerate(range(0, whole.tell(), PART)):
+        (target / f"part-{i}").write_bytes(whole.getvalue()[start : start + PART])
+
+
+def from_files(parts: Path, target: Path) -> None:
+    """The folder that `in_files` took apart."""
+    count = len(list(parts.glob("part-*")))
+    whole = io.BytesIO(b"".join((parts / f"part-{i}").read_bytes() for i in range(count)))
+    with tarfile.open(fileobj=whole) as tar:
+        tar.extractall(target, filter="data")
