@@ -59,6 +59,7 @@ def small(name):
         "mnist-jem": ["--model.net.widths", "[4, 4]"],
         "fashion-jem": ["--model.net.widths", "[4, 4]"],
         "cifar-jem": ["--model.net.widths", "[4, 4]", "--model.net.blocks", "1"],
+        "cifar-energy": ["--model.net.widths", "[4, 4]", "--model.net.blocks", "1", "--objective.objective.steps", "2"],
         "mnist-ncsn": ["--model.net.widths", "[4, 4]", "--model.net.blocks", "1", "--model.sigmas", "geometric(9.0, 0.1, 4)"],
         "spirals-score": ["--sample.kernel.steps_per_level", "2"],
         "moons-matching": ["--objective.steps", "3"],
