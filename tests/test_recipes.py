@@ -31,7 +31,7 @@ def stand_in(name, *, n=10000, seed=0, label=None, part=None, offline=False, str
         x = torch.randint(17, (500, 8, 8), generator=g, dtype=torch.uint8)
         return data.DataSet(name, data.Rows(x, torch.arange(500) % 10), classes=tuple("0123456789"))
     if name == "cifar10":
-        x = torch.randint(256, (2300, 3, 32, 32), generator=g, dtype=torch.uint8)
+        x = torch.randint(256, (2300, 3, 8, 8), generator=g, dtype=torch.uint8)  # the moments of larger ones take long
         return data.DataSet(name, data.Rows(x, torch.arange(2300) % 10), classes=tuple("0123456789"))
     if name == "spike-words":
         return data.DataSet(name, data.Rows((torch.rand(13000, 15, generator=g) < 0.1).to(torch.uint8)))
@@ -51,6 +51,7 @@ def small(name):
     flags = ["--fit.steps", "3", "--fit.epochs", "null", "--fit.batch_size", "16", "--fit.logging.every", "1"]
     flags += ["--evaluate.chains", "5", "--evaluate.betas", "20", "--evaluate.rows", "50", "--sample.show", "9"]
     flags += ["--sample.steps", "8", "--fit.logging.validate_every", "2"]
+    eight = ["--model.net.shape", "[3, 8, 8]", "--model.domain.shape", "[3, 8, 8]"]
     more = {
         "mnist-rbm": ["--model.hidden", "12"],
         "mnist-dbn": ["--model.layers", "[784, 40, 30, 50]", "--pretrain.options", "{steps: 2, lr: 0.01}"],
@@ -58,8 +59,8 @@ def small(name):
         "mnist-energy": ["--model.channels", "[4, 4]", "--objective.steps", "3", "--objective.buffer", "64", "--objective.chains", "16"],
         "mnist-jem": ["--model.net.widths", "[4, 4]"],
         "fashion-jem": ["--model.net.widths", "[4, 4]"],
-        "cifar-jem": ["--model.net.widths", "[4, 4]", "--model.net.blocks", "1"],
-        "cifar-energy": ["--model.net.widths", "[4, 4]", "--model.net.blocks", "1", "--objective.objective.steps", "2"],
+        "cifar-jem": ["--model.net.widths", "[4, 4]", "--model.net.blocks", "1", *eight],
+        "cifar-energy": ["--model.net.widths", "[4, 4]", "--model.net.blocks", "1", "--objective.objective.steps", "2", *eight],
         "mnist-ncsn": ["--model.net.widths", "[4, 4]", "--model.net.blocks", "1", "--model.sigmas", "geometric(9.0, 0.1, 4)"],
         "spirals-score": ["--sample.kernel.steps_per_level", "2"],
         "moons-matching": ["--objective.steps", "3"],
