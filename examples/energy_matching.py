@@ -162,9 +162,9 @@ def score_network(chosen: argparse.Namespace, x: Tensor, device: str) -> tuple[A
     g = gb.random.stream(chosen.seed, "score", device)
 
     def draw(n: int) -> Tensor:
-        parts = []
-        for _ in range(0, n, 500):
-            begin = float(ladder.sigmas[0]) * torch.randn(500, *shape, generator=g, device=device)
+        parts, size = [], min(500, n)
+        for _ in range(0, n, size):
+            begin = float(ladder.sigmas[0]) * torch.randn(size, *shape, generator=g, device=device)
             parts.append(gb.sample(model, kernel, begin, keep=False, generator=g, progress=False).last)
         return torch.cat(parts)[:n]
 
@@ -201,39 +201,45 @@ def half(device: str) -> AbstractContextManager[Any]:
     return torch.autocast(device, dtype=torch.bfloat16) if device == "cuda" else nullcontext()
 
 
+@contextmanager
+def averaged(run: gb.training.Run) -> Iterator[Any]:
+    """The trained energy with the averaged weights in the place of its own: what is compiled belongs to one energy."""
+    pairs = list(zip(run.energy.parameters(), run.ema.parameters(), strict=True))
+    own = [p.detach().clone() for p, _ in pairs]
+    with torch.no_grad():
+        for p, average in pairs:
+            p.copy_(average)
+        try:
+            yield run.energy
+        finally:
+            for (p, _), before in zip(pairs, own, strict=True):
+                p.copy_(before)
+
+
 class Draws:
-    """What draws from the average of a run, always by the same copy of it: what is compiled belongs to one energy."""
+    """What draws from the average of a run, as many at a time as are trained on: that is compiled already."""
 
     def __init__(self, chosen: argparse.Namespace, device: str) -> None:
-        self.rows, self.device, self.energy = chosen.batch, device, None
+        self.rows, self.device = chosen.batch, device
         self.g = gb.random.stream(chosen.seed, "energy", device)
 
-    def _held(self, run: gb.training.Run) -> Callable[..., Tensor]:
-        """Draws of the average as it is now, as many as are compiled for; the noise that the flow may end with is left out."""
-        if self.energy is None:
-            self.energy = copy.deepcopy(run.ema).eval()
-        self.energy.load_state_dict(run.ema.state_dict())
-
-        def draw(step: float, span: float, start: Tensor | None = None) -> Tensor:
-            how = {"step_size": step, "time": span, "tau": span, "start": start, "compile": self.device == "cuda"}
-            with half(self.device):
-                return run.objective.generate(self.energy, self.rows, run.state, self.g, **how)
-
-        return draw
+    def draw(self, run: gb.training.Run, step: float, span: float, start: Tensor | None = None) -> Tensor:
+        """Where the flow is after a span of time; the noise that may end it is left out."""
+        how = {"step_size": step, "time": span, "tau": span, "start": start, "compile": self.device == "cuda"}
+        with averaged(run) as energy, half(self.device):
+            return run.objective.generate(energy, self.rows, run.state, self.g, **how)
 
     def __call__(self, run: gb.training.Run, n: int, gradients: int, until: float) -> Tensor:
         """n draws by so many gradients each, up to the time `until`."""
-        draw = self._held(run)
-        return torch.cat([draw(until / gradients, until) for _ in range(0, n, self.rows)])[:n]
+        return torch.cat([self.draw(run, until / gradients, until) for _ in range(0, n, self.rows)])[:n]
 
     def along(self, run: gb.training.Run, n: int, step: float = 0.05) -> dict[float, Tensor]:
         """n draws at each of the `TIMES`: where the same ways have come by then."""
-        draw = self._held(run)
         parts: dict[float, list[Tensor]] = {t: [] for t in TIMES}
         for _ in range(0, n, self.rows):
             x, at = None, 0.0
             for until in TIMES:
-                x, at = draw(step, until - at, x), until
+                x, at = self.draw(run, step, until - at, x), until
                 parts[until].append(x)
         return {t: torch.cat(found)[:n] for t, found in parts.items()}
 
@@ -305,6 +311,7 @@ def planned(chosen: argparse.Namespace, energy: Any, x: Tensor) -> int:
     """
     marks, seen = ((25, 75) if x.is_cuda else (2, 4)), []
     weights = copy.deepcopy(energy.state_dict())
+    print("compiling", flush=True)
 
     def look(run: gb.training.Run) -> bool:
         float(run.metrics["loss"])  # waits for the device
@@ -356,7 +363,7 @@ def in_turn(path: str | None) -> Iterator[None]:
 
 def curve(ax: Any, found: dict[str, Any], score: dict[str, Any] | None) -> None:
     """How near draws are to test images, for what they cost."""
-    points = found["by_gradients"]
+    points = found["curve"]
     ax.plot([p["gradients"] for p in points], [p["fid"] for p in points], "o-", label="energy matching")
     for p in found["by_time"]:
         ax.axhline(p["fid"], color="C0", lw=0.5)
@@ -378,13 +385,17 @@ def main() -> None:
     parts = Path(tempfile.mkdtemp())
     if chosen.going:
         from_files(chosen.going, parts)
+    print(f"{len(x)} images; the judge first", flush=True)
     judge = Judge(chosen, train_set, test_set, parts / "judge.safetensors" if chosen.going else None)
     found: dict[str, Any] = json.loads((parts / "found.json").read_text()) if chosen.going else {"by_time": []}
+    order = torch.randperm(len(x), generator=gb.random.stream(chosen.seed, "shown")).to(device)  # files have theirs
+    shown = x[order[: chosen.samples]]
+    among = judge.distances(shown)
     given = {k: str(v) if isinstance(v, Path) else v for k, v in vars(chosen).items()}
     result: dict[str, Any] = {
         "options": given, "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
         "torch": torch.__version__, "judge_test_accuracy": judge.accuracy,
-        "training_images": judge.distances(x[: chosen.samples]), "energy_matching": found,
+        "fid_of_training_images": among["fid"], "kid_of_training_images": among["kid"], "energy_matching": found,
     }  # fmt: skip
 
     def save() -> None:
@@ -420,7 +431,12 @@ def main() -> None:
         run = train(
             chosen, energy, x, updates, [(min(25, updates // 8), progress), (progress.marks, progress.at_mark)], folder
         )
-        found |= {"updates": run.step, "seconds": progress.earlier + progress.seconds(), "events": run.events}
+        flow = min(run.step, round((1 - chosen.contrast) * updates))
+        found |= {
+            "updates": [flow, run.step - flow],
+            "seconds": progress.earlier + progress.seconds(),
+            "events": run.events,
+        }
         found["last_numbers"] = [r for r in run.history if "event" not in r][-3:]
         save()
         if run.step < updates:
@@ -429,15 +445,16 @@ def main() -> None:
             (parts / "found.json").write_text(json.dumps(found))
             in_files(parts, out / "going")
         until = found["by_time"][-1]["time"] if run.step == updates else look(run, found["seconds"])
-        found["by_gradients"] = []
+        found["time"] = until
+        found["curve"] = []
         for n in GRADIENTS:
             images, seconds = clocked(device, lambda n=n: draws(run, chosen.samples, n, until))
             point = {"gradients": n, "sampling_seconds": seconds, **judge.distances(images)}
-            found["by_gradients"].append(point)
+            found["curve"].append(point)
             print(json.dumps(point), flush=True)
             save()
     shutil.rmtree(parts)
-    panels = {f"energy matching, {GRADIENTS[-1]} gradients": images[:100], "training images": x[:100]}
+    panels = {f"energy matching, {GRADIENTS[-1]} gradients": images[:100], "training images": shown[:100]}
     title = f"{chosen.data}: draws after {found['seconds']:.0f} s of training, not selected"
 
     def draw_picture() -> None:
