@@ -16,7 +16,7 @@ bfloat16, the judge in half precision, in files of at most 15 MiB.
 
 import argparse
 import copy
-import fcntl
+import functools
 import json
 import shutil
 import tempfile
@@ -82,7 +82,6 @@ def options() -> argparse.Namespace:
     parser.add_argument("--samples", type=int, default=5000)
     parser.add_argument("--classifier-steps", type=int, default=3000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--turns", help="a file that several such programs lock in turn, so that each is timed alone")
     parser.add_argument("--limit", type=int, help="rows of each set, for a quick look")
     chosen = parser.parse_args()
     chosen.widths = chosen.widths or list(KINDS[chosen.data].widths)
@@ -334,11 +333,14 @@ def small(t: Tensor, path: str) -> Tensor:
 
 def large(x: Tensor) -> Callable[[Tensor, str], Tensor]:
     """What makes large again what `small` made small."""
-    noise = GaussianNoise().fit(domains.Real(x.shape[1:]), x[:20000], torch.Generator(x.device)).state_dict()
+
+    @functools.cache
+    def noise() -> dict[str, Tensor]:
+        return GaussianNoise().fit(domains.Real(x.shape[1:]), x[:20000], torch.Generator(x.device)).state_dict()
 
     def change(t: Tensor, path: str) -> Tensor:
         if path.startswith("/ranks") and "/state/" in path:
-            return noise[path.rsplit("/", 1)[1]]
+            return noise()[path.rsplit("/", 1)[1]]
         return t.float() if t.dtype == torch.bfloat16 else t
 
     return change
@@ -350,15 +352,6 @@ def clocked(device: str, work: Callable[[], Any]) -> tuple[Any, float]:
     if device == "cuda":
         torch.cuda.synchronize()
     return found, time.perf_counter() - begun
-
-
-@contextmanager
-def in_turn(path: str | None) -> Iterator[None]:
-    """Alone on the device among the programs that name this file."""
-    with nullcontext() if path is None else open(path, "w") as file:
-        if file is not None:
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def curve(ax: Any, found: dict[str, Any], score: dict[str, Any] | None) -> None:
@@ -375,13 +368,69 @@ def curve(ax: Any, found: dict[str, Any], score: dict[str, Any] | None) -> None:
     ax.legend(frameon=False)
 
 
+class Matched:
+    """An energy trained by matching, what is found out about it on the way, and draws of it."""
+
+    def __init__(
+        self, chosen: argparse.Namespace, x: Tensor, judge: Judge, found: dict[str, Any], save: Callable[[], None]
+    ) -> None:
+        self.chosen, self.x, self.judge, self.found, self.save = chosen, x, judge, found, save
+        self.device = x.device.type
+        self.draws, self.few = Draws(chosen, self.device), min(chosen.samples, 8 * chosen.batch)
+
+    def look(self, run: gb.training.Run, seconds: float) -> None:
+        """When the flow is best left, as training images say, and how near to test images it is then."""
+        ends = self.draws.along(run, self.few)
+        known = {t: self.judge.distance(images, "train") for t, images in ends.items()}
+        until = min(known, key=known.__getitem__)
+        point = {"seconds": seconds, "updates": run.step, "draws": self.few, "time": until}
+        point |= self.judge.distances(ends[until])
+        self.found["by_time"].append(point | {"fid_of_times_on_training_images": {str(t): d for t, d in known.items()}})
+        print(json.dumps(self.found["by_time"][-1]), flush=True)
+        self.save()
+
+    def train(self, folder: Path, parts: Path) -> gb.training.Run:
+        """Begin, or go on with what lies in `parts` or in the run folder; what is to be moved is left in going/."""
+        chosen, found = self.chosen, self.found
+        energy = network(chosen, self.x)
+        if chosen.going and not folder.exists():
+            carried(parts / "run", folder, large(self.x))
+        known = keep.read_config(folder, ("settings",))["settings"].steps if folder.exists() else None
+        updates = known or planned(chosen, energy, self.x)
+        found |= {"planned_updates": updates, "parameters": sum(p.numel() for p in energy.parameters())}
+        progress = Progress(updates, found.get("seconds", 0.0), chosen.stop, self.look)
+        hooks = [(min(25, updates // 8), progress), (progress.marks, progress.at_mark)]
+        run = train(chosen, energy, self.x, updates, hooks, folder)
+        flow = min(run.step, int((1 - chosen.contrast) * updates))
+        found |= {"updates": [flow, run.step - flow], "seconds": progress.earlier + progress.seconds()}
+        found |= {"events": run.events, "last_numbers": [r for r in run.history if "event" not in r][-3:]}
+        self.save()
+        if run.step < updates:
+            carried(folder, parts / "run", small)
+            self.judge.save(parts / "judge.safetensors")
+            (parts / "found.json").write_text(json.dumps(found))
+            in_files(parts, Path(chosen.out) / "going")
+            self.look(run, found["seconds"])
+        return run
+
+    def draw(self, run: gb.training.Run) -> Tensor:
+        """Draws by more and more gradients, up to the time that the last look found best; the last of them."""
+        self.found |= {"time": self.found["by_time"][-1]["time"], "curve": []}
+        for n in GRADIENTS:
+            how = (run, self.chosen.samples, n, self.found["time"])
+            images, seconds = clocked(self.device, lambda how=how: self.draws(*how))
+            self.found["curve"].append({"gradients": n, "sampling_seconds": seconds, **self.judge.distances(images)})
+            print(json.dumps(self.found["curve"][-1]), flush=True)
+            self.save()
+        return images
+
+
 def main() -> None:
     chosen = options()
     begun = time.perf_counter()
     device, out, train_set, test_set = set_up(chosen)
     torch.backends.cudnn.benchmark = False  # gradients of gradients have so many shapes that trying them takes longer
     x = train_set[0]
-    folder = Path(chosen.run) if chosen.run else out / "run"
     parts = Path(tempfile.mkdtemp())
     if chosen.going:
         from_files(chosen.going, parts)
@@ -391,85 +440,35 @@ def main() -> None:
     order = torch.randperm(len(x), generator=gb.random.stream(chosen.seed, "shown")).to(device)  # files have theirs
     shown = x[order[: chosen.samples]]
     among = judge.distances(shown)
-    given = {k: str(v) if isinstance(v, Path) else v for k, v in vars(chosen).items()}
     result: dict[str, Any] = {
-        "options": given, "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
-        "torch": torch.__version__, "judge_test_accuracy": judge.accuracy,
+        "options": {k: str(v) if isinstance(v, Path) else v for k, v in vars(chosen).items()},
+        "device": torch.cuda.get_device_name() if device == "cuda" else "cpu", "torch": torch.__version__,
+        "judge_test_accuracy": judge.accuracy,
         "fid_of_training_images": among["fid"], "kid_of_training_images": among["kid"], "energy_matching": found,
     }  # fmt: skip
 
     def save() -> None:
-        result["seconds"] = time.perf_counter() - begun
+        result["wall_seconds"] = time.perf_counter() - begun
         (out / "results.json").write_text(json.dumps(result, indent=1) + "\n")
+
+    def picture(panels: dict[str, Tensor]) -> None:
+        title = f"{chosen.data}: draws after {found['seconds']:.0f} s of training, not selected"
+        panels_png(panels, out / "energy_matching.png", title, lambda ax: curve(ax, found, result.get("score_network")))
 
     save()
     print(json.dumps({k: v for k, v in result.items() if k != "options"}), flush=True)
-
-    draws, few = Draws(chosen, device), min(chosen.samples, 8 * chosen.batch)
-
-    def look(run: gb.training.Run, seconds: float) -> float:
-        """When the flow is best left, as training images say, and how near to test images it is then."""
-        ends = draws.along(run, few)
-        known = {t: judge.distance(images, "train") for t, images in ends.items()}
-        until = min(known, key=known.__getitem__)
-        point = {"seconds": seconds, "updates": run.step, "draws": few, "time": until, **judge.distances(ends[until])}
-        found["by_time"].append(point | {"fid_of_times_on_training_images": {str(t): d for t, d in known.items()}})
-        print(json.dumps(found["by_time"][-1]), flush=True)
-        save()
-        return until
-
-    with in_turn(chosen.turns):
-        energy = network(chosen, x)
-        if chosen.going and not folder.exists():
-            carried(parts / "run", folder, large(x))
-        if folder.exists():
-            updates = keep.read_config(folder, ("settings",))["settings"].steps
-        else:
-            updates = planned(chosen, energy, x)
-        found |= {"planned_updates": updates, "parameters": sum(p.numel() for p in energy.parameters())}
-        progress = Progress(updates, found.get("seconds", 0.0), chosen.stop, look)
-        run = train(
-            chosen, energy, x, updates, [(min(25, updates // 8), progress), (progress.marks, progress.at_mark)], folder
-        )
-        flow = min(run.step, round((1 - chosen.contrast) * updates))
-        found |= {
-            "updates": [flow, run.step - flow],
-            "seconds": progress.earlier + progress.seconds(),
-            "events": run.events,
-        }
-        found["last_numbers"] = [r for r in run.history if "event" not in r][-3:]
-        save()
-        if run.step < updates:
-            carried(folder, parts / "run", small)
-            judge.save(parts / "judge.safetensors")
-            (parts / "found.json").write_text(json.dumps(found))
-            in_files(parts, out / "going")
-        until = found["by_time"][-1]["time"] if run.step == updates else look(run, found["seconds"])
-        found["time"] = until
-        found["curve"] = []
-        for n in GRADIENTS:
-            images, seconds = clocked(device, lambda n=n: draws(run, chosen.samples, n, until))
-            point = {"gradients": n, "sampling_seconds": seconds, **judge.distances(images)}
-            found["curve"].append(point)
-            print(json.dumps(point), flush=True)
-            save()
+    matched = Matched(chosen, x, judge, found, save)
+    run = matched.train(Path(chosen.run) if chosen.run else out / "run", parts)
     shutil.rmtree(parts)
-    panels = {f"energy matching, {GRADIENTS[-1]} gradients": images[:100], "training images": shown[:100]}
-    title = f"{chosen.data}: draws after {found['seconds']:.0f} s of training, not selected"
-
-    def draw_picture() -> None:
-        panels_png(panels, out / "energy_matching.png", title, lambda ax: curve(ax, found, result.get("score_network")))
-
-    draw_picture()
+    panels = {f"energy matching, {GRADIENTS[-1]} gradients": matched.draw(run)[:100], "training images": shown[:100]}
+    picture(panels)
     if chosen.rival:
-        with in_turn(chosen.turns):
-            other, (draw, gradients) = score_network(chosen, x, device)
-            images, seconds = clocked(device, lambda: draw(chosen.samples))
-        result["score_network"] = {"updates": other.step, "gradients": gradients, "sampling_seconds": seconds,
+        other, (draw, scores) = score_network(chosen, x, device)
+        images, seconds = clocked(device, lambda: draw(chosen.samples))
+        result["score_network"] = {"updates": other.step, "gradients": scores, "sampling_seconds": seconds,
                                    "events": other.events, **judge.distances(images)}  # fmt: skip
         print(json.dumps(result["score_network"]), flush=True)
-        panels[f"score network, {gradients} scores"] = images[:100]
-        draw_picture()
+        picture(panels | {f"score network, {scores} scores": images[:100]})
     save()
     print(json.dumps({k: v for k, v in result.items() if k != "options"}, indent=1))
 
