@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import gibbsian as gb
-from gibbsian import domains, nets
+from gibbsian import domains, energies, nets
 from gibbsian.fast import scores
 from gibbsian.fast.scores import compiled_score, named_tensors, written_out
 from gibbsian.nets.layers import standardized_once
@@ -131,3 +131,14 @@ def test_what_the_compiler_gets_wrong_is_not_used(monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         compiled_score(energy, x)  # nothing is tried again
+
+
+def test_a_wide_network_is_compared_where_half_precision_still_tells():
+    """What is compared must differ by mistakes and not by rounding: that of half precision stays far below what is allowed."""
+    energy = energies.ReconstructionEnergy(nets.UNet((1, 8, 8), (96, 192), 2), domains.Real((1, 8, 8)))
+    x = torch.randn(2, 1, 8, 8, generator=gen())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = written_out(energy, x)
+    tensors = tuple(map(scores._moved, named_tensors(energy).values()))
+    assert all(bool((a != b).any()) for a, b in zip(tensors, named_tensors(energy).values(), strict=True))
+    assert scores._distance(half, written_out(energy, x), tensors, x) < 0.05
