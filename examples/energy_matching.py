@@ -10,8 +10,8 @@ test images. Writes results.json: distances after an eighth, a quarter, a half a
 that a draw takes; and energy_matching.png: draws as they come, training images beside them, and the curves.
 
 A GPU for a few minutes now and then is enough: `--seconds 1500 --stop 400` plans for 1500 seconds and ends after 400 of
-them, with going/, from which `--going FOLDER` goes on on another machine: weights and their average as they are, the moments of Adam in
-bfloat16, the judge in half precision, in files of at most 15 MiB.
+them, with going/, from which `--going FOLDER` goes on on another machine: weights as they are, their average and the judge in half
+precision, the second moments of Adam in bfloat16, in files of at most 15 MiB.
 """
 
 import argparse
@@ -78,6 +78,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--matching-lr", type=float, default=3e-3)
+    parser.add_argument("--precision", choices=["bf16", "tf32"], default="bf16", help="of the energy on a GPU")
     parser.add_argument("--ema", type=float, default=0.999)
     parser.add_argument("--samples", type=int, default=5000)
     parser.add_argument("--classifier-steps", type=int, default=3000)
@@ -195,9 +196,10 @@ def objective(chosen: argparse.Namespace) -> objectives.Objective:
     return objectives.Shifted(matching, pixels=0, flip=True) if KINDS[chosen.data].flip else matching
 
 
-def half(device: str) -> AbstractContextManager[Any]:
+def half(chosen: argparse.Namespace, device: str) -> AbstractContextManager[Any]:
     """The precision of the training."""
-    return torch.autocast(device, dtype=torch.bfloat16) if device == "cuda" else nullcontext()
+    wanted = device == "cuda" and chosen.precision == "bf16"
+    return torch.autocast(device, dtype=torch.bfloat16) if wanted else nullcontext()
 
 
 @contextmanager
@@ -219,13 +221,13 @@ class Draws:
     """What draws from the average of a run, as many at a time as are trained on: that is compiled already."""
 
     def __init__(self, chosen: argparse.Namespace, device: str) -> None:
-        self.rows, self.device = chosen.batch, device
+        self.chosen, self.rows, self.device = chosen, chosen.batch, device
         self.g = gb.random.stream(chosen.seed, "energy", device)
 
     def draw(self, run: gb.training.Run, step: float, span: float, start: Tensor | None = None) -> Tensor:
         """Where the flow is after a span of time; the noise that may end it is left out."""
         how = {"step_size": step, "time": span, "tau": span, "start": start, "compile": self.device == "cuda"}
-        with averaged(run) as energy, half(self.device):
+        with averaged(run) as energy, half(self.chosen, self.device):
             return run.objective.generate(energy, self.rows, run.state, self.g, **how)
 
     def __call__(self, run: gb.training.Run, n: int, gradients: int, until: float) -> Tensor:
@@ -295,7 +297,7 @@ def train(
         ema=chosen.ema,
         seed=chosen.seed,
         run_dir=folder,
-        engine=Engine(precision="bf16" if fast else None, compile=fast),
+        engine=Engine(precision=chosen.precision if fast else None, compile=fast),
         checkpoints=Checkpoints(every=max(1, updates // 4), keep_last=1),
         logging=Logging(every=100 if fast else 10),
         hooks=hooks,
@@ -325,9 +327,12 @@ def planned(chosen: argparse.Namespace, energy: Any, x: Tensor) -> int:
 
 
 def small(t: Tensor, path: str) -> Tensor:
-    """Moments of Adam in bfloat16; the moments of the images, which can be had again, not at all."""
+    """Averaged weights in half precision, second moments of Adam in bfloat16; its first ones, which remember ten updates, and
+    the moments of the images, which can be had again, not at all."""
     if path.endswith(("/exp_avg", "/exp_avg_sq")):
-        return t.bfloat16()
+        return t.bfloat16() if path.endswith("sq") else torch.zeros_like(t)
+    if path.startswith("/ema/"):
+        return t.half()
     return t.new_empty(0) if path.startswith("/ranks") and "/state/" in path else t
 
 
@@ -341,7 +346,7 @@ def large(x: Tensor) -> Callable[[Tensor, str], Tensor]:
     def change(t: Tensor, path: str) -> Tensor:
         if path.startswith("/ranks") and "/state/" in path:
             return noise()[path.rsplit("/", 1)[1]]
-        return t.float() if t.dtype == torch.bfloat16 else t
+        return t.float() if t.dtype in (torch.bfloat16, torch.half) else t
 
     return change
 

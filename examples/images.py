@@ -210,7 +210,7 @@ def in_files(folder: Path, target: Path) -> None:
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     whole = io.BytesIO()
-    with tarfile.open(fileobj=whole, mode="w") as tar:
+    with tarfile.open(fileobj=whole, mode="w:gz", compresslevel=1) as tar:
         tar.add(folder, ".")
     for i, start in enumerate(range(0, whole.tell(), PART)):
         (target / f"part-{i}").write_bytes(whole.getvalue()[start : start + PART])
