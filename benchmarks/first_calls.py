@@ -1,4 +1,5 @@
-"""First compiled calls, each in a process of its own: cold (no cache on disk) and warm (the cache of the process before).
+"""First compiled calls, each in a process of its own: new (nothing on disk, nor the header that the compiler prepares for C++ once
+for all), cold (no cache on disk) and warm (the cache of the process before).
 
     python benchmarks/first_calls.py --save results/first_calls.json
     python benchmarks/first_calls.py --kernels NUTS HMC
@@ -71,21 +72,25 @@ def child(name: str) -> None:
     print(json.dumps({**found, "compiled": trace.compiled, "note": trace.compile_note}))
 
 
+def run(name: str, caches: str, temporary: str) -> dict:
+    """A first call in a process that keeps what it compiles in one folder, and the compiler's header in another."""
+    place = {"TORCHINDUCTOR_CACHE_DIR": f"{caches}/inductor", "XDG_CACHE_HOME": caches, "TMPDIR": temporary}
+    command = [sys.executable, __file__, "--child", name]
+    out = subprocess.run(command, env={**os.environ, **place}, capture_output=True, text=True, check=True)
+    return json.loads(out.stdout.splitlines()[-1])
+
+
 def measure(name: str) -> dict:
-    """Cold and warm, in processes that share an empty folder for what they compile."""
+    """New, cold and warm, in processes that share empty folders."""
     with tempfile.TemporaryDirectory() as folder:
-        place = {"TORCHINDUCTOR_CACHE_DIR": f"{folder}/inductor", "XDG_CACHE_HOME": folder}
-        runs = []
-        for _ in ("cold", "warm"):
-            out = subprocess.run(
-                [sys.executable, __file__, "--child", name],
-                env={**os.environ, **place}, capture_output=True, text=True, check=True,
-            )  # fmt: skip
-            runs.append(json.loads(out.stdout.splitlines()[-1]))
-    cold, warm = runs
+        for part in ("header", "once", "again"):
+            os.mkdir(f"{folder}/{part}")
+        caches = {"new": "once", "cold": "again", "warm": "again"}
+        runs = {kind: run(name, f"{folder}/{place}", f"{folder}/header") for kind, place in caches.items()}
+    warm = runs["warm"]
     row = {"kernel": name, "compiled": warm["compiled"], "note": warm["note"]}
-    for kind, run in (("cold", cold), ("warm", warm)):
-        row |= {f"{kind}_s": run["first"]["seconds"], f"{kind}_cpu_s": run["first"]["processor"]}
+    for kind, one in runs.items():
+        row |= {f"{kind}_s": one["first"]["seconds"], f"{kind}_cpu_s": one["first"]["processor"]}
     return row | {"then_ms": 1000 * warm["second"]["processor"]}
 
 
