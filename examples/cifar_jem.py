@@ -53,6 +53,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--chains", type=int, default=128, help="chains an update")
     parser.add_argument("--steps", type=int, default=15, help="sampler steps an update")
     parser.add_argument("--buffer", type=int, default=2560)
+    parser.add_argument("--bound", action="store_true", help="chains that belong to classes, as many as images")
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument(
         "--decay", type=float, default=0.1, help="of arrays of weights, times the learning rate at every update"
@@ -101,6 +102,7 @@ def objective(chosen: argparse.Namespace, *, density: bool) -> objectives.Object
         steps=chosen.steps,
         chains=chosen.chains,
         buffer=chosen.buffer,
+        classes=10 if chosen.bound else None,
         reinit=0.05,
         start="gaussian",
         penalty=0.01,

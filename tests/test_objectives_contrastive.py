@@ -22,7 +22,8 @@ from objective_oracles import (
 import gibbsian as gb
 from gibbsian import domains, energies, errors, kernels
 from gibbsian.kernels.base import Info, Kernel
-from gibbsian.objectives import ContrastiveDivergence, MonteCarloLikelihood, PersistentContrastiveDivergence
+from gibbsian.objectives import ContrastiveDivergence, MonteCarloLikelihood, PersistentContrastiveDivergence, chains
+from gibbsian.objectives.base import Step
 from gibbsian.objectives.chains import fused_step, walk
 from gibbsian.objectives.contrastive import nearest_neighbor_entropy
 from gibbsian.objectives.persistent import Chains
@@ -581,15 +582,32 @@ def test_compiled_steps_of_chains_are_the_plain_ones(monkeypatch):
     """Same numbers, same chains; and plain steps where the compiler fails."""
     energy = energies.MLPEnergy(domains.Binary(6), (5,)).double().requires_grad_(False)
     x = torch.randint(0, 2, (8, 6), generator=gen(1)).double()
-    chains = [walk(energy, kernels.DiscreteLangevin(0.4), x, 12, gen(2), fused=fused)[0] for fused in (False, True)]
-    assert not torch.equal(chains[0], x)
-    assert torch.equal(*chains)
-    assert not fused_step(energy, kernels.DiscreteLangevin, False).failure
+    ends = [walk(energy, kernels.DiscreteLangevin(0.4), x, 12, gen(2), fused=fused)[0] for fused in (False, True)]
+    assert not torch.equal(ends[0], x)
+    assert torch.equal(*ends)
+    assert not fused_step(energy, type(energy), kernels.DiscreteLangevin, False).failure
     broken = energies.MLPEnergy(domains.Binary(6), (5,)).double().requires_grad_(False)
-    made = fused_step(broken, kernels.DiscreteLangevin, False)
+    made = fused_step(broken, type(broken), kernels.DiscreteLangevin, False)
     monkeypatch.setattr(made, "compiled", lambda *arguments: (_ for _ in ()).throw(RuntimeError("no")))
-    assert torch.equal(walk(broken, kernels.DiscreteLangevin(0.4), x, 12, gen(2), fused=True)[0], chains[0])
+    assert torch.equal(walk(broken, kernels.DiscreteLangevin(0.4), x, 12, gen(2), fused=True)[0], ends[0])
     assert made.failure == "no"
+
+
+def test_steps_of_class_bound_chains_are_compiled_once_for_all_batches(monkeypatch):
+    """Every batch has members of the family of its own, with other labels."""
+    graphs = []
+    monkeypatch.setattr(chains, "compiled", lambda f: torch.compile(f, backend=lambda g, _: graphs.append(g) or g))
+    joint = gb.models.JointEnergy(gb.energies.MLP(2, (5,), outputs=3).double(), domains.Real(2)).requires_grad_(False)
+    bound = PersistentContrastiveDivergence(kernels.ShortRunLangevin(0.5, 0.01), steps=4, classes=3, buffer=30)
+    x, ends = some_data(10), {}
+    for fused in (False, True):
+        state = bound.init(joint, (x, torch.arange(10) % 3), gen(1))
+        for seed in range(3):
+            batch = (x, (torch.arange(10) + seed) % 3)
+            state = bound.loss(joint, batch, state, gen(seed), Step(chains=fused)).state
+        ends[fused] = state.x
+    torch.testing.assert_close(ends[True], ends[False])
+    assert len(graphs) == 1
 
 
 def test_chains_are_fused_only_where_steps_are_captured():

@@ -104,12 +104,15 @@ def walk(
     *,
     watched: bool = True,
     fused: bool = False,
+    owner: Any = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Positions after `steps` steps from x, and metrics of the chains; by compiled steps where they are to be `fused`.
+    """Positions after `steps` steps from x, and metrics of the chains; by compiled steps where they are to be `fused`, which the
+    `owner` of the energy keeps where that is one of a family and made anew for every step.
 
     The kernel's state is made anew, because cached energies and scores belong to older parameters.
     """
-    step = fused_step(energy, type(kernel), torch.is_autocast_enabled(x.device.type)) if fused else one_step
+    half = torch.is_autocast_enabled(x.device.type)
+    step = fused_step(energy if owner is None else owner, type(energy), type(kernel), half) if fused else one_step
     with torch.no_grad(), cast_once(energy, x.device):
         target = kernel.target(energy)
         state = kernel.init(target, x.detach())

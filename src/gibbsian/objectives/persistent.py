@@ -200,7 +200,7 @@ class PersistentContrastiveDivergence(SampledObjective):
         else:
             anew = nullcontext() if fast is None else standardized_once(energy)  # of the weights with their overlay
             with overlaid(trainable(energy), fast), anew:
-                after, metrics = self._moved(member, before, generator, step)
+                after, metrics = self._moved(member, before, generator, step, energy)
             at_data, at_chains = member(data), member(after.x)
             value, found = gap_between(at_data, at_chains, self.penalty, watched=step.watched)
             after, far = self._recalled(energy, batch, after, y, (at_data, at_chains), generator)
@@ -272,12 +272,13 @@ class PersistentContrastiveDivergence(SampledObjective):
         return chains._replace(x=where_chain(anew, fresh, x), hot=hot)
 
     def _moved(
-        self, member: Any, chains: Chains, generator: torch.Generator, step: Step
+        self, member: Any, chains: Chains, generator: torch.Generator, step: Step, owner: Any
     ) -> tuple[Chains, dict[str, Tensor]]:
         """The chains after the steps of an update, and metrics."""
         x, _, hot, turn = chains
         if not isinstance(self.kernel, ParallelTempering) or hot is None or turn is None:
-            x, moved = walk(member, self.kernel, x, self.steps, generator, watched=step.watched, fused=step.chains)
+            how: dict[str, Any] = {"watched": step.watched, "fused": step.chains, "owner": owner}
+            x, moved = walk(member, self.kernel, x, self.steps, generator, **how)
             return chains._replace(x=x), moved
         kept = x, hot, turn
         (x, hot, turn), moved = walk_tempered(member, self.kernel, kept, self.steps, generator, watched=step.watched)
