@@ -57,7 +57,8 @@ def network(data: Tensor, chosen: argparse.Namespace) -> energies.TiltedEnergy:
     """Base rates, tilted by a residual network of eight blocks, most of them on 7×7."""
     domain = domains.Binary((1, 28, 28))
     base = Factorized(domain, torch.logit(0.98 * data.mean(0) + 0.01))
-    tilt = energies.ResidualEnergy(domain, (chosen.width,) * 2, (1, 7), after=True)
+    form: dict[str, Any] = {"stride": 2} if chosen.before else {"after": True}
+    tilt = energies.ResidualEnergy(domain, (chosen.width,) * 2, (1, 7), **form)
     return energies.TiltedEnergy(base, tilt)
 
 
@@ -227,6 +228,11 @@ def main() -> None:
     )
     parser.add_argument("--fuse", action="store_true", help="compile the steps of chains on a GPU")
     parser.add_argument("--width", type=int, default=64, help="channels")
+    parser.add_argument(
+        "--before",
+        action="store_true",
+        help="activations before the convolutions instead of after the sums: small networks of few chains wake up more gently",
+    )
     parser.add_argument("--warm", type=int, default=3000, help="updates until the rate has risen to --lr")
     parser.add_argument("--seconds", type=float, help="end this part of the training after so long; 0 for none")
     parser.add_argument("--settle", type=float, help="so many seconds with a falling rate, in a copy of the run")
