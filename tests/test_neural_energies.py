@@ -453,8 +453,9 @@ def test_networks_that_activate_after_the_sums_begin_with_outputs_that_hardly_de
     assert after < 0.05 * before
 
 
-def test_gradients_of_images_with_channels_last_stay_so_down_to_the_first_layer():
-    net = energies.ResidualNet((1, 8, 8), (4, 6), (1, 2), after=True, generator=gen(1)).double()
+@pytest.mark.parametrize("pool", [True, False])
+def test_gradients_of_images_with_channels_last_stay_so_down_to_the_first_layer(pool):
+    net = energies.ResidualNet((1, 8, 8), (4, 6), (1, 2), after=True, pool=pool, generator=gen(1)).double()
     x, slopes, found = some((1, 8, 8)), [], []
     for block in (block for stage in net.stages for block in stage):
         block.register_full_backward_hook(lambda block, inner, outer: slopes.append(outer[0]))
@@ -468,10 +469,11 @@ def test_gradients_of_images_with_channels_last_stay_so_down_to_the_first_layer(
 
 
 @pytest.mark.parametrize("pool", [True, False])
-def test_energies_of_half_precision_networks_have_more_than_three_digits(pool):
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_energies_of_half_precision_networks_have_more_than_three_digits(pool, layout):
     """An offset of 1000 leaves steps of 4 nats to a half-precision energy, and none of the differences below."""
-    energy = energies.ResidualEnergy((1, 8, 8), (4, 6), 1, pool=pool, generator=gen(1))
-    x = some((1, 8, 8), 16).float()
+    energy = energies.ResidualEnergy((1, 8, 8), (4, 6), 1, pool=pool, generator=gen(1)).to(memory_format=layout)
+    x = some((1, 8, 8), 16).float().to(memory_format=layout)
     energy.net.head.bias.data.fill_(1000.0)
     with torch.autocast("cpu", dtype=torch.bfloat16), torch.no_grad():
         half = energy(x)

@@ -97,17 +97,26 @@ def means(x: Tensor) -> Tensor:
     """
     places = x.flatten(2)
     dtype = torch.promote_types(x.dtype, torch.float32)
-    last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
-    return places.transpose(1, 2).mean(1, dtype=dtype) if last else places.mean(2, dtype=dtype)
+    return places.transpose(1, 2).mean(1, dtype=dtype) if _channels_last(x) else places.mean(2, dtype=dtype)
 
 
-def _whole(head: Any, x: Tensor, dtype: torch.dtype) -> Tensor:
-    """The last layer with weights in a precision, computed in a whole one: three digits would be all that an energy had."""
-    if dtype == torch.promote_types(dtype, torch.float32):
+def _channels_last(x: Tensor) -> bool:
+    return x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
+
+
+def _whole(head: Any, x: Tensor, dtype: torch.dtype, places: int = 0) -> Tensor:
+    """The last layer with weights in a precision, computed in a whole one: three digits would be all that an energy had. Rows x of
+    so many `places`, each with all of its channels, meet weights in that order."""
+    half = dtype != torch.promote_types(dtype, torch.float32)
+    if not half and not places:
         return head(x)
-    weight, bias = (p.to(dtype).float() for p in (head.weight, head.bias))
+    weight, bias = head.weight, head.bias
+    if places:
+        weight = weight.unflatten(1, (-1, places)).transpose(1, 2).flatten(1)
+    if not half:
+        return F.linear(x, weight, bias)
     with torch.autocast(x.device.type, enabled=False):
-        return F.linear(x.float(), weight, bias)
+        return F.linear(x.float(), weight.to(dtype).float(), bias.to(dtype).float())
 
 
 class ResidualBlock(nn.Module):
@@ -215,7 +224,11 @@ class ResidualNet(Recorded):
         for i, stage in enumerate(self.stages):
             x = stage(halve(x) if i and not self.after and min(x.shape[2:]) > 1 else x)
         x = self.activation(x)
-        return _whole(self.head, means(x) if self.pool else x.flatten(1), x.dtype)
+        if self.pool:
+            return _whole(self.head, means(x), x.dtype)
+        last = _channels_last(x) and isinstance(self.head, nn.Linear)  # gradients come back as images went in
+        rows = x.permute(0, 2, 3, 1) if last else x
+        return _whole(self.head, rows.flatten(1), x.dtype, x[0, 0].numel() if last else 0)
 
 
 class WideResidualNet(ResidualNet):
