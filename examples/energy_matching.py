@@ -415,6 +415,7 @@ class Matched:
             self.judge.save(parts / "judge.safetensors")
             (parts / "found.json").write_text(json.dumps(found))
             in_files(parts, Path(chosen.out) / "going")
+        if run.step < updates or not found["by_time"]:  # ended between two marks, or before this call
             self.look(run, found["seconds"])
         return run
 

@@ -585,11 +585,12 @@ def test_compiled_steps_of_chains_are_the_plain_ones(monkeypatch):
     ends = [walk(energy, kernels.DiscreteLangevin(0.4), x, 12, gen(2), fused=fused)[0] for fused in (False, True)]
     assert not torch.equal(ends[0], x)
     assert torch.equal(*ends)
-    assert not fused_step(energy, type(energy), kernels.DiscreteLangevin, False).failure
+    assert not fused_step(energy, type(energy), kernels.DiscreteLangevin, False, x.shape).failure
     broken = energies.MLPEnergy(domains.Binary(6), (5,)).double().requires_grad_(False)
-    made = fused_step(broken, type(broken), kernels.DiscreteLangevin, False)
+    made = fused_step(broken, type(broken), kernels.DiscreteLangevin, False, x.shape)
     monkeypatch.setattr(made, "compiled", lambda *arguments: (_ for _ in ()).throw(RuntimeError("no")))
-    assert torch.equal(walk(broken, kernels.DiscreteLangevin(0.4), x, 12, gen(2), fused=True)[0], ends[0])
+    with pytest.warns(errors.CompileWarning, match="not compiled, because no"):
+        assert torch.equal(walk(broken, kernels.DiscreteLangevin(0.4), x, 12, gen(2), fused=True)[0], ends[0])
     assert made.failure == "no"
 
 

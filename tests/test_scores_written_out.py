@@ -139,6 +139,6 @@ def test_a_wide_network_is_compared_where_half_precision_still_tells():
     x = torch.randn(2, 1, 8, 8, generator=gen())
     with torch.autocast("cpu", dtype=torch.bfloat16):
         half = written_out(energy, x)
-    tensors = tuple(map(scores._moved, named_tensors(energy).values()))
+    tensors = tuple(map(scores.moved, named_tensors(energy).values()))
     assert all(bool((a != b).any()) for a, b in zip(tensors, named_tensors(energy).values(), strict=True))
     assert scores._distance(half, written_out(energy, x), tensors, x) < 0.05

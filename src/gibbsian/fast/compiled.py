@@ -22,6 +22,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from gibbsian.errors import CompileWarning
+
 T = TypeVar("T")
 _THIN = 4  # columns: a BLAS call costs up to ten times the arithmetic of so few
 
@@ -118,8 +120,8 @@ def _believing() -> Iterator[None]:
 
 @contextmanager
 def _without_attention() -> Iterator[None]:
-    """Inductor prepares to find attention in all its forms, which takes a third of a second; without a softmax there is none. Who
-    compiles other graphs later finds all as it was. (`joint_graph.lazy_init`, in torch 2.11 to 2.15; where there is no such thing
+    """Inductor prepares to find attention in all its forms, and products to be padded, which takes a third of a second; without a softmax
+    there is none, and small products stay as they are. Who compiles other graphs later finds all as it was. (`joint_graph.lazy_init`, in torch 2.11 to 2.15; where there is no such thing
     nothing is spared.)"""
     from torch._inductor.fx_passes import joint_graph
 
@@ -227,6 +229,7 @@ class Forgiving:
     ) -> None:
         self.function, self.compiled = function, compiler(function)
         self.failure = ""  # of the compiler
+        self.told = False
 
     def __call__(self, *arguments: Any) -> Any:
         if not self.failure:
@@ -235,6 +238,12 @@ class Forgiving:
             except RuntimeError as error:
                 self.failure = reason(error)
         return self.function(*arguments)
+
+    def tell(self, what: str) -> None:
+        """Say once why what was to be compiled is not."""
+        if self.failure and not self.told:
+            self.told = True
+            warnings.warn(f"{what}, because {self.failure}", CompileWarning, stacklevel=4)
 
 
 @functools.cache

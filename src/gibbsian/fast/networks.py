@@ -6,7 +6,7 @@ compiler makes one kernel of those between two convolutions.
 """
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from gibbsian.energy import Energy, ScoreField
 from gibbsian.fast.compiled import Forgiving, compiled, weak_cache
+from gibbsian.fast.scores import moved
 
 
 def networks_of(module: nn.Module) -> list[nn.Module]:
@@ -23,70 +24,116 @@ def networks_of(module: nn.Module) -> list[nn.Module]:
 
     >>> import gibbsian as gb
     >>> joint = gb.models.JointEnergy(gb.nets.MLP(2, outputs=3), gb.domains.Real(2))
-    >>> [type(net).__name__ for net in networks_of(joint)]
+    >>> [type(net).__name__ for net in networks_of(joint + 2 * joint)]
     ['MLP']
     """
     found: list[nn.Module] = []
     for part in module.children():
-        if isinstance(part, Energy | ScoreField):
+        if isinstance(part, Energy | ScoreField | nn.ModuleList | nn.ModuleDict):
             found += networks_of(part)
         elif next(part.parameters(), None) is not None:
             found.append(part)
-    return found
+    return list(dict.fromkeys(found))  # a network may be part of several energies
 
 
 def _call(net: Any, *arguments: Any) -> Any:
     return net._call_impl(*arguments)  # what __call__ does where nothing is compiled
 
 
+def _kind(value: Any) -> Any:
+    """All of an argument that a program is compiled for."""
+    if isinstance(value, Tensor):
+        return value.shape, value.stride(), value.dtype, value.device, value.requires_grad
+    return value if isinstance(value, int | float | str | None) else type(value)
+
+
 class Network:
-    """A network as a program that is compiled at its first call with tensors of some kind, and compared with the network then: values
-    and slopes. What differs by more than rounding, or cannot be compiled, is left to the network."""
+    """A network as programs, one for every kind of input, each of which is compiled at its first call and compared with the network then:
+    values, and slopes. What differs by more than rounding, or cannot be compiled, is left to the network."""
 
     def __init__(self) -> None:
-        self.program = Forgiving(_call, compiled)
-        self.compared: set[tuple[Any, ...]] = set()
+        self.programs: dict[Hashable, Forgiving] = {}
 
-    def __call__(self, net: nn.Module, x: Any, *more: Any) -> Any:
+    @property
+    def failures(self) -> set[str]:
+        """Why the network itself is called, where it is."""
+        return {program.failure for program in self.programs.values()} - {""}
+
+    def __call__(self, net: nn.Module, *arguments: Any, **named: Any) -> Any:
+        if named or not arguments or not isinstance(arguments[0], Tensor):
+            return net._call_impl(*arguments, **named)
         if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
-            return _call(net, x, *more)  # part of a larger program
-        key = (x.shape, x.dtype, x.requires_grad, torch.is_grad_enabled(), net.training)
-        if key not in self.compared and not (x.is_cuda and torch.cuda.is_current_stream_capturing()):
-            self.compared.add(key)
-            self._compare(net, x, *more)
-        return self.program(net, x, *more)
-
-    def _compare(self, net: nn.Module, x: Tensor, *more: Any) -> None:
-        half = torch.is_autocast_enabled(x.device.type) or x.dtype in (torch.bfloat16, torch.float16)
-        tolerance = 0.1 if half else 1e-2 if x.dtype == torch.float32 else 1e-8
-        with warnings.catch_warnings(), torch._functorch.config.patch(donated_buffer=False):
-            # the way back is gone twice, here and by whoever asked; and the compiler asks computed weights for their gradients
-            warnings.simplefilter("ignore", UserWarning)
-            plain, made = (_values_and_slopes(call, net, x, *more) for call in (_call, self.program))
-        apart = float((made - plain).norm() / plain.norm().clamp(min=1e-30))
-        if not self.program.failure and not apart <= tolerance:
-            self.program.failure = f"the compiled network is {apart:.2g} away from PyTorch's"
+            return _call(net, *arguments)  # part of a larger program
+        key = _key(net, arguments)
+        if key not in self.programs:
+            self.programs[key] = Forgiving(_call, compiled)
+            if not (arguments[0].is_cuda and torch.cuda.is_current_stream_capturing()):
+                self.programs[key].failure = _difference(self.programs[key], net, arguments)
+        return self.programs[key](net, *arguments)
 
 
-def _values_and_slopes(call: Any, net: nn.Module, x: Tensor, *more: Any) -> Tensor:
-    """Outputs and, where gradients flow, those of a weighted sum of them in x, or else in the parameters; in one row."""
-    x = x.detach().requires_grad_(x.requires_grad)
-    y = call(net, x, *more)
-    parts = [y]
+def _key(net: nn.Module, arguments: tuple[Any, ...]) -> Hashable:
+    """All that a program is compiled for."""
+    device = arguments[0].device.type
+    half = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+    weights = tuple((p.dtype, p.requires_grad) for p in net.parameters())
+    return (*map(_kind, arguments), torch.is_grad_enabled(), net.training, half, weights)
+
+
+def _difference(program: Forgiving, net: nn.Module, arguments: tuple[Any, ...]) -> str:
+    """Why a program is not the network, seen at weights that hide nothing; empty where it is."""
+    with warnings.catch_warnings(), torch._functorch.config.patch(donated_buffer=False), _elsewhere(net):
+        # the way back is gone twice, here and by whoever asked; and the compiler asks computed weights for their gradients
+        warnings.simplefilter("ignore", UserWarning)
+        plain, made = (_values_and_slopes(call, net, arguments) for call in (_call, program))
+    if program.failure or plain is None or made is None:
+        return program.failure or "its output is no tensor"
+    apart = max(float((b - a).norm() / a.norm().clamp(min=1e-30)) for a, b in zip(plain, made, strict=True))
+    return "" if apart <= _tolerance(arguments[0]) else f"the compiled network is {apart:.2g} away from PyTorch's"
+
+
+def _tolerance(x: Tensor) -> float:
+    half = torch.is_autocast_enabled(x.device.type) or x.dtype in (torch.bfloat16, torch.float16)
+    return 0.1 if half else 1e-2 if x.dtype == torch.float32 else 1e-8
+
+
+@contextmanager
+def _elsewhere(net: nn.Module) -> Iterator[None]:
+    """Inside, a network has other parameters: branches that begin at zero would not be seen."""
+    parts = [(part, name, p) for part in net.modules() for name, p in part._parameters.items() if p is not None]
+    try:
+        for part, name, p in parts:
+            part._parameters[name] = moved(p)  # type: ignore[assignment]
+        yield
+    finally:
+        for part, name, p in parts:
+            part._parameters[name] = p
+
+
+def _values_and_slopes(call: Any, net: nn.Module, arguments: tuple[Any, ...]) -> tuple[Tensor, ...] | None:
+    """Outputs and, where gradients flow, those of a weighted sum of them in x, or else in the parameters; None of what is no tensor."""
+    x, kept = arguments[0].detach().requires_grad_(arguments[0].requires_grad), [b.clone() for b in net.buffers()]
+    y = call(net, x, *arguments[1:])
+    for buffer, before in zip(net.buffers(), kept, strict=True):
+        buffer.data.copy_(before)  # the call may have moved them
+    if not isinstance(y, Tensor):
+        return None
+    parts = [y.detach().double().flatten()]
     if y.requires_grad:
         wave = torch.cos(torch.arange(y.numel(), device=y.device, dtype=torch.float64)).view_as(y).to(y.dtype)
         sources = [x] if x.requires_grad else [p for p in net.parameters() if p.requires_grad]
         slopes = torch.autograd.grad(y, sources, wave, allow_unused=True, retain_graph=True)
-        parts += [s for s in slopes if s is not None]
-    return torch.cat([part.detach().double().flatten() for part in parts])
+        parts.append(torch.cat([s.double().flatten() for s in slopes if s is not None]))
+    return tuple(parts)
 
 
-_program = weak_cache(lambda net, *key: Network())
+_program = weak_cache(lambda net: Network())
 
 
 @contextmanager
 def compiled_networks(energy: nn.Module) -> Iterator[list[Network]]:
-    """Inside, the networks in an energy are called as compiled programs; they are the same modules with the same parameters.
+    """Inside, the networks in an energy are called as compiled programs; they are the same modules with the same parameters. Those
+    that somebody compiled before are left alone.
 
     >>> import gibbsian as gb
     >>> joint = gb.models.JointEnergy(gb.nets.MLP(2, outputs=3), gb.domains.Real(2))
@@ -96,13 +143,12 @@ def compiled_networks(energy: nn.Module) -> Iterator[list[Network]]:
     >>> joint.net._compiled_call_impl is None
     True
     """
-    half = torch.is_autocast_enabled("cuda"), torch.is_autocast_enabled("cpu")
-    nets = networks_of(energy)
-    programs = [_program(net, half) for net in nets]
-    for net, program in zip(nets, programs, strict=True):
-        net._compiled_call_impl = partial(program, net)  # where `Module.compile` puts its own
+    nets = [net for net in networks_of(energy) if net._compiled_call_impl is None]
+    programs = [_program(net) for net in nets]
     try:
+        for net, program in zip(nets, programs, strict=True):
+            net._compiled_call_impl = partial(program, net)  # where `Module.compile` puts its own
         yield programs
     finally:
         for net in nets:
-            del net._compiled_call_impl
+            net._compiled_call_impl = None

@@ -90,7 +90,7 @@ def _as_written(device: torch.device) -> torch.autocast:
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=False, cache_enabled=True)
 
 
-def _moved(tensor: Tensor) -> Tensor:
+def moved(tensor: Tensor) -> Tensor:
     """A tensor of the same kind with other numbers: of networks whose last layer begins at zero much could not be seen.
 
     By a third of its own size, or of that with which layers keep the size of what they are given: wide networks that are moved
@@ -99,13 +99,14 @@ def _moved(tensor: Tensor) -> Tensor:
     if not tensor.is_floating_point():
         return tensor
     wave = torch.cos(torch.arange(tensor.numel(), device=tensor.device, dtype=torch.float64)).view_as(tensor)
-    own, usual = tensor.detach().square().mean().sqrt(), (tensor[0].numel() if tensor.dim() > 1 else 400) ** -0.5
+    own = tensor.detach().square().mean().sqrt()
+    usual = (tensor[0].numel() if tensor.dim() > 1 else 400 if tensor.dim() else 1) ** -0.5
     other = tensor.detach() + (0.3 * torch.where(own > 0, own, usual) * wave).to(tensor.dtype)
     return nn.Parameter(other, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else other
 
 
 def _checked(energy: Any, x: Tensor) -> Program:
-    graph, tensors = written_out(energy, x), tuple(map(_moved, named_tensors(energy).values()))
+    graph, tensors = written_out(energy, x), tuple(map(moved, named_tensors(energy).values()))
     half = torch.is_autocast_enabled(x.device.type) or x.dtype in (torch.bfloat16, torch.float16)
     tolerance = 0.1 if half else 1e-2 if x.dtype == torch.float32 else 1e-8
     program = compiled(lambda tensors, y: graph(tensors, y))

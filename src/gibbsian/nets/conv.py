@@ -101,6 +101,8 @@ def means(x: Tensor) -> Tensor:
 
 
 def _channels_last(x: Tensor) -> bool:
+    if torch._C._functorch.is_batchedtensor(x):  # inside vmap nobody can tell
+        return False
     return x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
 
 
@@ -117,6 +119,17 @@ def _whole(head: Any, x: Tensor, dtype: torch.dtype, places: int = 0) -> Tensor:
         return F.linear(x, weight, bias)
     with torch.autocast(x.device.type, enabled=False):
         return F.linear(x.float(), weight.to(dtype).float(), bias.to(dtype).float())
+
+
+def _outputs(head: Any, x: Tensor, pool: bool) -> Tensor:
+    """The last layer, of means over places or of all of them. Where channels come last they do so in its rows too, and gradients come
+    back as images went in."""
+    if pool:
+        return _whole(head, means(x), x.dtype)
+    hooked = head._forward_hooks or head._forward_pre_hooks
+    if not _channels_last(x) or not isinstance(head, nn.Linear) or hooked:
+        return _whole(head, x.flatten(1), x.dtype)
+    return _whole(head, x.permute(0, 2, 3, 1).flatten(1), x.dtype, x[0, 0].numel())
 
 
 class ResidualBlock(nn.Module):
@@ -224,11 +237,7 @@ class ResidualNet(Recorded):
         for i, stage in enumerate(self.stages):
             x = stage(halve(x) if i and not self.after and min(x.shape[2:]) > 1 else x)
         x = self.activation(x)
-        if self.pool:
-            return _whole(self.head, means(x), x.dtype)
-        last = _channels_last(x) and isinstance(self.head, nn.Linear)  # gradients come back as images went in
-        rows = x.permute(0, 2, 3, 1) if last else x
-        return _whole(self.head, rows.flatten(1), x.dtype, x[0, 0].numel() if last else 0)
+        return _outputs(self.head, x, self.pool)
 
 
 class WideResidualNet(ResidualNet):

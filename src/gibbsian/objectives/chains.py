@@ -112,12 +112,16 @@ def walk(
     The kernel's state is made anew, because cached energies and scores belong to older parameters.
     """
     half = torch.is_autocast_enabled(x.device.type)
-    step = fused_step(energy if owner is None else owner, type(energy), type(kernel), half) if fused else one_step
+    program = (
+        fused_step(energy if owner is None else owner, type(energy), type(kernel), half, x.shape) if fused else None
+    )
     with torch.no_grad(), cast_once(energy, x.device):
         target = kernel.target(energy)
         state = kernel.init(target, x.detach())
-        state, acceptance, diverged = advance(target, kernel, state, steps, generator, step=step)
+        state, acceptance, diverged = advance(target, kernel, state, steps, generator, step=program or one_step)
         y = kernel.position(state)
+    if program is not None:
+        program.tell("steps of chains are not compiled")
     metrics = chain_metrics(x, y, watched)
     metrics["divergent"] = diverged.to(y.dtype).mean()
     if kernel.adjusted:

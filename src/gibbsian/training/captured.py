@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gibbsian.errors import CompileWarning
 from gibbsian.fast import graphs
-from gibbsian.fast.networks import compiled_networks
+from gibbsian.fast.networks import Network, compiled_networks
 from gibbsian.objectives.base import Loss, Step
 from gibbsian.training.feeds.base import rows_of
 from gibbsian.training.feeds.rows import TensorRows
@@ -70,7 +70,8 @@ class CapturedSteps(Steps):
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
-        self.fuse = job.settings.engine.fuse
+        self.networks = job.settings.engine.fuse
+        self.programs: Sequence[Network] = ()
         self.reset()
         feed = job.feed
         self.feed = feed if isinstance(feed, TensorRows) else None  # blocks take their rows by number
@@ -202,8 +203,9 @@ class CapturedSteps(Steps):
     def _step(self, batch: Any, state: Any, *, watched: bool = True) -> Loss:
         """A step up to its gradients, in new memory."""
         self.job.updates.drop_gradients()
-        with compiled_networks(self.job.run.energy) if self.fuse else nullcontext():
-            return self.forward(batch, state, Step(watched, fused=True, done=self.job.run.step, chains=self.fuse))
+        chains = self.job.settings.engine.fuse
+        with compiled_networks(self.job.run.energy) if self.networks else nullcontext(()) as self.programs:
+            return self.forward(batch, state, Step(watched, fused=True, done=self.job.run.step, chains=chains))
 
     def _capture(self, batch: Any) -> _Captured | None:
         """The graphs of single steps on batches like this one."""
@@ -216,14 +218,14 @@ class CapturedSteps(Steps):
 
         try:
             graphs.on_side_stream(step)
+            self._tell({reason for program in self.programs for reason in program.failures})
             job.generator.set_state(before[0])
             return self._captured(step, [job.generator])
         except RuntimeError as error:
             self._recover(before)
-            if self.fuse:  # gradients of gradients, for one, cannot be compiled
-                self.fuse = False
-                why = graphs.first_cause(error)
-                warnings.warn(f"networks are not compiled, because {why}", CompileWarning, stacklevel=3)
+            if self.networks:  # gradients of gradients, for one, cannot be compiled
+                self.networks = False
+                self._tell({graphs.first_cause(error)})
                 return self._capture(batch)
             self._refuse(graphs.first_cause(error))
             return None
@@ -249,6 +251,12 @@ class CapturedSteps(Steps):
         job = self.job
         job.generator, job.feed.noise = graphs.renewed(before, job.device)
         job.updates.drop_gradients()
+
+    def _tell(self, reasons: set[str]) -> None:
+        if reasons:
+            warnings.warn(
+                f"networks are not compiled, because {'; '.join(sorted(reasons))}", CompileWarning, stacklevel=4
+            )
 
     def _refuse(self, why: str) -> None:
         self.refused = True
