@@ -1,5 +1,7 @@
 """Networks as compiled programs inside training steps: the same numbers, and the network itself where that cannot be."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from objective_oracles import F64, gen
@@ -60,6 +62,23 @@ def test_compiled_networks_give_the_gradients_of_plain_ones(programs):
     for one, other in zip(made, plain, strict=True):
         torch.testing.assert_close(one, other)
         assert float(one.abs().sum()) > 0
+
+
+def test_in_half_precision_programs_have_weights_that_were_cast_once(programs):
+    """As all recipes that fuse train: chains meet weights in half precision, and gradients those in single."""
+    found = []
+    for fuse in (False, True):
+        energy = joint().float()
+        chains = objectives.PersistentContrastiveDivergence(kernels.ShortRunLangevin(0.5, 0.01), steps=3, chains=6)
+        batch = rows()[0].float()
+        state = chains.init(energy, batch, gen(3))
+        with compiled_networks(energy) if fuse else nullcontext(()) as seen, standardized_once(energy):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = chains.loss(energy, batch, state, gen(4), Step())
+            loss.value.backward()
+        found.append(torch.cat([p.grad.flatten() for p in energy.parameters() if p.grad is not None]))
+    assert [one.failures for one in seen] == [set()]
+    assert float((found[1] - found[0]).norm() / found[0].norm()) < 0.05
 
 
 def test_a_program_that_is_wrong_is_not_used(programs, monkeypatch):

@@ -469,6 +469,18 @@ def test_gradients_of_images_with_channels_last_stay_so_down_to_the_first_layer(
 
 
 @pytest.mark.parametrize("pool", [True, False])
+def test_heads_of_images_with_channels_last_can_be_mapped_and_hooked(pool):
+    net = energies.ResidualNet((1, 8, 8), (4, 6), 1, outputs=3, pool=pool, generator=gen(1)).double()
+    x, seen = some((1, 8, 8), 5), []
+    truth = net(x)
+    net = net.to(memory_format=torch.channels_last)
+    torch.testing.assert_close(torch.func.vmap(lambda row: net(row[None])[0])(x), truth)
+    net.head.register_forward_hook(lambda head, inner, outer: seen.append(outer))
+    torch.testing.assert_close(net(x), truth)
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize("pool", [True, False])
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_energies_of_half_precision_networks_have_more_than_three_digits(pool, layout):
     """An offset of 1000 leaves steps of 4 nats to a half-precision energy, and none of the differences below."""
