@@ -26,13 +26,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from images import carried, images_png, probabilities
+from images import carried, images_png, probabilities, read
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import gibbsian as gb
 from gibbsian import domains, hybrid, kernels, metrics, models, objectives
-from gibbsian.data import load
 from gibbsian.nets import ResidualNet
 from gibbsian.training import Checkpoints, Engine, Logging, keep
 
@@ -79,11 +78,10 @@ def options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def read(split: str, limit: int | None, device: str) -> tuple[Tensor, Tensor]:
+def on_device(split: str, limit: int | None, device: str) -> tuple[Tensor, Tensor]:
     """Images `(rows, 3, 32, 32)` in [-1, 1] and labels."""
-    part = getattr(load("cifar10", offline=True), split)
-    x = part.x[:limit].float()
-    return (x / 127.5 - 1).to(device, memory_format=torch.channels_last), part.y[:limit].to(device)
+    x, y = read("cifar", split, limit)
+    return x.to(device, memory_format=torch.channels_last), y.to(device)
 
 
 def network(chosen: argparse.Namespace, device: str) -> models.JointEnergy:
@@ -305,10 +303,14 @@ def main() -> None:
     torch.backends.cudnn.benchmark = True  # all batches have one shape
     out = Path(chosen.out)
     out.mkdir(parents=True, exist_ok=True)
-    x, y = read("train", chosen.limit, device)
+    x, y = on_device("train", chosen.limit, device)
     order = torch.randperm(len(x), generator=gb.random.stream(0, "held out")).to(device)
     n = min(HELD, len(x) // 5)
-    held, data, test = (x[order[:n]], y[order[:n]]), (x[order[n:]], y[order[n:]]), read("test", chosen.limit, device)
+    held, data, test = (
+        (x[order[:n]], y[order[:n]]),
+        (x[order[n:]], y[order[n:]]),
+        on_device("test", chosen.limit, device),
+    )
 
     if chosen.alone:
         run, result = trained(chosen, data, held, out, density=False)

@@ -144,10 +144,10 @@ def save_png(images: Tensor, path: Path, columns: int) -> None:
     imsave(path, grid.repeat(3, 0).repeat(3, 1), cmap="gray", vmin=0.0, vmax=1.0)
 
 
-def mosaic(images: Tensor, columns: int) -> Any:
+def mosaic(images: Tensor, columns: int, pad: float) -> Any:
     """Images `(count, channels, height, width)` in [-1, 1] as one of `(lines, columns, channels)` in [0, 1]."""
     planes = ((images.float().cpu() + 1) / 2).clamp(0, 1)
-    return torch.stack([tile(plane, columns, pad=0.5) for plane in planes.unbind(1)], -1).numpy()
+    return torch.stack([tile(plane, columns, pad=pad) for plane in planes.unbind(1)], -1).numpy()
 
 
 def panels_png(
@@ -162,7 +162,7 @@ def panels_png(
     count = len(panels) + (beside is not None)
     figure, axes = plt.subplots(1, count, figsize=(4.2 * count, 4.8), layout="constrained")
     for ax, (name, images) in zip(axes, panels.items(), strict=False):
-        ax.imshow(mosaic(images[:100], 10), cmap="gray", vmin=0.0, vmax=1.0)
+        ax.imshow(mosaic(images[:100], 10, pad=0.5), cmap="gray", vmin=0.0, vmax=1.0)
         ax.set_axis_off()
         ax.set_title(name, fontsize=10)
     if beside is not None:
@@ -176,9 +176,7 @@ def images_png(images: Tensor, path: Path, columns: int) -> None:
     """Color images `(count, 3, height, width)` in [-1, 1] as a mosaic."""
     from matplotlib.image import imsave
 
-    planes = ((images.float().cpu() + 1) / 2).clamp(0, 1)
-    grid = torch.stack([tile(planes[:, c], columns, pad=1.0) for c in range(3)], -1).numpy()
-    imsave(path, grid.repeat(2, 0).repeat(2, 1))
+    imsave(path, mosaic(images, columns, pad=1.0).repeat(2, 0).repeat(2, 1))
 
 
 # --- a run that is moved to another machine ----------------------------------------------------------

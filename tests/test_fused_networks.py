@@ -81,19 +81,22 @@ def test_in_half_precision_programs_have_weights_that_were_cast_once(programs):
     assert float((found[1] - found[0]).norm() / found[0].norm()) < 0.05
 
 
+class Bent(torch.autograd.Function):
+    """The values as they are, and slopes times a number."""
+
+    @staticmethod
+    def forward(ctx, y, factor):
+        ctx.factor = factor
+        return y.clone()
+
+    @staticmethod
+    def backward(ctx, outer):
+        return ctx.factor * outer, None
+
+
 def test_a_program_that_is_wrong_is_not_used(programs, monkeypatch):
     """In values, or in slopes alone: the compiler has been seen to get either wrong."""
-
-    class Bent(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, y):
-            return y.clone()
-
-        @staticmethod
-        def backward(ctx, outer):
-            return 1.1 * outer
-
-    for wrong in (lambda y: 1.1 * y, Bent.apply):
+    for wrong in (lambda y: 1.1 * y, lambda y: Bent.apply(y, 1.1)):
         monkeypatch.setattr(networks, "compiled", lambda call, wrong=wrong: lambda *given: wrong(call(*given)))
         (plain, _), (made, seen) = (gradients(joint(), fuse=fuse) for fuse in (False, True))
         assert any("away from PyTorch's" in failure for failure in seen[0].failures)
@@ -104,18 +107,9 @@ def test_a_program_that_is_wrong_is_not_used(programs, monkeypatch):
 def wrong_slopes(branch):
     """A compiler that bends what flows back through a part of a network, and leaves values as they are."""
 
-    class Bent(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, y):
-            return y.clone()
-
-        @staticmethod
-        def backward(ctx, outer):
-            return -3 * outer
-
     def compiler(call):
         def run(net, *given):
-            handle = branch(net).register_forward_hook(lambda part, inner, outer: Bent.apply(outer))
+            handle = branch(net).register_forward_hook(lambda part, inner, outer: Bent.apply(outer, -3.0))
             try:
                 return call(net, *given)
             finally:

@@ -120,9 +120,9 @@ def _believing() -> Iterator[None]:
 
 @contextmanager
 def _without_attention() -> Iterator[None]:
-    """Inductor prepares to find attention in all its forms, and products to be padded, which takes a third of a second; without a softmax
-    there is none, and small products stay as they are. Who compiles other graphs later finds all as it was. (`joint_graph.lazy_init`, in torch 2.11 to 2.15; where there is no such thing
-    nothing is spared.)"""
+    """Inductor prepares to find attention in all its forms, and products to be padded, which takes a third of a second; without a
+    softmax there is none, and small products stay as they are. Who compiles other graphs later finds all as it was.
+    (`joint_graph.lazy_init`, in torch 2.11 to 2.15; where there is no such thing nothing is spared.)"""
     from torch._inductor.fx_passes import joint_graph
 
     plain = {name: value for name, value in vars(joint_graph).items() if name == "lazy_init"}
@@ -171,10 +171,10 @@ def compiled(function: Any, *numbers: str) -> Callable[..., Any]:
 def _left_open(function: Callable[..., Any], numbers: tuple[str, ...]) -> Callable[..., Any]:
     """The compiled function, asked for with these arguments as symbols. (`dynamic_sources`, in torch 2.11 to 2.15; one that
     does not know it compiles anew for every number.)"""
-    config: Any = torch.compiler.config
+    sources = ",".join(f"L['{name}']" for name in numbers)
 
     def called(*arguments: Any) -> Any:
-        with _patched(config, dynamic_sources=",".join(f"L['{name}']" for name in numbers)):
+        with _patched(torch.compiler.config, dynamic_sources=sources):
             return function(*arguments)
 
     return called
@@ -190,7 +190,8 @@ def reason(error: BaseException) -> str:
 
 @contextmanager
 def without_collector() -> Iterator[None]:
-    """A compiler makes a million objects that stay; to look among them for garbage again and again takes a tenth of its time."""
+    """No garbage is looked for inside. A compiler makes a million objects that stay, and looking among them again and again takes a
+    tenth of its time; graphs of earlier runs that are freed meanwhile break the capture of another."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from gibbsian.fast.compiled import without_collector
 from gibbsian.trees import leaves, mapped
 
 Result = TypeVar("Result")
@@ -64,17 +65,12 @@ def capture(
     for generator in generators:
         graph.register_generator_state(generator)
     gc.collect()
-    enabled = gc.isenabled()
-    gc.disable()  # graphs of earlier runs, freed meanwhile, would break the capture
     try:
-        with torch.cuda.graph(graph, pool=pool.of_next()):
+        with without_collector(), torch.cuda.graph(graph, pool=pool.of_next()):
             return graph, function()
     except RuntimeError as error:
         pool.renew()
         raise CaptureError(first_cause(error)) from error
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def renewed(states: Sequence[Tensor], device: torch.device) -> list[torch.Generator]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from gibbsian.energy import Energy, ScoreField
 from gibbsian.fast.compiled import Forgiving, compiled, weak_cache
-from gibbsian.fast.scores import moved
+from gibbsian.fast.scores import half_of, moved, tolerance, wave
 
 
 def networks_of(module: nn.Module) -> list[nn.Module]:
@@ -74,10 +74,8 @@ class Network:
 
 def _key(net: nn.Module, arguments: tuple[Any, ...]) -> Hashable:
     """All that a program is compiled for."""
-    device = arguments[0].device.type
-    half = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
     weights = tuple((p.dtype, p.requires_grad) for p in net.parameters())
-    return (*map(_kind, arguments), torch.is_grad_enabled(), net.training, half, weights)
+    return (*map(_kind, arguments), torch.is_grad_enabled(), net.training, half_of(arguments[0]), weights)
 
 
 def _difference(program: Forgiving, net: nn.Module, arguments: tuple[Any, ...]) -> str:
@@ -89,12 +87,7 @@ def _difference(program: Forgiving, net: nn.Module, arguments: tuple[Any, ...]) 
     if program.failure or plain is None or made is None:
         return program.failure or "its output is no tensor"
     apart = max(float((b - a).norm() / a.norm().clamp(min=1e-30)) for a, b in zip(plain, made, strict=True))
-    return "" if apart <= _tolerance(arguments[0]) else f"the compiled network is {apart:.2g} away from PyTorch's"
-
-
-def _tolerance(x: Tensor) -> float:
-    half = torch.is_autocast_enabled(x.device.type) or x.dtype in (torch.bfloat16, torch.float16)
-    return 0.1 if half else 1e-2 if x.dtype == torch.float32 else 1e-8
+    return "" if apart <= tolerance(arguments[0]) else f"the compiled network is {apart:.2g} away from PyTorch's"
 
 
 @contextmanager
@@ -120,9 +113,8 @@ def _values_and_slopes(call: Any, net: nn.Module, arguments: tuple[Any, ...]) ->
         return None
     parts = [y.detach().double().flatten()]
     if y.requires_grad:
-        wave = torch.cos(torch.arange(y.numel(), device=y.device, dtype=torch.float64)).view_as(y).to(y.dtype)
         sources = [x] if x.requires_grad else [p for p in net.parameters() if p.requires_grad]
-        slopes = torch.autograd.grad(y, sources, wave, allow_unused=True, retain_graph=True)
+        slopes = torch.autograd.grad(y, sources, wave(y).to(y.dtype), allow_unused=True, retain_graph=True)
         parts.append(torch.cat([s.double().flatten() for s in slopes if s is not None]))
     return tuple(parts)
 

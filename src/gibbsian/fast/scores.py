@@ -90,6 +90,23 @@ def _as_written(device: torch.device) -> torch.autocast:
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=False, cache_enabled=True)
 
 
+def wave(like: Tensor) -> Tensor:
+    """Numbers of unit size that nothing is symmetric in, of this shape, in double precision."""
+    return torch.cos(torch.arange(like.numel(), device=like.device, dtype=torch.float64)).view_as(like)
+
+
+def half_of(x: Tensor) -> torch.dtype | None:
+    """The precision that autocast asks for now where x lives."""
+    device = x.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+
+
+def tolerance(x: Tensor) -> float:
+    """How far a compiled program may be from PyTorch's, as a share of its size, in the precision of x and of autocast."""
+    half = half_of(x) is not None or x.dtype in (torch.bfloat16, torch.float16)
+    return 0.1 if half else 1e-2 if x.dtype == torch.float32 else 1e-8
+
+
 def moved(tensor: Tensor) -> Tensor:
     """A tensor of the same kind with other numbers: of networks whose last layer begins at zero much could not be seen.
 
@@ -98,22 +115,20 @@ def moved(tensor: Tensor) -> Tensor:
     """
     if not tensor.is_floating_point():
         return tensor
-    wave = torch.cos(torch.arange(tensor.numel(), device=tensor.device, dtype=torch.float64)).view_as(tensor)
     own = tensor.detach().square().mean().sqrt()
     usual = (tensor[0].numel() if tensor.dim() > 1 else 400 if tensor.dim() else 1) ** -0.5
-    other = tensor.detach() + (0.3 * torch.where(own > 0, own, usual) * wave).to(tensor.dtype)
+    other = tensor.detach() + (0.3 * torch.where(own > 0, own, usual) * wave(tensor)).to(tensor.dtype)
     return nn.Parameter(other, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else other
 
 
 def _checked(energy: Any, x: Tensor) -> Program:
     graph, tensors = written_out(energy, x), tuple(map(moved, named_tensors(energy).values()))
-    half = torch.is_autocast_enabled(x.device.type) or x.dtype in (torch.bfloat16, torch.float16)
-    tolerance = 0.1 if half else 1e-2 if x.dtype == torch.float32 else 1e-8
+    allowed = tolerance(x)  # inside, autocast is off
     program = compiled(lambda tensors, y: graph(tensors, y))
     try:
         with _as_written(x.device), torch.enable_grad():
             apart = _distance(program, graph, tensors, x)
-        if apart <= tolerance:
+        if apart <= allowed:
             return program
         why = f"the compiled program is {apart:.2g} away from PyTorch's"
     except RuntimeError as error:
@@ -141,9 +156,7 @@ def compiled_score(energy: Any, x: Tensor) -> Tensor:
 
     Compiling takes up to a minute, so only steps that are repeated very often ask for it.
     """
-    device = x.device.type
-    half = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-    return _program(energy, x.shape, x.dtype, x.device, half, energy.training)(energy, x.contiguous())
+    return _program(energy, x.shape, x.dtype, x.device, half_of(x), energy.training)(energy, x.contiguous())
 
 
 class CompiledScores(ScoreField):
