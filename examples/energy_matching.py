@@ -4,7 +4,8 @@
     GIBBSIAN_DATA=folder python examples/energy_matching.py --data cifar --seconds 150 --no-rival --out out/cifar_energy
 
 The energy is V(x)/ε_max with V(x) = ½‖x - U(x)‖² and a U-Net U; its flow begins at a Gaussian with the moments of the training images. The
-score network has the same U-Net and the same training time, and climbs down a noise ladder. Distances (Fréchet's, and the kernel
+score network has the same U-Net and the same training time, and climbs down a noise ladder: both get as many updates as fit into the
+seconds, by their rates, which are measured first, or given (`--rates`) where others share the machine later. Distances (Fréchet's, and the kernel
 distance) are those in the features of a separate classifier, the judge (the mean over positions of its last layer), between draws and
 test images. Writes results.json: distances after an eighth, a quarter, a half and all of the training, and over the number of gradients
 that a draw takes; and energy_matching.png: draws as they come, training images beside them, and the curves.
@@ -27,7 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from images import Clock, augmented, carried, fit_for, from_files, in_files, panels_png, set_up, train_classifier
+from images import augmented, carried, from_files, in_files, panels_png, set_up, train_classifier
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -64,6 +65,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--out", default="out/energy_matching")
     parser.add_argument("--run", help="the run folder; run/ in --out by default")
     parser.add_argument("--seconds", type=float, default=100.0, help="of the training of each of the two")
+    parser.add_argument(
+        "--rates", type=float, nargs=2, help="updates a second of the two, each alone on this machine; else measured"
+    )
     parser.add_argument("--stop", type=float, help="end after so many seconds of training, wherever the plan is")
     parser.add_argument("--going", type=Path, help="going/ of an earlier call: go on from there")
     parser.add_argument("--rival", action=argparse.BooleanOptionalAction, default=True, help="the score network too")
@@ -144,6 +148,33 @@ class Judge:
         save_file({name: t.half().contiguous() for name, t in self.model.state_dict().items()}, path)
 
 
+# --- training -------------------------------------------------------------------------------------------
+
+
+def usual(chosen: argparse.Namespace, x: Tensor) -> dict[str, Any]:
+    """What both trainings have in common."""
+    common = {"schedule": "warm-up cosine", "clip": 1.0, "ema": chosen.ema, "seed": chosen.seed, "progress": False}
+    return {"batch_size": chosen.batch, "logging": Logging(every=100 if x.is_cuda else 10), **common}
+
+
+def updates_a_second(model: Any, x: Tensor, fitted: Callable[[int, list[Any]], Any]) -> float:
+    """From the time between two updates after all is captured; the model is as it was afterwards."""
+    marks, seen = ((25, 75) if x.is_cuda else (2, 4)), []
+    weights = copy.deepcopy(model.state_dict())
+    print("compiling", flush=True)
+
+    def look(run: gb.training.Run) -> bool:
+        float(run.metrics["loss"])  # waits for the device
+        seen.append(time.perf_counter())
+        return len(seen) == 2
+
+    fitted(10_000, [(list(marks), look)])
+    model.load_state_dict(weights)  # of the same model, for which all is compiled
+    rate = (marks[1] - marks[0]) / (seen[1] - seen[0])
+    print(f"{type(model).__name__}: {rate:.1f} updates a second", flush=True)
+    return rate
+
+
 # --- the score network ----------------------------------------------------------------------------------
 
 
@@ -154,9 +185,22 @@ def score_network(chosen: argparse.Namespace, x: Tensor, device: str) -> tuple[A
     net = models.ScoreUNet(shape, chosen.widths, chosen.blocks, center=float(x.mean()), spread=float(x.std()))  # type: ignore[arg-type]
     family = models.NoiseConditionalScore(net, domains.Real(shape), ladder.sigmas).to(device)
     flip = KINDS[chosen.data].flip and (lambda batch, g: augmented(batch, g, flip=True))
-    run = fit_for(
-        Clock(chosen.seconds, chosen.lr), family, objectives.MultiScaleDenoising(), x, chosen, transform=flip or None
-    )
+
+    def fitted(updates: int, hooks: list[Any]) -> gb.training.Run:
+        return gb.fit(
+            family,
+            objectives.MultiScaleDenoising(),
+            x,
+            steps=updates,
+            lr=chosen.lr,
+            transform=flip or None,
+            engine=Engine(precision="bf16" if x.is_cuda else None, compile=x.is_cuda),
+            hooks=hooks,
+            **usual(chosen, x),
+        )
+
+    rate = chosen.rates[1] if chosen.rates else updates_a_second(family, x, fitted)
+    run = fitted(max(8, int(chosen.seconds * rate)), [])
     model = run.ema.eval()
     kernel = kernels.AnnealedLangevin(ladder.steps_per_level, ladder.step_size, denoise=True)
     g = gb.random.stream(chosen.seed, "score", device)
@@ -290,39 +334,21 @@ def train(
         objective(chosen),
         x,
         steps=updates,
-        batch_size=chosen.batch,
         lr=chosen.matching_lr,
-        schedule="warm-up cosine",
-        clip=1.0,
-        ema=chosen.ema,
-        seed=chosen.seed,
         run_dir=folder,
         engine=Engine(precision=chosen.precision if fast else None, compile=fast),
         checkpoints=Checkpoints(every=max(1, updates // 4), keep_last=1),
-        logging=Logging(every=100 if fast else 10),
         hooks=hooks,
-        progress=False,
+        **usual(chosen, x),
     )
 
 
 def planned(chosen: argparse.Namespace, energy: Any, x: Tensor) -> int:
-    """How many updates fit into the seconds, from the time between two of the first phase after all is captured.
+    """How many updates fit into the seconds.
 
-    A gradient takes about a third of such an update, and one of the second phase makes `chain_steps` of them besides.
+    A gradient takes about a third of an update of the first phase, and one of the second makes `chain_steps` of them besides.
     """
-    marks, seen = ((25, 75) if x.is_cuda else (2, 4)), []
-    weights = copy.deepcopy(energy.state_dict())
-    print("compiling", flush=True)
-
-    def look(run: gb.training.Run) -> bool:
-        float(run.metrics["loss"])  # waits for the device
-        seen.append(time.perf_counter())
-        return len(seen) == 2
-
-    train(chosen, energy, x, 10_000, [(list(marks), look)])
-    energy.load_state_dict(weights)  # of the same energy, for which all is compiled
-    rate = (marks[1] - marks[0]) / (seen[1] - seen[0])
-    print(f"{rate:.1f} updates a second", flush=True)
+    rate = chosen.rates[0] if chosen.rates else updates_a_second(energy, x, functools.partial(train, chosen, energy, x))
     return max(8, int(chosen.seconds * rate / (1 + chosen.contrast * chosen.chain_steps / 3)))
 
 

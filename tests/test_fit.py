@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import gibbsian as gb
 from gibbsian import domains, energies, errors, kernels, models, objectives
+from gibbsian.fast.graphs import tensors_of
 from gibbsian.objectives.base import Loss, Objective, labels, observed
 from gibbsian.training import Checkpoints, Engine, Guard, Logging, checkpoint
 from gibbsian.training.feeds.choose import make_feed
@@ -307,8 +308,9 @@ def test_many_steps_in_one_graph_train_what_single_ones_do(optimizer, monkeypatc
     data = torch.rand(200, 6, generator=gen(), device="cpu").double().cuda()
     pcd = objectives.PersistentContrastiveDivergence(kernels.Gibbs(), chains=20)
     runs = {}
-    for name, longest in (("blocks", 50), ("single", 1)):
+    for name, longest, at_once in (("blocks", 50, 2**25), ("blocks, one batch at a time", 50, 0), ("single", 1, 0)):
         monkeypatch.setattr(module, "_BLOCK", longest)
+        monkeypatch.setattr(module, "_AT_ONCE", at_once)
         blocks = count_calls(monkeypatch, module.CapturedSteps, "_replay_block")
         moves = count_calls(monkeypatch, module.CapturedSteps, "move")
         runs[name] = gb.fit(
@@ -326,15 +328,38 @@ def test_many_steps_in_one_graph_train_what_single_ones_do(optimizer, monkeypatc
             engine=Engine(compile=True),
         )
         monkeypatch.undo()
-        assert bool(blocks) == (name == "blocks")
-        assert (len(moves) < 100) == (name == "blocks")  # most of the 203 steps are part of a block
+        assert bool(blocks) == (longest > 1)
+        assert (len(moves) < 100) == (longest > 1)  # most of the 203 steps are part of a block
     a, b = runs["blocks"], runs["single"]
+    assert torch.equal(weights(a.energy), weights(runs["blocks, one batch at a time"].energy))
     assert a.step == b.step == 203
     assert torch.allclose(weights(a.energy), weights(b.energy), atol=1e-6)
     assert torch.allclose(weights(a.ema), weights(b.ema), atol=1e-6)
     losses = [[r["loss"] for r in run.history if "loss" in r] for run in (a, b)]
     assert len(losses[0]) == len(losses[1]) == 5
     assert losses[0] == pytest.approx(losses[1], abs=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["one", "pair", "named"])
+def test_examples_of_a_block_are_those_of_its_steps(kind, monkeypatch):
+    """Fetched at once where they are few, in the shape of the batches; else one by one."""
+    from gibbsian.training import captured as module
+
+    x, y = torch.arange(120.0).view(40, 3), torch.arange(40)
+    data = {"one": x, "pair": (x, y), "named": {"x": x, "y": y}}[kind]
+    how = {"device": torch.device("cpu"), "check": lambda x: None, "transform": None, "rank": 0, "world": 1}
+    feed = make_feed(data, 5, seed=3, **how)
+    inputs = module._Inputs(feed, 4, 1)
+    inputs.rows.copy_(feed.peek(4).view(4, 5))
+    found = inputs.batches()
+    assert found is not None
+    for batch, rows in zip(found, inputs.rows, strict=True):
+        wanted = feed.take(rows)
+        assert type(batch) is type(wanted)
+        for a, b in zip(tensors_of(batch), tensors_of(wanted), strict=True):
+            assert torch.equal(a, b)
+    monkeypatch.setattr(module, "_AT_ONCE", 4 * 5 * 3 * 4 - 1)
+    assert inputs.batches() is None
 
 
 def test_rows_ahead_are_those_that_come():

@@ -21,11 +21,14 @@ from gibbsian.objectives.base import Loss, Step
 from gibbsian.training.feeds.base import rows_of
 from gibbsian.training.feeds.rows import TensorRows
 from gibbsian.training.job import Job
-from gibbsian.training.steps import Outcome, Steps
+from gibbsian.training.steps import Outcome, Steps, cut
 
 _WARM = 3  # eager steps first: they allocate the optimizer's state and what libraries set up lazily
 _BLOCK = 50  # steps in one graph, at most
 _LONG = 10.0  # milliseconds that a block may take: longer ones gain nothing, and their graphs grow
+_AT_ONCE = (
+    2**25
+)  # bytes of examples that a block fetches by one kernel: they stay in the cache of a GPU until their step
 
 
 def steps_of(job: Job) -> Steps:
@@ -60,6 +63,12 @@ class _Inputs:
         weight = (lambda k: 0.0) if job.ema is None else job.ema.weight
         numbers = torch.tensor([[*job.updates.rates(job.rate(k)), weight(k + 1)] for k in steps], pin_memory=True)
         self.numbers.copy_(numbers, non_blocking=True)  # nobody waits for the device here
+
+    def batches(self) -> list[Any] | None:
+        """The examples of all steps, fetched at once; None where they are too many for that."""
+        rows = self.rows.flatten()
+        size = sum(t[0].numel() * t.element_size() for t in self.feed.source) * len(rows)
+        return cut(self.feed.take(rows), self.length) if size <= _AT_ONCE else None
 
 
 class CapturedSteps(Steps):
@@ -184,9 +193,10 @@ class CapturedSteps(Steps):
     def _steps(self, inputs: _Inputs) -> Loss:
         """Whole steps, but for the last update."""
         job, feed, state, last = self.job, inputs.feed, self.state, inputs.length - 1
-        values = []
+        batches, values = inputs.batches(), []
         for k in range(inputs.length):
-            loss = self._step(feed.prepare(feed.take(inputs.rows[k])), state, watched=k == last)
+            batch = feed.take(inputs.rows[k]) if batches is None else batches[k]
+            loss = self._step(feed.prepare(batch), state, watched=k == last)
             state = loss.state
             if k < last:
                 job.clip_gradients(measure=False)
