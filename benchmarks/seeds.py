@@ -4,7 +4,7 @@
 
 Every seed is a process, `gibbsian train NAME --fit.seed S`, all of them at once (start nvidia-cuda-mps-control before, or they
 take turns). Where not all updates of a recipe fit into the seconds, a first look at the speed of all of them together says how many do, and the whole
-schedule of the rate is shrunk to those: `updates` and `planned` of a row tell. A separate classifier, trained meanwhile, then reads draws of the
+schedule of the rate is shrunk to those: `updates` and `planned` of a row tell; `--whole` takes all of them without that look. A separate classifier, trained meanwhile, then reads draws of the
 averaged energy that began at uniform noise, of the given classes where the energy knows classes. Rows go to seeds.json.
 """
 
@@ -61,6 +61,11 @@ def stop(processes: list[subprocess.Popen], until: float) -> list[int | None]:
     return [p.wait() for p in processes]
 
 
+def whole_of(name: str, flags: list[str]) -> int:
+    """The updates of a recipe as it is."""
+    return int(parse_recipe(recipe_source(name)[1], flags, name=name).fit["steps"])
+
+
 def planned(
     recipes: dict[str, int], out: Path, flags: dict[str, list[str]], seconds: float, look: int, most: float
 ) -> dict[str, int]:
@@ -91,9 +96,8 @@ def planned(
         if all(len(rates(name)) == len(folders) for name, folders in probes.items()):
             break
     for name in recipes:
-        rate = min(rates(name), default=1.0)
-        whole = parse_recipe(recipe_source(name)[1], flags[name], name=name).fit["steps"]
-        found[name] = max(10, min(int(whole), int(rate * seconds)))
+        rate, whole = min(rates(name), default=1.0), whole_of(name, flags[name])
+        found[name] = max(10, min(whole, int(rate * seconds)))
         print(f"{name}: {rate:.1f} updates a second beside the others, {found[name]} of {whole}", flush=True)
     stop(running, 0.0)
     return found
@@ -158,6 +162,7 @@ def main() -> None:
     parser.add_argument("recipes", nargs="+", help="name:seeds, such as mnist-energy:10, or a file of one's own")
     parser.add_argument("--out", default="out/seeds", type=Path)
     parser.add_argument("--seconds", type=float, default=330.0, help="for the training of all of them together")
+    parser.add_argument("--whole", action="store_true", help="all updates of the recipes; the seconds are a limit then")
     parser.add_argument("--look", type=int, default=80, help="updates of the first look at the speed")
     parser.add_argument("--look-seconds", type=float, default=60.0, help="that it may take at most")
     parser.add_argument("--judge", type=int, default=3000, help="updates of the classifier")
@@ -170,7 +175,11 @@ def main() -> None:
     chosen.out.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp())
     flags = {name: chosen.flags.split() for name in recipes}
-    steps = planned(recipes, work, flags, chosen.seconds, chosen.look, chosen.look_seconds)
+    steps = (
+        {name: whole_of(name, flags[name]) for name in recipes}
+        if chosen.whole
+        else planned(recipes, work, flags, chosen.seconds, chosen.look, chosen.look_seconds)
+    )
     begun = time.perf_counter()
     jobs = [
         (name, seed, work / f"{Path(name).stem}-{seed}") for name, count in recipes.items() for seed in range(count)

@@ -10,7 +10,7 @@ pictures (samples.png: a column a class, from chains of the buffer; fresh.png: f
 classes), model.safetensors: averaged weights in half precision; and run/, the run folder. Given a folder that holds a
 run it goes on with it.
 
-Cross-entropy alone may also have a process and a time of its own, beside the other one: `--alone 300` trains it and nothing else, and
+Cross-entropy alone may also have a process and a time of its own, beside the other one: `--alone 300` (seconds; `--alone 0`: as many updates as `--updates` says) trains it and nothing else, and
 `--reader out/alone/model.safetensors` lets that network read what the energy draws.
 
 A GPU for a few minutes now and then is enough: `--seconds 1500 --stop 400` plans for 1500 seconds and ends after 400 of
@@ -68,7 +68,9 @@ def options() -> argparse.Namespace:
         help="updates of cross-entropy alone, over those of the energy; 0 for none",
     )
     parser.add_argument(
-        "--alone", type=float, help="train on cross-entropy alone for so many seconds, and nothing else"
+        "--alone",
+        type=float,
+        help="train on cross-entropy alone for so many seconds, and nothing else; 0: for the given updates",
     )
     parser.add_argument("--reader", type=Path, help="model.safetensors of such a call, which reads the draws")
     parser.add_argument("--stop", type=float, help="end after so many seconds of training, wherever the plan is")
@@ -312,7 +314,7 @@ def main() -> None:
         on_device("test", chosen.limit, device),
     )
 
-    if chosen.alone:
+    if chosen.alone is not None:
         run, result = trained(chosen, data, held, out, density=False)
         result["cross_entropy_alone"] = judged(run.ema.eval(), held, test)
         (out / "results.json").write_text(json.dumps(result, indent=1) + "\n")
