@@ -216,6 +216,100 @@ def test_taper_leaves_the_end_of_the_way_to_the_contrast():
     assert abs(float(found.mean()) - truth) < 5 * float(found.std()) / 200**0.5
 
 
+# --- jumps ------------------------------------------------------------------------------------------
+
+
+class Islands(gb.Energy):
+    """Two Gaussians of deviation 0.2 at -2 and 2, that at 2 with log-odds θ; 50 nats lie between them."""
+
+    def __init__(self, odds):
+        super().__init__(domains.Real(1))
+        self.odds = nn.Parameter(torch.tensor(odds, dtype=F64))
+
+    def forward(self, x):
+        x = x.flatten()
+        log_p = torch.stack([-12.5 * (x + 2) ** 2, self.odds - 12.5 * (x - 2) ** 2])
+        return -log_p.logsumexp(0)
+
+
+def islands(n, odds, seed=0):
+    right = torch.rand(n, generator=gen(seed), dtype=F64) < torch.tensor(odds).sigmoid()
+    return (torch.where(right, 2.0, -2.0) + 0.2 * torch.randn(n, generator=gen(seed + 100), dtype=F64))[:, None]
+
+
+WIDE = energies.Gaussian(torch.zeros(1, dtype=F64), 4 * torch.eye(1, dtype=F64))
+
+
+@pytest.mark.parametrize("noise", [None, WIDE, torch.distributions.Normal(torch.zeros(1), 2.0)])
+def test_jumps_leave_the_law_alone_and_find_its_weights(noise):
+    energy, odds = Islands(1.2), 1.2
+    objective = contrast(noise=noise, jump_every=1, step_size=0.01, data_share=1.0)
+    state = objective.init(energy, islands(10, odds), gen())
+    all_of_them = torch.ones(1, dtype=torch.bool)
+    truth, n = 1 / (1 + math.exp(-odds)), 20000
+    error = (truth * (1 - truth) / n) ** 0.5
+    x, _ = objective._jump(energy, islands(n, odds), all_of_them, state, gen(1))
+    assert abs(float((x > 0).double().mean()) - truth) < 4 * error
+    assert float((x.abs() - 2).var()) == pytest.approx(0.04, rel=0.05)
+    x = islands(n, -50.0)  # all at -2
+    still, _ = objective._jump(energy, x, ~all_of_them, state, gen(1))
+    assert torch.equal(still, x)
+    for i in range(100):
+        x, _ = objective._jump(energy, x, all_of_them, state, gen(i))
+    assert abs(float((x > 0).double().mean()) - truth) < 4 * error
+
+
+def test_as_many_jump_as_the_laws_overlap():
+    """From N(0, s²) to N(0, 1) with s < 1: 2 P(|y| < |x|) = (4/π) atan s."""
+    s, energy = 0.6, Bowl(0.3 / 0.36)  # E = ½x²/0.36
+    x = s * torch.randn(40000, 1, generator=gen(), dtype=F64)
+    objective = contrast(jump_every=1)
+    _, share = objective._jump(energy, x, torch.ones(1, dtype=torch.bool), objective.init(energy, x, gen()), gen(2))
+    truth = 4 / math.pi * math.atan(s)
+    assert abs(float(share) - truth) < 4 * (truth * (1 - truth) / len(x)) ** 0.5
+
+
+def test_only_chains_that_jump_teach_the_weights_of_islands():
+    """The gradient in the log-odds is their share among chains less that among data: 0 for chains that stay, whatever they are."""
+    x = islands(8000, 0.0)
+    slopes = {}
+    for every in (0, 1):
+        for odds in (-1.5, 0.0, 1.5):
+            objective = contrast(
+                noise=WIDE, jump_every=every, steps=60, step_size=0.01, data_share=1.0, weight=1.0, temperature=0.1
+            )
+            slopes[every, odds] = float(gradient(Islands(odds), objective, x)) / 0.1
+    share = torch.tensor(1.5).sigmoid() - 0.5
+    assert max(abs(slopes[0, odds]) for odds in (-1.5, 0.0, 1.5)) < 1e-6
+    assert slopes[1, -1.5] == pytest.approx(-float(share), abs=0.03)  # 4 standard errors: 4 √(½/8000)
+    assert slopes[1, 0.0] == pytest.approx(0.0, abs=0.03)
+    assert slopes[1, 1.5] == pytest.approx(float(share), abs=0.03)
+
+
+def test_chains_jump_only_when_the_flow_is_over():
+    energy = Islands(1.2)
+    objective = small(temperature=0.1, step_size=0.05, jump_every=2, noise=WIDE, steps=20, flow_steps=0)
+    x = islands(64, 1.2)
+    state = objective.init(energy, x, gen())
+    quiet = {"time": 1.0, "tau": 1.0, "start": x}  # ends before the first of them
+    assert torch.equal(
+        objective.generate(energy, 64, state, gen(), **quiet),
+        objective.generate(energy, 64, state, gen(), jump_every=0, **quiet),
+    )
+    n, truth = 8000, 1 / (1 + math.exp(-1.2))
+    right = lambda **o: float((objective.generate(energy, n, state, gen(), **o) > 0).double().mean())  # noqa: E731
+    assert abs(right(time=7.0) - truth) < 4 * (truth * (1 - truth) / n) ** 0.5
+    assert abs(right(time=7.0, jump_every=0) - truth) > 0.15  # noise falls to both sides alike
+    clamp = (torch.arange(64) < 32)[:, None]
+    held = objective.generate(energy, 64, state, gen(), start=x, clamp=clamp, time=7.0)
+    assert torch.equal(held[:32], x[:32])
+    assert torch.equal(held.sign(), x.sign())  # clamped runs walk, and nobody jumps
+    loss = objective.loss(energy, x, state, gen(), Step())
+    assert 0 < float(loss.metrics["jumped"]) < 0.5
+    with pytest.raises(errors.ArgumentError, match="jump_every"):
+        objective.generate(energy, 5, state, gen(), jump_every=-1)
+
+
 # --- phases, runs -----------------------------------------------------------------------------------
 
 
@@ -271,8 +365,8 @@ def test_draws_follow_the_flow():
 def test_it_conforms_whatever_the_noise(noise):
     pytest.importorskip("sklearn.covariance")  # whose import moves Python's random state
     x = torch.randn(32, 2, generator=gen())
-    for flow_steps in (0, 7):
-        check_objective(small(noise=noise, flow_steps=flow_steps), energies.MLPEnergy(2, (8,)), x, generator=gen())
+    for options in ({"flow_steps": 0}, {"flow_steps": 7}, {"flow_steps": 0, "jump_every": 2}):
+        check_objective(small(noise=noise, **options), energies.MLPEnergy(2, (8,)), x, generator=gen())
 
 
 def test_noise_over_rows_of_numbers_serves_images():
@@ -298,6 +392,7 @@ def test_noise_over_rows_of_numbers_serves_images():
         (lambda: small(noise=3), errors.ArgumentError, "standard normal"),
         (lambda: small(flow_steps=2.5), errors.ArgumentError, "flow_steps"),
         (lambda: small(tau=1.5), errors.ArgumentError, "tau"),
+        (lambda: small(jump_every=0.5), errors.ArgumentError, "jump_every"),
         (lambda: small().check(gb.models.RBM(3, 2), torch.ones(2, 3)), errors.DomainError, "EnergyDiscrepancy"),
     ],
 )

@@ -57,6 +57,7 @@ CASES = {
     "matching, flow": (plane, objectives.EnergyMatching(flow_steps=1000, pairing="sinkhorn"), moons),
     "matching, contrast": (plane, objectives.EnergyMatching(flow_steps=0, steps=10, pairing="sinkhorn"), moons),
     "matching, both": (plane, objectives.EnergyMatching(flow_steps=31, steps=10, pairing="sinkhorn"), moons),
+    "matching, jumps": (plane, objectives.EnergyMatching(flow_steps=0, steps=10, jump_every=5, pairing="sinkhorn"), moons),
     "recovery": (family, objectives.RecoveryLikelihood(5), moons),
     "recovery, adjusted": (family, objectives.RecoveryLikelihood(5, adjusted=True), moons),
 }  # fmt: skip

@@ -1,7 +1,9 @@
 """Energy matching: one potential that carries noise to data, and is the data's energy where it arrives."""
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
@@ -11,16 +13,17 @@ from torch.distributions import Distribution
 from gibbsian.capabilities import Sampleable
 from gibbsian.domains import Domain, Real
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, check_choice, check_number, hold_counts
+from gibbsian.errors import ArgumentError, check_choice, check_count, check_number, hold_counts
 from gibbsian.fast.scores import CompiledScores, compiled_score
 from gibbsian.kernels.base import Kernel, where_chain
 from gibbsian.kernels.flow import GradientFlow
 from gibbsian.nets.layers import standardized_anew
 from gibbsian.objectives.base import Batch, Loss, Step, SteppedObjective, finish, observed, observed_with
-from gibbsian.objectives.chains import energy_gap, more_steps, walk
+from gibbsian.objectives.chains import chain_metrics, energy_gap, more_steps, walk
 from gibbsian.objectives.noise import NAMED, FittedNoise, given_noise
 from gibbsian.objectives.pairing import PAIRINGS, paired
 from gibbsian.placement import placement
+from gibbsian.sampling.checks import check_start
 from gibbsian.sampling.sample import sample
 
 
@@ -30,6 +33,33 @@ def score_with_graph(energy: Any, x: Tensor, *, fused: bool) -> Tensor:
         return energy.score(x, create_graph=True)
     with standardized_anew(energy):
         return compiled_score(energy, x)
+
+
+Jump = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # chains, which of them may -> chains, share that did
+
+
+def jumping(
+    law: Any,
+    kernel: GradientFlow,
+    x: Tensor,
+    steps: int,
+    every: int,
+    jump: Jump,
+    generator: torch.Generator,
+    *,
+    watched: bool = False,
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """`walk`, with a jump before every `every`-th step of the chains whose time is 1 or later."""
+    start, begin = x, torch.as_tensor(kernel.begin, device=x.device)
+    shares, broken = [], []
+    for done in range(0, steps, every):
+        at = begin + done * kernel.step_size
+        x, share = jump(x, (at >= 1 - 1e-6).flatten())
+        x, moved = walk(law, replace(kernel, begin=at), x, min(every, steps - done), generator, watched=False)
+        shares.append(share)
+        broken.append(moved["divergent"])
+    metrics = {"divergent": torch.stack(broken).amax(), "jumped": torch.stack(shares).mean()}
+    return x, chain_metrics(start, x, watched) | metrics
 
 
 class MatchingState(NamedTuple):
@@ -62,7 +92,8 @@ class EnergyMatching(SteppedObjective):
         sigma: σ, noise on the path; 0 for images.
         weight: λ; 0.001 for images.
         steps: of the chains of the second phase.
-        step_size: dt. A chain gets √(2ε_max·dt·steps) far: what lies further apart than that keeps the weights that the flow gave it.
+        step_size: dt. A chain gets √(2ε_max·dt·steps) far: what lies further apart than that keeps the weights that the flow gave it
+            by chance, unless chains jump.
         flow_steps: updates of the first phase; a number below 1 is a share of the run.
         flow_weight: what the flow counts in the second phase. Where its ways lead through the data, as in the plane, it bends the
             energy there: 0 leaves that to the contrast alone.
@@ -71,6 +102,10 @@ class EnergyMatching(SteppedObjective):
         data_share: share of the chains that start at data. Those from noise are not in equilibrium when they end, and tie the energy to
             what such short flows draw; 1 leaves them out, for likelihoods in few dimensions.
         data_time: t at which those begin; 1 is Langevin dynamics from the first step on, 0 the same way as from noise.
+        jump_every: before every so many steps from t = 1 on, in the second phase and in `run.draw`, a chain may jump to a fresh draw y
+            of the noise q, with probability min(1, exp(E(x) - E(y)) q(x)/q(y)), which leaves exp(-E) as it is (independence
+            Metropolis). Langevin steps do not cross between modes, and the contrast of chains that stay tells nothing of their
+            weights; jumps do, where noise and data overlap: in few dimensions, not for images. 0 for none, as published.
         pairing: "exact" finds the assignment of least transport on the CPU, so that on CUDA steps cannot be captured; "sinkhorn"
             draws from an entropic plan on the device, which can; "independent" pairs at random.
         noise: where the flow begins: None for the reference draws of the domain (standard normal), or as in `NoiseContrastive`,
@@ -101,6 +136,7 @@ class EnergyMatching(SteppedObjective):
     floor: float | None = None
     data_share: float = 0.5
     data_time: float = 1.0
+    jump_every: int = 0
     pairing: str = "exact"
     noise: str | FittedNoise | Energy | Distribution | None = None
     time: float = 2.0
@@ -110,6 +146,7 @@ class EnergyMatching(SteppedObjective):
         for name in ("sigma", "weight", "flow_weight", "data_time"):
             check_number(self, name, getattr(self, name))
         hold_counts(self, "steps")
+        hold_counts(self, "jump_every", least=0)
         check_number(self, "data_share", self.data_share, 0.0, 1.0)
         check_number(self, "tau", self.tau, 0.0, 1.0)
         check_choice(self, "pairing", self.pairing, PAIRINGS)
@@ -163,14 +200,21 @@ class EnergyMatching(SteppedObjective):
         start: Tensor | None = None,
         clamp: Tensor | None = None,
         compile: bool = False,
+        jump_every: int | None = None,
         **options: Any,
     ) -> Tensor:
         """n draws at the end of the flow from noise; `options` are those of `kernels.GradientFlow`, and `start` and `clamp` as in
-        `gibbsian.draw`. With `compile` scores come from a compiled program, one for every n, which takes up to a minute the first time."""
+        `gibbsian.draw`. Chains jump as in training, or after `jump_every` steps, 0 for never; they do not where entries are clamped.
+        With `compile` scores come from a compiled program, one for every n, which takes up to a minute the first time."""
+        every = self.jump_every if jump_every is None else check_count("run.draw", "jump_every", jump_every, 0)
         like = torch.zeros((), dtype=placement(energy)[0], device=generator.device)
         x = self._noise(energy, n, like, state, generator) if start is None else start
         kernel = self.flow(**options)
         law = CompiledScores(energy) if compile else energy
+        if every and clamp is None:
+            check_start(energy, x, "start")
+            jump = partial(self._jump, energy, state=state, generator=generator)
+            return jumping(law, kernel, x, kernel.total_steps(energy), every, jump, generator)[0]
         return sample(law, kernel, x, keep=False, clamp=clamp, generator=generator, progress=False).last
 
     # --- the loss -----------------------------------------------------------------------------------
@@ -181,6 +225,23 @@ class EnergyMatching(SteppedObjective):
         noise = given_noise(self.noise, energy.domain) if state.noise is None else state.noise
         with torch.no_grad():
             return noise.sample(n, generator=generator).to(like)  # type: ignore[operator]
+
+    def _log_noise(self, energy: Any, x: Tensor, state: MatchingState) -> Tensor:
+        """log q(x) of the noise, up to a constant."""
+        if self.noise is None:
+            return -0.5 * x.flatten(1).square().sum(1)
+        return (given_noise(self.noise, energy.domain) if state.noise is None else state.noise).log_prob(x)  # type: ignore[operator]
+
+    @torch.no_grad()
+    def _jump(
+        self, energy: Any, x: Tensor, may: Tensor, state: MatchingState, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """x after one jump to noise of those chains that may and are let, and the share of them that did."""
+        y = self._noise(energy, len(x), x, state, generator)
+        gain = energy(x) - energy(y) + self._log_noise(energy, x, state) - self._log_noise(energy, y, state)
+        threshold = torch.rand(len(x), generator=generator, dtype=x.dtype, device=x.device).log()
+        let = may & (threshold < gain)
+        return where_chain(let, y, x), let.sum() / may.expand_as(let).sum().clamp(min=1)
 
     def _flow_loss(
         self, energy: Any, x1: Tensor, state: MatchingState, generator: torch.Generator, step: Step, taper: bool = False
@@ -205,6 +266,9 @@ class EnergyMatching(SteppedObjective):
         kernel = self.flow(begin=torch.where(at_data, self.data_time, 0.0)[None])
         with standardized_anew(energy) if step.fused else nullcontext():
             law = CompiledScores(energy) if step.fused else energy
+            if self.jump_every:
+                jump = partial(self._jump, energy, state=state, generator=generator)
+                return jumping(law, kernel, start, self.steps, self.jump_every, jump, generator, watched=step.watched)
             return walk(law, kernel, start, self.steps, generator, watched=step.watched)
 
     def loss(self, energy: Any, batch: Batch, state: MatchingState, generator: torch.Generator, step: Step) -> Loss:
