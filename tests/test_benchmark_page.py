@@ -173,8 +173,8 @@ def objective_claims():
     drawn = {name: max(r["mmd_own_draws"] / r["mmd_held_out_mean"] for r in toys if r["principle"] == name)
              for name in ("recovery", "matching")}  # fmt: skip
     yield (
-        "draws of recovery within 1.4, of matching within 2.4 times",
-        drawn["recovery"] < 1.4 and drawn["matching"] < 2.4,
+        "draws of recovery within 1.4, of matching within 1.2 times",
+        drawn["recovery"] < 1.4 and drawn["matching"] < 1.2,
     )
     steps = results("score_scaling")[0]["rows"]
     times = {name: [r["ms_a_step"] for r in steps if r["objective"] == name] for name in ("denoising", "implicit")}
