@@ -292,8 +292,9 @@ class Draws:
 class Progress:
     """A line every ten seconds, distances now and then, and the end when the time is up; only training counts as time."""
 
-    def __init__(self, updates: int, earlier: float, stop: float | None, look: Callable[..., Any]) -> None:
-        self.updates, self.earlier, self.stop, self.look = updates, earlier, stop, look
+    def __init__(self, chosen: argparse.Namespace, updates: int, earlier: float, look: Callable[..., Any]) -> None:
+        self.updates, self.earlier, self.stop, self.look = updates, earlier, chosen.stop, look
+        self.planned = chosen.seconds if chosen.rates else None
         self.marks = [updates * n // 8 for n in EIGHTHS]
         self.begun = self.last = time.perf_counter()
         self.first: tuple[float, int] | None = None
@@ -302,6 +303,10 @@ class Progress:
     def seconds(self) -> float:
         """Of training in this call, from its first look on: what is captured first takes longer."""
         return 0.0 if self.first is None else time.perf_counter() - self.first[0] - self.pause
+
+    def told(self, run: gb.training.Run) -> float:
+        """Of training in all calls; by the given rate where there is one, for then others share the machine."""
+        return self.earlier + self.seconds() if self.planned is None else self.planned * run.step / self.updates
 
     def __call__(self, run: gb.training.Run) -> bool:
         now = time.perf_counter()
@@ -318,7 +323,7 @@ class Progress:
     def at_mark(self, run: gb.training.Run) -> None:
         float(run.metrics["loss"])
         begun = time.perf_counter()
-        self.look(run, self.earlier + self.seconds())
+        self.look(run, self.told(run))
         self.pause += time.perf_counter() - begun
 
 
@@ -429,11 +434,11 @@ class Matched:
         known = keep.read_config(folder, ("settings",))["settings"].steps if folder.exists() else None
         updates = known or planned(chosen, energy, self.x)
         found |= {"planned_updates": updates, "parameters": sum(p.numel() for p in energy.parameters())}
-        progress = Progress(updates, found.get("seconds", 0.0), chosen.stop, self.look)
+        progress = Progress(chosen, updates, found.get("seconds", 0.0), self.look)
         hooks = [(min(25, updates // 8), progress), (progress.marks, progress.at_mark)]
         run = train(chosen, energy, self.x, updates, hooks, folder)
         flow = min(run.step, int((1 - chosen.contrast) * updates))
-        found |= {"updates": [flow, run.step - flow], "seconds": progress.earlier + progress.seconds()}
+        found |= {"updates": [flow, run.step - flow], "seconds": progress.told(run)}
         found |= {"events": run.events, "last_numbers": [r for r in run.history if "event" not in r][-3:]}
         self.save()
         if run.step < updates:
