@@ -137,8 +137,8 @@ def picture(folder: Path, draws: int, steps: int | None) -> None:
         x = x.reshape(len(x), *recipe.sample.shape)
     x = x if x.dim() > 2 else x.reshape(len(x), *[round(x.shape[1] ** 0.5)] * 2)
     canvas = Canvas(figsize=(6, 0.62 * draws / 10), layout="constrained")
-    images = x.squeeze(1) if x.dim() == 4 and x.shape[1] == 1 else x.movedim(1, -1) if x.dim() == 4 else x
-    plots.image_grid(images, canvas.subplots(), columns=10)
+    colored = x.dim() == 4 and x.shape[1] == 3
+    plots.image_grid(x / 255 if colored else x, canvas.subplots(), columns=10)
     canvas.savefig(folder / "samples.png", dpi=80)
 
 
