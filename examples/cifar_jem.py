@@ -43,24 +43,25 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", default="out/cifar_jem")
     parser.add_argument("--run", help="the run folder; run/ in --out by default")
-    parser.add_argument("--updates", type=int, default=12000)
+    parser.add_argument("--updates", type=int, default=10000)
     parser.add_argument("--seconds", type=float, help="as many updates as fit into this time; measured first")
     parser.add_argument("--widths", type=int, nargs="+", default=[64, 128, 256])
     parser.add_argument("--blocks", type=int, default=2)
     parser.add_argument("--plain", action="store_true", help="weights as they are instead of standardized ones")
     parser.add_argument("--batch", type=int, default=256, help="images an update")
     parser.add_argument("--chains", type=int, default=128, help="chains an update")
-    parser.add_argument("--steps", type=int, default=15, help="sampler steps an update")
+    parser.add_argument("--steps", type=int, default=10, help="sampler steps an update")
     parser.add_argument("--buffer", type=int, default=2560)
     parser.add_argument("--bound", action="store_true", help="chains that belong to classes, as many as images")
     parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument(
         "--decay", type=float, default=0.1, help="of arrays of weights, times the learning rate at every update"
     )
-    parser.add_argument("--smoothing", type=float, default=0.05, help="of labels")
+    parser.add_argument("--smoothing", type=float, default=0.02, help="of labels")
     parser.add_argument("--weight", type=float, default=0.2, help="of the energy term; 1 is the joint likelihood")
     parser.add_argument("--ema", type=float, default=0.999)
     parser.add_argument("--shift", type=int, default=4, help="augmentation: pixels")
+    parser.add_argument("--cutout", type=int, default=0, help="augmentation: side of a square that is left out")
     parser.add_argument(
         "--classifier",
         type=float,
@@ -94,7 +95,9 @@ def network(chosen: argparse.Namespace, device: str) -> models.JointEnergy:
 
 def objective(chosen: argparse.Namespace, *, density: bool) -> objectives.Objective:
     """Cross-entropy on moved images, and the density of the images as they are."""
-    classes = objectives.Shifted(objectives.CrossEntropy(chosen.smoothing), chosen.shift, flip=True)
+    classes = objectives.Shifted(
+        objectives.CrossEntropy(chosen.smoothing), chosen.shift, flip=True, cutout=chosen.cutout
+    )
     if not density:
         return classes
     chains = objectives.PersistentContrastiveDivergence(

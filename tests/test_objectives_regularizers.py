@@ -110,6 +110,40 @@ def test_shifted_images_are_the_image_moved_by_every_distance_and_mirrored():
         )
 
 
+@pytest.mark.parametrize("side", [1, 2, 3])
+def test_squares_are_cut_out_evenly(side):
+    """Around every place of the image equally often; the rest stays, and what is cut out becomes the mean of the batch, color by color."""
+    n, height, width = 20000, 4, 5
+    image = torch.rand(2, height, width, generator=gen(), dtype=F64)
+    x = torch.cat([image.expand(n - 1, 2, height, width), 7 * torch.ones(1, 2, height, width, dtype=F64)])
+    joint = gb.models.JointEnergy(
+        torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(40, 2, dtype=F64)), domains.Real((2, height, width))
+    )
+    cut = Shifted(CrossEntropy(), pixels=0, cutout=side)
+    y = cut.drawn(joint, (x, torch.zeros(n, dtype=torch.long)), gen(1))[0]
+    hole, mean = y != x, x.mean((0, 2, 3))
+    assert torch.equal(hole[:, 0], hole[:, 1])
+    torch.testing.assert_close(y[:, 0][hole[:, 0]], mean[0].expand(int(hole[:, 0].sum())))
+    squares = {}
+    for i in range(height):
+        for j in range(width):
+            square = torch.zeros(height, width, dtype=torch.bool)
+            square[max(i - side // 2, 0) : i - side // 2 + side, max(j - side // 2, 0) : j - side // 2 + side] = True
+            squares[tuple(square.flatten().tolist())] = squares.get(tuple(square.flatten().tolist()), 0) + 1
+    kinds, counts = hole[:, 0].flatten(1).unique(dim=0, return_counts=True)
+    assert {tuple(kind.tolist()) for kind in kinds} == set(squares)
+    for kind, count in zip(kinds, counts, strict=True):
+        p = squares[tuple(kind.tolist())] / (height * width)
+        assert abs(int(count) - n * p) < 5 * (n * p * (1 - p)) ** 0.5
+    again = Shifted(CrossEntropy(), pixels=1, flip=True).drawn(joint, (x[:9], torch.zeros(9).long()), gen(2))[0]
+    none = Shifted(CrossEntropy(), pixels=1, flip=True, cutout=0).drawn(joint, (x[:9], torch.zeros(9).long()), gen(2))[
+        0
+    ]
+    assert torch.equal(again, none)
+    with pytest.raises(errors.ArgumentError, match="cutout"):
+        Shifted(CrossEntropy(), cutout=-1)
+
+
 def test_blur_stays_in_the_box_and_is_seen_by_its_own_part_alone():
     x = torch.rand(50, 3, generator=gen(), dtype=F64)
     joint = gb.models.JointEnergy(torch.nn.Linear(3, 2, dtype=F64), domains.Box(3))
