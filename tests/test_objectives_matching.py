@@ -12,6 +12,7 @@ import gibbsian as gb
 from gibbsian import domains, energies, errors, kernels, objectives
 from gibbsian.objectives import EnergyMatching
 from gibbsian.objectives.base import Step
+from gibbsian.objectives.matching import jumping
 from gibbsian.objectives.pairing import assigned, paired, sinkhorn_rows
 from gibbsian.testing import check_kernel, check_objective
 
@@ -308,6 +309,30 @@ def test_chains_jump_only_when_the_flow_is_over():
     assert 0 < float(loss.metrics["jumped"]) < 0.5
     with pytest.raises(errors.ArgumentError, match="jump_every"):
         objective.generate(energy, 5, state, gen(), jump_every=-1)
+
+
+@pytest.mark.parametrize(("every", "step"), [(3, 0.02), (8, 0.01), (8, 0.02), (16, 0.005)])
+def test_noise_begins_at_one_however_the_way_is_cut(every, step):
+    """Ten steps of Langevin dynamics on a flat energy have variance 10·2ε dt, also where a cut falls on t = 1 but for rounding."""
+    flat, x = gb.as_energy(lambda x: 0.0 * x.sum(1), domain=domains.Real(1)), torch.zeros(20000, 1)
+    kernel = kernels.GradientFlow(step, 0.1, tau=1.0, time=1 + 10 * step)
+    stay = lambda x, may: (x, torch.zeros(()))  # noqa: E731
+    steps = kernel.total_steps(flat)
+    y, _ = jumping(flat, kernel, x, steps, every, stay, gen())
+    assert float(y.var()) == pytest.approx(
+        10 * 2 * 0.1 * step, rel=0.05
+    )  # five standard errors; a step less is a tenth
+
+
+def test_draws_with_jumps_tell_of_chains_that_are_lost():
+    hole = gb.as_energy(lambda x: -(x**4).sum(1), domain=domains.Real(1))
+    objective = small(jump_every=2, time=3.0)
+    state = objective.init(hole, torch.zeros(4, 1), gen())
+    with pytest.raises(errors.DivergenceError, match="all 50 chains"):
+        objective.generate(hole, 50, state, gen(), start=torch.full((50, 1), 30.0))
+    start = torch.cat([torch.full((1, 1), 30.0), torch.zeros(1, 1)])
+    with pytest.warns(errors.DivergenceWarning, match="1 of 2 chains"):
+        objective.generate(hole, 2, state, gen(3), start=1e3 * start, tau=1.0, time=1.0)
 
 
 # --- phases, runs -----------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from gibbsian.objectives.chains import chain_metrics, energy_gap, more_steps, wa
 from gibbsian.objectives.noise import NAMED, FittedNoise, given_noise
 from gibbsian.objectives.pairing import PAIRINGS, paired
 from gibbsian.placement import placement
-from gibbsian.sampling.checks import check_start
+from gibbsian.sampling.checks import Trouble, check_start, report_divergence
 from gibbsian.sampling.sample import sample
 
 
@@ -50,8 +50,8 @@ def jumping(
     watched: bool = False,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """`walk`, with a jump before every `every`-th step of the chains whose time is 1 or later."""
-    start, begin = x, torch.as_tensor(kernel.begin, device=x.device)
-    shares, broken = [], []
+    start, shares, broken = x, [], []
+    begin = torch.as_tensor(kernel.begin, device=x.device).double()  # noise begins at t = 1, and float32 would miss it
     for done in range(0, steps, every):
         at = begin + done * kernel.step_size
         x, share = jump(x, (at >= 1 - 1e-6).flatten())
@@ -214,7 +214,9 @@ class EnergyMatching(SteppedObjective):
         if every and clamp is None:
             check_start(energy, x, "start")
             jump = partial(self._jump, energy, state=state, generator=generator)
-            return jumping(law, kernel, x, kernel.total_steps(energy), every, jump, generator)[0]
+            x = jumping(law, kernel, x, kernel.total_steps(energy), every, jump, generator)[0]
+            report_divergence(Trouble.of(torch.zeros(n), x), n, kernel)
+            return x
         return sample(law, kernel, x, keep=False, clamp=clamp, generator=generator, progress=False).last
 
     # --- the loss -----------------------------------------------------------------------------------
@@ -238,7 +240,8 @@ class EnergyMatching(SteppedObjective):
     ) -> tuple[Tensor, Tensor]:
         """x after one jump to noise of those chains that may and are let, and the share of them that did."""
         y = self._noise(energy, len(x), x, state, generator)
-        gain = energy(x) - energy(y) + self._log_noise(energy, x, state) - self._log_noise(energy, y, state)
+        with torch.autocast(x.device.type, enabled=False):  # half precision would round away what decides
+            gain = energy(x) - energy(y) + self._log_noise(energy, x, state) - self._log_noise(energy, y, state)
         threshold = torch.rand(len(x), generator=generator, dtype=x.dtype, device=x.device).log()
         let = may & (threshold < gain)
         return where_chain(let, y, x), let.sum() / may.expand_as(let).sum().clamp(min=1)
