@@ -63,7 +63,10 @@ def stop(processes: list[subprocess.Popen], until: float) -> list[int | None]:
 
 def whole_of(name: str, flags: list[str]) -> int:
     """The updates of a recipe as it is."""
-    return int(parse_recipe(recipe_source(name)[1], flags, name=name).fit["steps"])
+    fit = parse_recipe(recipe_source(name)[1], flags, name=name).fit
+    if fit.get("steps") is None:
+        raise SystemExit(f"{name} counts epochs; say its updates with --flags '--fit.steps N'")
+    return int(fit["steps"])
 
 
 def planned(

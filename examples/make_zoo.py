@@ -76,7 +76,10 @@ def figures_of(found: dict[str, Any]) -> dict[str, Figure]:
         error = classes["calibration_error"]
         spread = (15 / n) ** 0.5 / 2  # what bins of n rows add to it by chance, at most
         figures["calibration error"] = Figure(
-            error, max(0.0, error - spread), error + spread, "15 bins, ± what chance adds"
+            error,
+            max(0.0, error - spread),
+            error + spread,
+            f"15 bins, {n} {found['part']} rows, ± what chance adds at most",
         )
     for name, rates in found.get("outside", {}).items():
         if "auroc" in rates:

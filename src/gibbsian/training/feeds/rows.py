@@ -73,10 +73,9 @@ class Rows(Feed):
         if self.order_of != (epoch, self.salt):
             generator = stream(self.seed, f"data/{self.salt}/{epoch}")  # on the CPU: one order for all devices
             order = torch.randperm(self.rows, generator=generator)
-            waits = (
-                self.home.type != "cuda"
-            )  # from pinned memory nobody waits for the device, which would idle meanwhile
-            self.order = (order if waits else order.pin_memory()).to(self.home, non_blocking=not waits)
+            if self.home.type == "cuda":  # from there nobody waits for the device, which would idle meanwhile
+                order = order.pin_memory()
+            self.order = order.to(self.home, non_blocking=True)
             self.order_of = (epoch, self.salt)
         return self.order
 
