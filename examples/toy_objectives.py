@@ -204,11 +204,11 @@ def picture(results: list[dict], laws: list[str], names: list[str], path: Path) 
                 p, extent=(-EXTENT, EXTENT) * 2, origin="lower", cmap="magma", vmax=float(p.flatten().quantile(0.995))
             )
             own = "" if r["mmd_own_draws"] is None else f" ({r['mmd_own_draws'] / r['mmd_held_out_mean']:.2f})"
-            ax.set_title(f"{name}: {r['mmd'] / r['mmd_held_out_mean']:.2f}{own}", fontsize=9)
+            ax.set_title(f"{name}: {r['mmd_mean'] / r['mmd_held_out_mean']:.2f}{own}", fontsize=9)
         for ax in row:
             ax.set(xticks=[], yticks=[], aspect="equal")
     axes[0][0].set_title("held-out data", fontsize=9)
-    title = "learned densities; MMD to held-out data over that between two held-out samples (of own draws)"
+    title = "learned densities; MMD to held-out data over the mean between held-out samples, that of a principle's own draws in brackets"
     figure.suptitle(title, fontsize=10)
     figure.savefig(path, dpi=120)
 
