@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from images import carried, images_png, probabilities, read
+from images import carried, images_png, probabilities, read, updates_a_second
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -208,14 +208,9 @@ def measured(
     density: bool,
 ) -> int:
     """How many updates fit into the seconds, from the time between two of them after all is captured."""
-    marks, seen = ((50, 175) if data[0].is_cuda else (2, 4)), []
-
-    def look(run: gb.training.Run) -> None:
-        float(run.metrics["loss"])  # waits for the device
-        seen.append(time.perf_counter())
-
-    train(chosen, data, held, marks[1], density=density, more=[(list(marks), look)])
-    return max(2, int(seconds * (marks[1] - marks[0]) / (seen[1] - seen[0])))
+    marks = (50, 175) if data[0].is_cuda else (2, 4)
+    rate = updates_a_second(lambda hooks: train(chosen, data, held, marks[1], density=density, more=hooks), marks)
+    return max(2, int(seconds * rate))
 
 
 def trained(

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from images import augmented, carried, from_files, in_files, panels_png, set_up, train_classifier
+from images import augmented, carried, from_files, in_files, panels_png, set_up, train_classifier, updates_a_second
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -157,20 +157,12 @@ def usual(chosen: argparse.Namespace, x: Tensor) -> dict[str, Any]:
     return {"batch_size": chosen.batch, "logging": Logging(every=100 if x.is_cuda else 10), **common}
 
 
-def updates_a_second(model: Any, x: Tensor, fitted: Callable[[int, list[Any]], Any]) -> float:
-    """From the time between two updates after all is captured; the model is as it was afterwards."""
-    marks, seen = ((25, 75) if x.is_cuda else (2, 4)), []
+def measured(model: Any, x: Tensor, fitted: Callable[[int, list[Any]], Any]) -> float:
+    """Updates a second of a model, which is as it was afterwards."""
     weights = copy.deepcopy(model.state_dict())
     print("compiling", flush=True)
-
-    def look(run: gb.training.Run) -> bool:
-        float(run.metrics["loss"])  # waits for the device
-        seen.append(time.perf_counter())
-        return len(seen) == 2
-
-    fitted(10_000, [(list(marks), look)])
+    rate = updates_a_second(functools.partial(fitted, 10_000), (25, 75) if x.is_cuda else (2, 4))
     model.load_state_dict(weights)  # of the same model, for which all is compiled
-    rate = (marks[1] - marks[0]) / (seen[1] - seen[0])
     print(f"{type(model).__name__}: {rate:.1f} updates a second", flush=True)
     return rate
 
@@ -199,7 +191,7 @@ def score_network(chosen: argparse.Namespace, x: Tensor, device: str) -> tuple[A
             **usual(chosen, x),
         )
 
-    rate = chosen.rates[1] if chosen.rates else updates_a_second(family, x, fitted)
+    rate = chosen.rates[1] if chosen.rates else measured(family, x, fitted)
     run = fitted(max(8, int(chosen.seconds * rate)), [])
     model = run.ema.eval()
     kernel = kernels.AnnealedLangevin(ladder.steps_per_level, ladder.step_size, denoise=True)
@@ -353,7 +345,7 @@ def planned(chosen: argparse.Namespace, energy: Any, x: Tensor) -> int:
 
     A gradient takes about a third of an update of the first phase, and one of the second makes `chain_steps` of them besides.
     """
-    rate = chosen.rates[0] if chosen.rates else updates_a_second(energy, x, functools.partial(train, chosen, energy, x))
+    rate = chosen.rates[0] if chosen.rates else measured(energy, x, functools.partial(train, chosen, energy, x))
     return max(8, int(chosen.seconds * rate / (1 + chosen.contrast * chosen.chain_steps / 3)))
 
 

@@ -15,7 +15,7 @@ from gibbsian.domains import Domain, Real
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, check_choice, check_count, check_number, hold_counts
 from gibbsian.fast.scores import CompiledScores, compiled_score
-from gibbsian.kernels.base import Kernel, where_chain
+from gibbsian.kernels.base import Kernel, metropolis_test, where_chain
 from gibbsian.kernels.flow import GradientFlow
 from gibbsian.nets.layers import standardized_anew
 from gibbsian.objectives.base import Batch, Loss, Step, SteppedObjective, finish, observed, observed_with
@@ -224,7 +224,7 @@ class EnergyMatching(SteppedObjective):
     def _noise(self, energy: Any, n: int, like: Tensor, state: MatchingState, generator: torch.Generator) -> Tensor:
         if self.noise is None:
             return energy.domain.sample(n, generator=generator, dtype=like.dtype)
-        noise = given_noise(self.noise, energy.domain) if state.noise is None else state.noise
+        noise = given_noise(self.noise, energy.domain, state.noise)
         with torch.no_grad():
             return noise.sample(n, generator=generator).to(like)  # type: ignore[operator]
 
@@ -232,7 +232,7 @@ class EnergyMatching(SteppedObjective):
         """log q(x) of the noise, up to a constant."""
         if self.noise is None:
             return -0.5 * x.flatten(1).square().sum(1)
-        return (given_noise(self.noise, energy.domain) if state.noise is None else state.noise).log_prob(x)  # type: ignore[operator]
+        return given_noise(self.noise, energy.domain, state.noise).log_prob(x)  # type: ignore[operator]
 
     @torch.no_grad()
     def _jump(
@@ -243,7 +243,7 @@ class EnergyMatching(SteppedObjective):
         with torch.autocast(x.device.type, enabled=False):  # half precision would round away what decides
             gain = energy(x) - energy(y) + self._log_noise(energy, x, state) - self._log_noise(energy, y, state)
         threshold = torch.rand(len(x), generator=generator, dtype=x.dtype, device=x.device).log()
-        let = may & (threshold < gain)
+        let = may & metropolis_test(gain, threshold)
         return where_chain(let, y, x), let.sum() / may.expand_as(let).sum().clamp(min=1)
 
     def _flow_loss(

@@ -293,8 +293,10 @@ NAMED: dict[str, FittedNoise] = {
 }
 
 
-def given_noise(noise: Any, domain: Domain) -> nn.Module:
-    """A noise that needs no fit, checked against the energy's domain."""
+def given_noise(noise: Any, domain: Domain, fitted: nn.Module | None = None) -> nn.Module:
+    """The noise that was fitted, or else the one that needs no fit, checked against the energy's domain."""
+    if fitted is not None:
+        return fitted
     if isinstance(noise, Energy):
         if not (isinstance(noise, Normalized) and isinstance(noise, Sampleable)):
             raise CapabilityError(

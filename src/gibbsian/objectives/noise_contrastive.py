@@ -103,7 +103,7 @@ class NoiseContrastive(ContrastWithNoise):
         self.check(energy, batch)
         x = observed_with(batch, generator)
         fitted = self.source.fit(energy.domain, x, generator) if isinstance(self.source, FittedNoise) else None
-        noise = given_noise(self.noise, energy.domain) if fitted is None else fitted
+        noise = given_noise(self.noise, energy.domain, fitted)
         with torch.no_grad():
             y = noise.sample(max(1000, len(x)), generator=generator).to(x)  # type: ignore[operator]
             start = torch.logsumexp(-energy(y) - noise.log_prob(y), 0) - math.log(len(y))  # type: ignore[operator]
@@ -116,7 +116,7 @@ class NoiseContrastive(ContrastWithNoise):
     def __call__(self, energy: Any, batch: Batch, state: NoiseState, generator: torch.Generator) -> Loss:
         x = observed_with(batch, generator)
         n, c = len(x), state.normalizer.log_z
-        noise = given_noise(self.noise, energy.domain) if state.noise is None else state.noise
+        noise = given_noise(self.noise, energy.domain, state.noise)
         with torch.no_grad():
             y = noise.sample(self.ratio * n, generator=generator).to(x)  # type: ignore[operator]
             both = torch.cat([x, y])
@@ -299,7 +299,7 @@ class EnergyMargin(Objective):
         if isinstance(self.outliers, Tensor):
             rows = torch.randint(len(self.outliers), (count,), generator=generator, device=x.device)
             return self.outliers[rows.to(self.outliers.device)].to(x)
-        noise = given_noise(self.outliers, energy.domain) if state.noise is None else state.noise
+        noise = given_noise(self.outliers, energy.domain, state.noise)
         with torch.no_grad():
             return noise.sample(count, generator=generator).to(x)  # type: ignore[operator]
 
