@@ -12,8 +12,11 @@ from gibbsian import domains, energies, kernels, models, nets, objectives
 from gibbsian.energies.bases import Factorized
 from gibbsian.fast import compiled, networks
 from gibbsian.fast.networks import compiled_networks, networks_of
+from gibbsian.nets import conv
 from gibbsian.nets.layers import standardized_once
 from gibbsian.objectives.base import Step
+from gibbsian.training.optimize import Updates
+from gibbsian.training.run import Settings
 
 
 @pytest.fixture
@@ -241,3 +244,61 @@ def test_fused_steps_are_the_eager_ones(name, recwarn):
     assert all("networks are not compiled" in text for text in said)
     for one, other in zip(fused.parameters(), eager.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("channels", "side", "size", "stride"), [(1, 28, 3, 1), (3, 9, 3, 1), (1, 28, 5, 2), (2, 7, 3, 2)]
+)
+def test_a_convolution_as_a_product_is_the_convolution(channels, side, size, stride):
+    x = torch.randn(3, channels, side, side + 1, generator=gen(0), dtype=F64, requires_grad=True)
+    w = torch.randn(4, channels, size, size, generator=gen(1), dtype=F64, requires_grad=True)
+    b = torch.randn(4, generator=gen(2), dtype=F64, requires_grad=True)
+    usual = torch.nn.functional.conv2d(x, w, b, stride, size // 2)
+    made = conv.conv_by_product(x, w, b, stride, size // 2)
+    assert made.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(made, usual)
+    for one, other in zip(*(torch.autograd.grad(y.sin().sum(), (x, w, b)) for y in (made, usual)), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("kind", ["residual", "strided", "standardized", "plain"])
+def test_networks_whose_first_layer_is_a_product_are_the_same(kind, programs, monkeypatch):
+    make = {
+        "residual": lambda: nets.ResidualNet((1, 8, 8), (4, 6), 1, outputs=3, pool=False, generator=gen(1)),
+        "strided": lambda: nets.ResidualNet((1, 8, 8), (4, 6), 1, outputs=3, stride=2, generator=gen(1)),
+        "standardized": lambda: nets.ResidualNet((3, 8, 8), (4, 6), 1, outputs=3, standardize=True, generator=gen(1)),
+        "plain": lambda: nets.ConvNet((1, 8, 8), (4, 6), 5, outputs=3, generator=gen(1)),
+    }[kind]
+    net = make().to(F64)
+    x = torch.randn(5, 3 if kind == "standardized" else 1, 8, 8, generator=gen(2), dtype=F64, requires_grad=True)
+    called, plain = [], conv.conv_by_product
+    monkeypatch.setattr(conv, "conv_by_product", lambda *a: called.append(1) or plain(*a))
+    before = net(x)
+    assert not called  # on the CPU
+    monkeypatch.setattr(conv, "_patchwise", lambda layer, x: layer.weight[0].numel() <= conv._FEW)
+    after = net(x)
+    assert called
+    torch.testing.assert_close(after, before)
+    g, h = (torch.autograd.grad(y.sin().sum(), [x, *net.parameters()]) for y in (before, after))
+    torch.testing.assert_close(h, g)
+
+
+def test_moments_of_an_optimizer_are_laid_out_as_parameters_are():
+    settings = Settings(10, 4, 0.01, None, None, seed=0, ema=None, clip=None, guard=None)
+
+    def updates(layout):
+        energy = joint().to(memory_format=layout)
+        parameters = list(energy.parameters())
+        return energy, Updates(settings, parameters, len(parameters))
+
+    energy, one = updates(torch.contiguous_format)
+    energy(rows()[0]).sum().backward()
+    one.optimizer.step()
+    _, other = updates(torch.channels_last)
+    other.load(one.optimizer.state_dict())
+    pairs = list(zip(one.optimizer.state.items(), other.optimizer.state.items(), strict=True))
+    assert any(p.stride() != q.stride() for (p, _), (q, _) in pairs)
+    for (_, before), (q, after) in pairs:
+        for name in ("exp_avg", "exp_avg_sq"):
+            assert after[name].stride() == q.stride()
+            torch.testing.assert_close(after[name], before[name])

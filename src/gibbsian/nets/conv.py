@@ -1,6 +1,7 @@
 """Networks of images: plain convolutions, and residual blocks."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, Unpack
 
 import torch
@@ -49,13 +50,60 @@ class ConvNet(Recorded):
         self.layers = nn.Sequential(*layers)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.layers(x)
+        first, *rest = self.layers
+        if not _patchwise(first, x):
+            return self.layers(x)
+        x = of_pixels(first, x)
+        for layer in rest:
+            x = layer(x)
+        return x
 
     def taylor_parts(self) -> tuple[nn.Module, ...]:
         return (self.layers,)
 
     def taylor(self, jet: Jet, propagate: Callable[[Any, Jet], Jet]) -> Jet:
         return propagate(self.layers, jet)
+
+
+_FEW = 32  # entries of a patch
+
+
+def _patchwise(conv: nn.Module, x: Tensor) -> bool:
+    """Whether a layer is computed as a product of patches. A hook of the layer is its own affair."""
+    if not (x.is_cuda and torch.compiler.is_compiling() and isinstance(conv, nn.Conv2d)):
+        return False
+    return conv.weight[0].numel() <= _FEW and not (conv._forward_hooks or conv._forward_pre_hooks)
+
+
+def of_pixels(conv: Any, x: Tensor) -> Tensor:
+    """The first convolution of a network. Images of few channels have no fast convolution on CUDA, and those of one channel, which are
+    laid out both ways at once, come out of it the other way than the next ones want them: copies of all that it computes, a sixth of
+    the time of a wide network. So where patches can be fused with what comes before it is a product."""
+    return (
+        conv_by_product(x, conv.weight, conv.bias, *conv.stride[:1], *conv.padding[:1])
+        if _patchwise(conv, x)
+        else conv(x)
+    )
+
+
+def conv_by_product(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int) -> Tensor:
+    """`F.conv2d` as a product of patches and weights; channels come last in what comes out.
+
+    >>> x, w = torch.randn(2, 1, 5, 5), torch.randn(4, 1, 3, 3)
+    >>> torch.allclose(conv_by_product(x, w, None, 1, 1), F.conv2d(x, w, padding=1), atol=1e-5)
+    True
+    """
+    n, k = len(x), weight.shape[2]
+    x = F.pad(x, [padding] * 4)
+    height, width = (side - k + 1 for side in x.shape[2:])
+    # few at a time: of more than eight the compiler makes a kernel each
+    patches = torch.stack([x[..., j : j + width : stride] for j in range(k)], 2)
+    patches = torch.stack([patches[..., i : i + height : stride, :] for i in range(k)], 2)
+    height, width = patches.shape[-2:]
+    patches = patches.flatten(1, 3).permute(0, 2, 3, 1).flatten(0, 2)
+    spare = -patches.shape[1] % 8  # fast products want eights
+    out = F.linear(F.pad(patches, (0, spare)), F.pad(weight.flatten(1), (0, spare)), bias)
+    return out.view(n, height, width, -1).permute(0, 3, 1, 2)
 
 
 class _Halve(torch.autograd.Function):
@@ -115,10 +163,21 @@ def _whole(head: Any, x: Tensor, dtype: torch.dtype, places: int = 0) -> Tensor:
     weight, bias = head.weight, head.bias
     if places:
         weight = weight.unflatten(1, (-1, places)).transpose(1, 2).flatten(1)
-    if not half:
-        return F.linear(x, weight, bias)
-    with torch.autocast(x.device.type, enabled=False):
-        return F.linear(x.float(), weight.to(dtype).float(), bias.to(dtype).float())
+    if half:
+        x, weight, bias = x.float(), weight.to(dtype).float(), bias.to(dtype).float()
+    with torch.autocast(x.device.type, enabled=False) if half else nullcontext():
+        return _by_places(x, weight, bias, places) if x.is_cuda and places else F.linear(x, weight, bias)
+
+
+def _by_places(x: Tensor, weight: Tensor, bias: Tensor, places: int) -> Tensor:
+    """`F.linear` of rows as a sum of products, one a place: one long product with few outputs leaves most of a GPU idle.
+
+    >>> x, w, b = torch.randn(2, 12), torch.randn(3, 12), torch.randn(3)
+    >>> torch.allclose(_by_places(x, w, b, 4), F.linear(x, w, b), atol=1e-5)
+    True
+    """
+    x, weight = (t.unflatten(1, (places, -1)).transpose(0, 1) for t in (x, weight))
+    return torch.bmm(x, weight.transpose(1, 2)).sum(0) + bias
 
 
 def _outputs(head: Any, x: Tensor, pool: bool) -> Tensor:
@@ -233,7 +292,7 @@ class ResidualNet(Recorded):
         self.activation, self.pool, self.after = nn.Identity() if after else make.activation(), pool, after
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.stem(x)
+        x = of_pixels(self.stem, x)
         for i, stage in enumerate(self.stages):
             x = stage(halve(x) if i and not self.after and min(x.shape[2:]) > 1 else x)
         x = self.activation(x)

@@ -47,6 +47,8 @@ class Job:
         self.device = where or _device_of(energy, data)
         self.original_objective, self.settings, self.transform = objective, settings, transform
         energy.to(self.device)
+        if settings.engine.fuse and self.device.type == "cuda":
+            energy.to(memory_format=torch.channels_last)  # as compiled convolutions want their weights
         self.run = run = Run(energy, objective, (), run_dir, [])
         self.feed = self.make_feed(data)
         if epochs is not None:

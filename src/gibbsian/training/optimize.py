@@ -280,6 +280,12 @@ class Updates:
             raise CheckpointError(f"the saved optimizer does not fit this one: {error}") from error
         for group, own in zip(self.optimizer.param_groups, how, strict=True):
             group.update(own)
+        for parameter, state in self.optimizer.state.items():
+            for name, value in state.items():
+                alike = isinstance(value, Tensor) and value.shape == parameter.shape
+                if alike and value.stride() != parameter.stride():
+                    # laid out as the parameter is here: kernels for many tensors at once take no others
+                    state[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
 
 
 class Ema:
