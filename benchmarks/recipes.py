@@ -3,6 +3,7 @@
     python benchmarks/recipes.py                        all recipes that this machine has the data and the device for
     python benchmarks/recipes.py digits-rbm moons-energy --machine "one thread of a laptop"
     python benchmarks/recipes.py --page                 the page alone, from recipes.json
+    python benchmarks/recipes.py cifar-jem --keep out   and the run folder stays, as out/cifar-jem
 
 Every recipe is run as a user would run it, `gibbsian train NAME`, in a process of its own, judged and reported. Rows are kept in
 benchmarks/recipes.json, one for every recipe and kind of device; a new run replaces its own row alone. CPU seconds are those of the
@@ -55,12 +56,13 @@ def result_of(found: dict[str, Any]) -> str:
     return "; ".join(parts) or "–"
 
 
-def run(name: str, most: float, device: str) -> dict[str, Any]:
+def run(name: str, most: float, device: str, kept: Path | None) -> dict[str, Any]:
     """A row: one training in a process of its own."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     begun = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "gibbsian", "train", name, "--json", "--run", f"{folder}/run"]
+        target = str(kept / name) if kept else f"{folder}/run"
+        command = [sys.executable, "-m", "gibbsian", "train", name, "--json", "--run", target]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=most, check=False)
         except subprocess.TimeoutExpired:
@@ -78,6 +80,10 @@ def run(name: str, most: float, device: str) -> dict[str, Any]:
     found = json.loads(done.stdout)
     members = found.get("members", {"": found}).values()
     return row | {"updates": sum(int(one["step"]) for one in members), "result": result_of(found)}
+
+
+def kept_rows(path: Path) -> list[dict[str, Any]]:
+    return json.loads(path.read_text()) if path.exists() else []
 
 
 def page(rows: list[dict[str, Any]]) -> str:
@@ -106,19 +112,20 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="which recipes; all by default")
     parser.add_argument("--most", type=float, default=1800.0, help="seconds for one of them")
     parser.add_argument("--machine", help="in words; by default what the system says of itself")
+    parser.add_argument("--keep", type=Path, help="a folder for the run folders, which are removed otherwise")
+    parser.add_argument("--rows", type=Path, default=ROWS, help="where the rows are kept")
     parser.add_argument("--page", action="store_true", help="write the page from what is kept, and run nothing")
     chosen = parser.parse_args()
-    rows = json.loads(ROWS.read_text()) if ROWS.exists() else []
     import torch
 
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     machine = chosen.machine or (device if device != "cpu" else f"{platform.machine()}, {os.cpu_count()} cores")
     for name in [] if chosen.page else chosen.names or recipe_names():
-        row = run(name, chosen.most, device) | {"machine": machine, "torch": torch.__version__}
+        row = run(name, chosen.most, device, chosen.keep) | {"machine": machine, "torch": torch.__version__}
         print(json.dumps(row), flush=True)
-        rows = [r for r in rows if (r["recipe"], r["device"]) != (name, device)] + [row]
-        ROWS.write_text(json.dumps(sorted(rows, key=lambda r: (r["recipe"], r["device"])), indent=1) + "\n")
-    (HERE / "recipes.md").write_text(page(rows), encoding="utf-8")
+        rows = [r for r in kept_rows(chosen.rows) if (r["recipe"], r["device"]) != (name, device)] + [row]
+        chosen.rows.write_text(json.dumps(sorted(rows, key=lambda r: (r["recipe"], r["device"])), indent=1) + "\n")
+    (HERE / "recipes.md").write_text(page(kept_rows(ROWS)), encoding="utf-8")
 
 
 if __name__ == "__main__":

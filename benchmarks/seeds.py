@@ -111,12 +111,12 @@ class Judge:
 
     def __init__(self, name: str, device: str, updates: int) -> None:
         self.train, self.test = ([t.to(device) for t in read(name, part)] for part in ("train", "test"))
-        net = ResidualNet(SHAPE, (32, 64, 128) if device == "cuda" else (8, 8), 1, outputs=10).to(device)
+        net = ResidualNet(SHAPE, (32, 64, 128) if device == "cuda" else (8, 8), 1, outputs=10, pool=False).to(device)
         moved = lambda b, g: (augmented(b[0], g, shift=1, flip=name == "fashion"), b[1])  # noqa: E731
         box = domains.Box(SHAPE, -1.0, 1.0)
         self.model = train_classifier(net, tuple(self.train), moved, updates, domain=box, lr=1e-3)
         self.features = copy.deepcopy(self.model.net)
-        self.features.head = torch.nn.Identity()
+        self.features.head, self.features.pool = torch.nn.Identity(), True  # means over places
         self.moments = metrics.feature_moments(self.test[0], self.features)
         p = probabilities(self.model, self.test[0])
         self.accuracy = float((p.argmax(1) == self.test[1].cpu()).double().mean())

@@ -8,7 +8,7 @@ persistent contrastive divergence on the images as they are; then the same netwo
 (test accuracy and calibration of both, detection of foreign images, how the other classifier reads generated images, what the guard did),
 pictures (samples.png: a column a class, from chains of the buffer; fresh.png: from Gaussian draws with the moments of the
 classes), model.safetensors: averaged weights in half precision; and run/, the run folder. Given a folder that holds a
-run it goes on with it.
+run (`--run`), such as that of `gibbsian train cifar-jem`, which is the same training, it goes on with it.
 
 Cross-entropy alone may also have a process and a time of its own, beside the other one: `--alone 300` (seconds; `--alone 0`: as many updates as `--updates` says) trains it and nothing else, and
 `--reader out/alone/model.safetensors` lets that network read what the energy draws.
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from images import carried, images_png, probabilities, read, updates_a_second
+from images import carried, images_png, probabilities, updates_a_second
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -43,7 +43,7 @@ def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", default="out/cifar_jem")
     parser.add_argument("--run", help="the run folder; run/ in --out by default")
-    parser.add_argument("--updates", type=int, default=10000)
+    parser.add_argument("--updates", type=int, default=12000)
     parser.add_argument("--seconds", type=float, help="as many updates as fit into this time; measured first")
     parser.add_argument("--widths", type=int, nargs="+", default=[64, 128, 256])
     parser.add_argument("--blocks", type=int, default=2)
@@ -57,11 +57,11 @@ def options() -> argparse.Namespace:
     parser.add_argument(
         "--decay", type=float, default=0.1, help="of arrays of weights, times the learning rate at every update"
     )
-    parser.add_argument("--smoothing", type=float, default=0.02, help="of labels")
+    parser.add_argument("--smoothing", type=float, default=0.03, help="of labels")
     parser.add_argument("--weight", type=float, default=0.2, help="of the energy term; 1 is the joint likelihood")
     parser.add_argument("--ema", type=float, default=0.999)
     parser.add_argument("--shift", type=int, default=4, help="augmentation: pixels")
-    parser.add_argument("--cutout", type=int, default=0, help="augmentation: side of a square that is left out")
+    parser.add_argument("--cutout", type=int, default=12, help="augmentation: side of a square that is left out")
     parser.add_argument(
         "--classifier",
         type=float,
@@ -81,10 +81,14 @@ def options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def on_device(split: str, limit: int | None, device: str) -> tuple[Tensor, Tensor]:
-    """Images `(rows, 3, 32, 32)` in [-1, 1] and labels."""
-    x, y = read("cifar", split, limit)
-    return x.to(device, memory_format=torch.channels_last), y.to(device)
+def on_device(limit: int | None, device: str) -> list[tuple[Tensor, Tensor]]:
+    """Images `(rows, 3, 32, 32)` in [-1, 1] and labels: training, held-out and test images, as the recipe has them."""
+    sets = gb.data.load("cifar10", offline=True)
+    sets = sets.replace(train=sets.train[:limit], test=sets.test[:limit])
+    held = min(HELD, len(sets.train) // 5)
+    done = gb.data.prepare(sets, [{"split": {"validation": held}}, {"rescale": {"new": [-1, 1]}}]).data
+    parts = (done.train, done.validation, done.test)
+    return [(part.x.to(device, memory_format=torch.channels_last), part.y.to(device)) for part in parts]
 
 
 def network(chosen: argparse.Namespace, device: str) -> models.JointEnergy:
@@ -176,7 +180,8 @@ def train(
     fast = data[0].is_cuda
     hooks = [(25, Progress(held, updates)), *more]
     if folder is not None and folder.exists():
-        return gb.resume(folder, data, updates, device=data[0].device, hooks=hooks, progress=False)
+        how: dict[str, Any] = {"validation": False, "transform": False, "loggers": (), "progress": False}
+        return gb.resume(folder, data, updates, device=data[0].device, hooks=hooks, **how)
     return gb.fit(
         network(chosen, str(data[0].device)),
         objective(chosen, density=density),
@@ -303,14 +308,7 @@ def main() -> None:
     torch.backends.cudnn.benchmark = True  # all batches have one shape
     out = Path(chosen.out)
     out.mkdir(parents=True, exist_ok=True)
-    x, y = on_device("train", chosen.limit, device)
-    order = torch.randperm(len(x), generator=gb.random.stream(0, "held out")).to(device)
-    n = min(HELD, len(x) // 5)
-    held, data, test = (
-        (x[order[:n]], y[order[:n]]),
-        (x[order[n:]], y[order[n:]]),
-        on_device("test", chosen.limit, device),
-    )
+    data, held, test = on_device(chosen.limit, device)
 
     if chosen.alone is not None:
         run, result = trained(chosen, data, held, out, density=False)

@@ -12,7 +12,8 @@ that a draw takes; and energy_matching.png: draws as they come, training images 
 
 A GPU for a few minutes now and then is enough: `--seconds 1500 --stop 400` plans for 1500 seconds and ends after 400 of
 them, with going/, from which `--going FOLDER` goes on on another machine: weights as they are, their average and the judge in half
-precision, the second moments of Adam in bfloat16, in files of at most 15 MiB.
+precision, the second moments of Adam in bfloat16, in files of at most 15 MiB. Of a run that has ended (`--run`), such as that of
+`gibbsian train cifar-energy`, the checkpoints are looked at instead.
 """
 
 import argparse
@@ -35,7 +36,7 @@ from torch import Tensor, nn
 import gibbsian as gb
 from gibbsian import domains, energies, kernels, metrics, models, nets, objectives, schedules
 from gibbsian.objectives.noise import GaussianNoise
-from gibbsian.training import Checkpoints, Engine, Logging, keep
+from gibbsian.training import Checkpoints, Engine, Logging, checkpoint, keep
 
 GRADIENTS = (25, 50, 100, 200, 400)
 TIMES = (1.0, 1.25, 1.5, 2.0, 3.0)
@@ -325,7 +326,8 @@ def train(
     """So many updates; goes on with the folder where it holds a run."""
     fast = x.is_cuda
     if folder is not None and folder.exists():
-        return gb.resume(folder, x, device=x.device, hooks=hooks, progress=False)
+        how: dict[str, Any] = {"validation": False, "transform": False, "loggers": (), "progress": False}
+        return gb.resume(folder, x, device=x.device, hooks=hooks, **how)
     return gb.fit(
         energy,
         objective(chosen),
@@ -438,9 +440,19 @@ class Matched:
             self.judge.save(parts / "judge.safetensors")
             (parts / "found.json").write_text(json.dumps(found))
             in_files(parts, Path(chosen.out) / "going")
-        if run.step < updates or not found["by_time"]:  # ended between two marks, or before this call
+        if run.step < updates:  # ended between two marks
             self.look(run, found["seconds"])
+        elif not found["by_time"]:  # ended before this call
+            self.look_back(run, folder)
         return run
+
+    def look_back(self, run: gb.training.Run, folder: Path) -> None:
+        """The checkpoints of a run that has ended, as far as there are some at the marks; its log says when they were made."""
+        end, saved = run.step, checkpoint.steps_saved(folder)
+        for run.step in sorted({end * n // 8 for n in EIGHTHS} & set(saved) | {end}):
+            run.ema.load_state_dict(gb.load(folder, run.step, ema=True).state_dict())
+            self.found["seconds"] = max(r["seconds"] for r in run.history if "seconds" in r and r["step"] <= run.step)
+            self.look(run, self.found["seconds"])
 
     def draw(self, run: gb.training.Run) -> Tensor:
         """Draws by more and more gradients, up to the time that the last look found best; the last of them."""
