@@ -281,11 +281,14 @@ class Updates:
         for group, own in zip(self.optimizer.param_groups, how, strict=True):
             group.update(own)
         for parameter, state in self.optimizer.state.items():
-            for name, value in state.items():
-                alike = isinstance(value, Tensor) and value.shape == parameter.shape
-                if alike and value.stride() != parameter.stride():
-                    # laid out as the parameter is here: kernels for many tensors at once take no others
-                    state[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+            _lay_out(state, parameter)
+
+
+def _lay_out(state: dict[str, Any], like: Tensor) -> None:
+    """Moments as their parameter is laid out here: kernels for many tensors at once take no others."""
+    for name, value in state.items():
+        if isinstance(value, Tensor) and value.shape == like.shape and value.stride() != like.stride():
+            state[name] = torch.empty_like(like, dtype=value.dtype).copy_(value)
 
 
 class Ema:
