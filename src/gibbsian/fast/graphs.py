@@ -5,9 +5,7 @@ it is replayed; random numbers go on through the generators that it is given.
 """
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -68,47 +66,11 @@ def capture(
         graph.register_generator_state(generator)
     gc.collect()
     try:
-        with without_collector(), torch.cuda.graph(graph, pool=pool.of_next()), _branched():
+        with without_collector(), torch.cuda.graph(graph, pool=pool.of_next()):
             return graph, function()
     except RuntimeError as error:
         pool.renew()
         raise CaptureError(first_cause(error)) from error
-
-
-_BRANCH: ContextVar[Any] = ContextVar(
-    "branch", default=None
-)  # the stream beside the one that is captured, inside `capture`
-
-
-@contextmanager
-def _branched() -> Iterator[None]:
-    """A second branch of the graph that is captured inside, from its beginning to its end."""
-    main, side = torch.cuda.current_stream(), torch.cuda.Stream()
-    side.wait_stream(main)
-    before = _BRANCH.set(side)
-    try:
-        yield
-    finally:
-        _BRANCH.reset(before)
-        main.wait_stream(side)
-
-
-def drawn_beside(draw: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:
-    """What `draw` draws: in a graph beside all that comes before, since random numbers wait for nothing. They are the same numbers.
-
-    >>> drawn_beside(lambda: [torch.ones(1)])
-    [tensor([1.])]
-    """
-    side = _BRANCH.get()
-    if side is None:
-        return draw()
-    main = torch.cuda.current_stream()
-    with torch.cuda.stream(side):
-        numbers = draw()
-    main.wait_stream(side)
-    for number in numbers:
-        number.record_stream(main)  # its memory is not given away before that has read it
-    return numbers
 
 
 def renewed(states: Sequence[Tensor], device: torch.device) -> list[torch.Generator]:

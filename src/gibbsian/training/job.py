@@ -46,9 +46,7 @@ class Job:
         self.world, where = join(device)
         self.device = where or _device_of(energy, data)
         self.original_objective, self.settings, self.transform = objective, settings, transform
-        energy.to(self.device)
-        if settings.engine.fuse and self.device.type == "cuda":
-            energy.to(memory_format=torch.channels_last)  # as compiled convolutions want their weights
+        _place(energy, self.device, fused=settings.engine.fuse)
         self.run = run = Run(energy, objective, (), run_dir, [])
         self.feed = self.make_feed(data)
         if epochs is not None:
@@ -167,6 +165,13 @@ class Job:
     def event(self, name: str, message: str, **more: Any) -> None:
         """Put something that happened into the log."""
         self.log.write({"event": name, "step": self.run.step, **more, "message": message})
+
+
+def _place(energy: nn.Module, device: torch.device, *, fused: bool) -> None:
+    """Move an energy to where it is trained, its weights laid out as compiled convolutions want them."""
+    energy.to(device)
+    if fused and device.type == "cuda":
+        energy.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
 def _device_of(energy: nn.Module, data: Any) -> torch.device:

@@ -14,7 +14,6 @@ from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DivergenceError, check_choice
 from gibbsian.fast.coins import coins
 from gibbsian.fast.compiled import compiled_copy
-from gibbsian.fast.graphs import drawn_beside
 from gibbsian.fast.logistic import Logistic
 from gibbsian.models.annealing import small_weights
 from gibbsian.models.pairwise import from_edges
@@ -210,7 +209,7 @@ class RBM(TwoLayers):
             count = rows * (len(b) + len(c))
             where: Any = {"dtype": b.dtype, "device": b.device}
             if fused:
-                uniforms = drawn_beside(lambda: [quick_uniforms(count, generator, **where) for _ in range(steps)])
+                uniforms = [quick_uniforms(count, generator, **where) for _ in range(steps)]
                 twin = compiled_copy(fused_contrast, len(batch), rows, steps, *weight.shape, weight.dtype, labels)
                 value, samples, gradients = twin(weight, b, c, batch, chains, uniforms, labels)
             elif not labels and native.serves(weight, (b, c), starts):
