@@ -394,6 +394,8 @@ def curve(ax: Any, found: dict[str, Any], score: dict[str, Any] | None) -> None:
     if score is not None:
         ax.plot([score["gradients"]], [score["fid"]], "s", color="black", label="score network")
     ax.set(xscale="log", yscale="log", xlabel="gradients (scores) a draw", ylabel="Fréchet distance in a classifier")
+    ax.set_xticks(GRADIENTS, [str(n) for n in GRADIENTS])
+    ax.set_xticks([], minor=True)
     ax.set_title("distance to test images", fontsize=10)
     ax.legend(frameon=False)
 
