@@ -11,10 +11,13 @@ import gibbsian as gb
 from gibbsian import domains, energies, kernels, models, nets, objectives
 from gibbsian.energies.bases import Factorized
 from gibbsian.fast import compiled, networks
+from gibbsian.fast.compiled import Forgiving, weak_cache
 from gibbsian.fast.networks import compiled_networks, networks_of
 from gibbsian.nets import conv
 from gibbsian.nets.layers import standardized_once
+from gibbsian.objectives import chains
 from gibbsian.objectives.base import Step
+from gibbsian.sampling.chunks import one_step
 from gibbsian.training.optimize import Updates
 from gibbsian.training.run import Settings
 
@@ -302,3 +305,25 @@ def test_moments_of_an_optimizer_are_laid_out_as_parameters_are():
         for name in ("exp_avg", "exp_avg_sq"):
             assert after[name].stride() == q.stride()
             torch.testing.assert_close(after[name], before[name])
+
+
+@pytest.mark.parametrize("bound", [False, True])
+def test_energies_of_data_and_chains_in_one_pass_are_those_of_two(bound, programs, monkeypatch):
+    monkeypatch.setattr(chains, "fused_step", weak_cache(lambda energy, *key: Forgiving(one_step, compiled.compiled)))
+    how = {"classes": 3, "buffer": 36} if bound else {"chains": 7}
+    pcd = objectives.PersistentContrastiveDivergence(
+        kernels.ShortRunLangevin(0.5, 0.01), steps=2, penalty=0.01, reinit_far=0.5, **how
+    )
+    found, passes = [], []
+    for fused in (False, True):
+        energy = joint()
+        count = energy.net.register_forward_hook(
+            lambda net, args, out, fused=fused: passes.append((fused, len(args[0])))
+        )
+        loss = pcd.loss(energy, rows(), pcd.init(energy, rows(), gen(3)), gen(4), Step(chains=fused))
+        loss.value.backward()
+        count.remove()
+        found.append([loss.value.detach(), loss.state.x, *(p.grad for p in energy.parameters())])
+    torch.testing.assert_close(found[1], found[0])
+    assert (True, 12 + (12 if bound else 7)) in passes
+    assert (False, 12 + (12 if bound else 7)) not in passes
