@@ -82,10 +82,6 @@ def run(name: str, most: float, device: str, kept: Path | None) -> dict[str, Any
     return row | {"updates": sum(int(one["step"]) for one in members), "result": result_of(found)}
 
 
-def kept_rows(path: Path) -> list[dict[str, Any]]:
-    return json.loads(path.read_text()) if path.exists() else []
-
-
 def page(rows: list[dict[str, Any]]) -> str:
     """The table."""
     about = {entry.name: entry.about for entry in entries("recipes")}
@@ -113,9 +109,10 @@ def main() -> None:
     parser.add_argument("--most", type=float, default=1800.0, help="seconds for one of them")
     parser.add_argument("--machine", help="in words; by default what the system says of itself")
     parser.add_argument("--keep", type=Path, help="a folder for the run folders, which are removed otherwise")
-    parser.add_argument("--rows", type=Path, default=ROWS, help="where the rows are kept")
+    parser.add_argument("--rows", type=Path, default=ROWS, help="where the rows are kept; the page lies beside them")
     parser.add_argument("--page", action="store_true", help="write the page from what is kept, and run nothing")
     chosen = parser.parse_args()
+    rows = json.loads(chosen.rows.read_text()) if chosen.rows.exists() else []
     import torch
 
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
@@ -123,9 +120,9 @@ def main() -> None:
     for name in [] if chosen.page else chosen.names or recipe_names():
         row = run(name, chosen.most, device, chosen.keep) | {"machine": machine, "torch": torch.__version__}
         print(json.dumps(row), flush=True)
-        rows = [r for r in kept_rows(chosen.rows) if (r["recipe"], r["device"]) != (name, device)] + [row]
+        rows = [r for r in rows if (r["recipe"], r["device"]) != (name, device)] + [row]
         chosen.rows.write_text(json.dumps(sorted(rows, key=lambda r: (r["recipe"], r["device"])), indent=1) + "\n")
-    (HERE / "recipes.md").write_text(page(kept_rows(ROWS)), encoding="utf-8")
+    chosen.rows.with_suffix(".md").write_text(page(rows), encoding="utf-8")
 
 
 if __name__ == "__main__":

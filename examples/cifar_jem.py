@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from images import carried, images_png, probabilities, updates_a_second
+from images import carried, gone_on, images_png, probabilities, updates_a_second
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -180,8 +180,7 @@ def train(
     fast = data[0].is_cuda
     hooks = [(25, Progress(held, updates)), *more]
     if folder is not None and folder.exists():
-        how: dict[str, Any] = {"validation": False, "transform": False, "loggers": (), "progress": False}
-        return gb.resume(folder, data, updates, device=data[0].device, hooks=hooks, **how)
+        return gone_on(folder, data, hooks, updates)
     return gb.fit(
         network(chosen, str(data[0].device)),
         objective(chosen, density=density),

@@ -29,7 +29,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from images import augmented, carried, from_files, in_files, panels_png, set_up, train_classifier, updates_a_second
+from images import (
+    augmented,
+    carried,
+    from_files,
+    gone_on,
+    in_files,
+    panels_png,
+    set_up,
+    train_classifier,
+    updates_a_second,
+)
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -326,8 +336,7 @@ def train(
     """So many updates; goes on with the folder where it holds a run."""
     fast = x.is_cuda
     if folder is not None and folder.exists():
-        how: dict[str, Any] = {"validation": False, "transform": False, "loggers": (), "progress": False}
-        return gb.resume(folder, x, device=x.device, hooks=hooks, **how)
+        return gone_on(folder, x, hooks)
     return gb.fit(
         energy,
         objective(chosen),

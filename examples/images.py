@@ -85,6 +85,13 @@ def updates_a_second(fitted: Callable[[list[Any]], Any], marks: tuple[int, int])
     return (marks[1] - marks[0]) / (seen[1] - seen[0])
 
 
+def gone_on(folder: Path, data: Any, hooks: list[Any], steps: int | None = None) -> Any:
+    """A run that goes on where `data` lies, without what else it was trained with; one of `gibbsian train` was validated."""
+    device = (data[0] if isinstance(data, tuple) else data).device
+    how: dict[str, Any] = {"validation": False, "transform": False, "loggers": (), "progress": False}
+    return gb.resume(folder, data, steps, device=device, hooks=hooks, **how)
+
+
 def fit_for(
     clock: Clock, energy: Any, objective: Any, data: Any, chosen: Any, *, fuse: bool = False, **more: Any
 ) -> Any:

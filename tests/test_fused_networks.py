@@ -327,3 +327,15 @@ def test_energies_of_data_and_chains_in_one_pass_are_those_of_two(bound, program
     torch.testing.assert_close(found[1], found[0])
     assert (True, 12 + (12 if bound else 7)) in passes
     assert (False, 12 + (12 if bound else 7)) not in passes
+
+
+def test_only_plain_convolutions_are_products():
+    of = lambda *args, **how: torch.nn.Conv2d(2, 4, *args, **how)  # noqa: E731
+    assert all(map(conv._plain, [of(3, padding=1), of(5, stride=2, padding=2), of(1)]))
+    others = [of((3, 1)), of(3, stride=(1, 2)), of(3, padding=(1, 0)), of(3, padding="same"), of(3, dilation=2)]
+    others += [of(3, groups=2), of(3, padding=1, padding_mode="circular"), of(3)]
+    others[-1].register_forward_hook(lambda *_: None)
+    assert not any(map(conv._plain, others))
+    made = torch.compile(lambda x: x + conv._plain(others[0]) + 2 * conv._plain(of3), fullgraph=True, backend="eager")
+    of3 = of(3, padding=1)
+    assert float(made(torch.zeros(()))) == 2

@@ -68,22 +68,27 @@ class ConvNet(Recorded):
 _FEW = 32  # entries of a patch
 
 
+def _plain(conv: nn.Conv2d) -> bool:
+    """Whether a convolution is one that `conv_by_product` knows: square, over all channels, between zeros, and unhooked."""
+    usual = conv.groups == 1 and conv.dilation == (1, 1) and conv.padding_mode == "zeros"
+    square = all(pair[0] == pair[1] for pair in (conv.kernel_size, conv.stride, conv.padding))  # nor is padding a word
+    return usual and square and not (conv._forward_hooks or conv._forward_pre_hooks)
+
+
 def _patchwise(conv: nn.Module, x: Tensor) -> bool:
-    """Whether a layer is computed as a product of patches. A hook of the layer is its own affair."""
+    """Whether a layer is computed as a product of patches."""
     if not (x.is_cuda and torch.compiler.is_compiling() and isinstance(conv, nn.Conv2d)):
         return False
-    return conv.weight[0].numel() <= _FEW and not (conv._forward_hooks or conv._forward_pre_hooks)
+    return conv.weight[0].numel() <= _FEW and _plain(conv)
 
 
 def of_pixels(conv: Any, x: Tensor) -> Tensor:
     """The first convolution of a network. Images of few channels have no fast convolution on CUDA, and those of one channel, which are
     laid out both ways at once, come out of it the other way than the next ones want them: copies of all that it computes, a sixth of
     the time of a wide network. So where patches can be fused with what comes before it is a product."""
-    return (
-        conv_by_product(x, conv.weight, conv.bias, *conv.stride[:1], *conv.padding[:1])
-        if _patchwise(conv, x)
-        else conv(x)
-    )
+    if not _patchwise(conv, x):
+        return conv(x)
+    return conv_by_product(x, conv.weight, conv.bias, conv.stride[0], conv.padding[0])
 
 
 def conv_by_product(x: Tensor, weight: Tensor, bias: Tensor | None, stride: int, padding: int) -> Tensor:

@@ -68,6 +68,18 @@ def written(slots: Tensor, index: Tensor | None, moved: Tensor) -> Tensor:
     return moved if index is None else slots.index_copy(0, index, moved)
 
 
+def _energies(
+    energy: Any, member: Any, y: Tensor | None, data: Tensor, samples: Tensor, *, together: bool
+) -> tuple[Tensor, Tensor]:
+    """Energies of data and of samples under a member, that of the classes y where there are some; in one pass where they go `together`:
+    compiled kernels fill a GPU better the more rows they have."""
+    if not together:
+        return member(data), member(samples)
+    both = energy if y is None else energy.given(torch.cat([y, y]))
+    at_data, at_samples = both(torch.cat([data, samples])).split([len(data), len(samples)])
+    return at_data, at_samples
+
+
 @dataclass(frozen=True)
 class PersistentContrastiveDivergence(SampledObjective):
     """E_data[E] - E_chains[E], the chains continued from step to step (stochastic maximum likelihood).
@@ -201,7 +213,7 @@ class PersistentContrastiveDivergence(SampledObjective):
             anew = nullcontext() if fast is None else standardized_once(energy)  # of the weights with their overlay
             with overlaid(trainable(energy), fast), anew:
                 after, metrics = self._moved(member, before, generator, step, energy)
-            at_data, at_chains = self._energies(energy, y, data, after.x, step)
+            at_data, at_chains = _energies(energy, member, y, data, after.x, together=step.chains)
             value, found = gap_between(at_data, at_chains, self.penalty, watched=step.watched)
             after, far = self._recalled(energy, batch, after, y, (at_data, at_chains), generator)
             metrics, known = found | metrics | far, None
@@ -213,17 +225,6 @@ class PersistentContrastiveDivergence(SampledObjective):
         hot = None if state.hot is None or after.hot is None else written(state.hot, index, after.hot)
         state = Chains(written(state.x, index, after.x.detach()), fast, hot, after.turn)
         return finish(self, value, state, metrics, gradients=known)
-
-    def _energies(
-        self, energy: Any, y: Tensor | None, data: Tensor, samples: Tensor, step: Step
-    ) -> tuple[Tensor, Tensor]:
-        """Of data and samples; in one pass where networks are compiled, whose kernels fill a GPU better the more rows they have."""
-        if not step.chains:
-            member = energy if y is None else energy.given(y)
-            return member(data), member(samples)
-        member = energy if y is None else energy.given(torch.cat([y, y]))
-        at_data, at_samples = member(torch.cat([data, samples])).split([len(data), len(samples)])
-        return at_data, at_samples
 
     def chosen(self, slots: Tensor, y: Tensor | None, generator: torch.Generator) -> Tensor | None:
         """The slots that move: for every row one of its class y, no slot twice; some of the buffer; or all (None)."""
