@@ -26,6 +26,7 @@ from gibbsian.objectives import (
     ContrastiveDivergence,
     CrossEntropy,
     ExactLikelihood,
+    FirstRows,
     ImplicitScoreMatching,
     NoiseContrastive,
     PersistentContrastiveDivergence,
@@ -108,6 +109,29 @@ def test_shifted_images_are_the_image_moved_by_every_distance_and_mirrored():
         Shifted(CrossEntropy()).init(
             gb.models.JointEnergy(torch.nn.Linear(3, 2), domains.Real(3)), (torch.zeros(2, 3), batch[1][:2]), gen()
         )
+
+
+def test_first_rows_are_a_small_batch_with_its_labels():
+    """The loss of the first rows alone, labels included; and over all ways to deal a batch its mean is that of the whole batch."""
+    joint = gb.models.JointEnergy(torch.nn.Linear(3, 4, dtype=F64), domains.Real(3))
+    x, y = torch.randn(6, 3, generator=gen(), dtype=F64), torch.tensor([0, 3, 1, 2, 0, 1])
+    few = FirstRows(CrossEntropy(), rows=2)
+    alone = CrossEntropy()(joint, (x[:2], y[:2]), (), gen())
+    loss = few(joint, (x, y), few.init(joint, (x, y), gen()), gen())
+    torch.testing.assert_close(gradient_of(loss.value, joint), gradient_of(alone.value, joint))
+    dealt = [gradient(joint, few, (x.roll(k, 0), y.roll(k, 0))) for k in range(6)]
+    torch.testing.assert_close(torch.stack(dealt).mean(0), gradient(joint, CrossEntropy(), (x, y)))
+    many = FirstRows(CrossEntropy(), rows=60)
+    torch.testing.assert_close(gradient(joint, many, (x, y)), gradient(joint, CrossEntropy(), (x, y)))
+    bound = FirstRows(
+        PersistentContrastiveDivergence(kernels.Langevin(0.1), classes=4, buffer=8, reinit=0.5, start="gaussian"),
+        rows=2,
+    )
+    chains = bound.init(joint, (x, y), gen())
+    moved = bound(joint, (x, y), chains, gen(1)).state
+    assert ((moved.x != chains.x).any(1).view(4, 2).sum(1) == torch.tensor([1, 0, 0, 1])).all()  # of classes 0 and 3
+    with pytest.raises(errors.ArgumentError, match="rows"):
+        FirstRows(CrossEntropy(), rows=0)
 
 
 @pytest.mark.parametrize("side", [1, 2, 3])

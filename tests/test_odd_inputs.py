@@ -484,6 +484,7 @@ MADE = {
     Obj.EnergyMargin: {"outliers": real(), "margin_in": 0.1, "margin_out": 1.0, "ratio": 1.0},
     Obj.PerturbAndMAP: {"samples": 4},
     Obj.Blurred: {"objective": Obj.PseudoLikelihood(), "sigma": 0.1},
+    Obj.FirstRows: {"objective": Obj.PseudoLikelihood(), "rows": 2},
     Obj.Shifted: {"objective": Obj.CrossEntropy(), "pixels": 2, "flip": True},
     Obj.WeightDecay: {"rate": 1e-4, "norm": 2},
     Obj.BlockSparsity: {"rate": 0.25},

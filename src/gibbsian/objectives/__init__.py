@@ -6,6 +6,7 @@ from gibbsian.objectives.classification import ClassificationLikelihood, CrossEn
 from gibbsian.objectives.conditional import Conditional
 from gibbsian.objectives.contrastive import ContrastiveDivergence, ExactLikelihood, MonteCarloLikelihood
 from gibbsian.objectives.discrepancy import EnergyDiscrepancy
+from gibbsian.objectives.first_rows import FirstRows
 from gibbsian.objectives.left_out import LeaveOneOut
 from gibbsian.objectives.matching import EnergyMatching
 from gibbsian.objectives.neighbors import MinimumProbabilityFlow, PseudoLikelihood, RatioMatching
@@ -46,6 +47,7 @@ __all__ = [
     "EnergyMatching",
     "ExactLikelihood",
     "ExplicitScoreMatching",
+    "FirstRows",
     "Flips",
     "FlowNoise",
     "FlowSampler",
