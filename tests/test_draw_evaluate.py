@@ -262,3 +262,33 @@ def test_warnings_of_estimators_are_kept_in_the_report():
     found = gb.evaluate(scrambled(models.RBM(30, 30), 3.0), bits(40, 30), chains=5, betas=3, likelihood="ais")
     assert found.warnings
     assert f"note: {found.warnings[0]}" in repr(found)
+
+
+def test_classes_are_told_by_the_mean_probability_over_draws_of_the_rows():
+    """Of bits from gray values: one draw misses what twenty tell; the means are those of the model's own probabilities."""
+    g = torch.Generator().manual_seed(0)
+    gray, y = 0.3 + 0.4 * torch.eye(10).repeat(40, 1), torch.arange(10).repeat(40)
+    net = torch.nn.Linear(10, 10)
+    torch.nn.init.eye_(net.weight)
+    torch.nn.init.zeros_(net.bias)
+    joint = gb.models.JointEnergy(net, gb.domains.Binary(10))
+    draws = [(torch.rand(gray.shape, generator=g) < gray).float() for _ in range(20)]
+    one = gb.evaluate(joint, (draws[0], y), likelihood="none").classes
+    many = gb.evaluate(joint, (draws[0], y), likelihood="none", draws=iter(draws[1:])).classes
+    p = torch.stack([joint.class_log_prob(x).exp() for x in draws]).mean(0)
+    assert many.accuracy == float((p.argmax(1) == y).double().mean())
+    assert many.accuracy > one.accuracy + 0.2
+    assert many.rows == one.rows == 400
+
+
+def test_held_out_rows_that_are_drawn_have_many_forms(tmp_path):
+    rows = gb.data.DataSet(
+        "gray", gb.data.Rows(torch.full((50, 20), 0.5)), test=gb.data.Rows(torch.full((30, 20), 0.5))
+    )
+    anew, once = (gb.data.prepare(rows, [{"binarize": {"how": "sample", "anew": a}}]) for a in (True, False))
+    assert anew.redraws
+    assert not once.redraws
+    first, second = (anew.finished("test", draw=k).x for k in (0, 1))
+    assert torch.equal(first, anew.finished("test").x)
+    assert torch.equal(second, anew.finished("test", draw=1).x)
+    assert abs(float((first != second).double().mean()) - 0.5) < 5 * 0.5 / 600**0.5

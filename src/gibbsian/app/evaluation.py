@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from gibbsian.training import checkpoint
 from gibbsian.uses.draw import Drawn
 
 _ROWS = 1 << 14
+_DRAWS = 20  # forms of a held-out row by which its class is told
 
 
 class Outside(NamedTuple):
@@ -49,7 +51,7 @@ def evaluate_run(
 ) -> dict[str, Any]:
     """Judge the model of a run and write `evaluation.json`: plain numbers, see `gibbsian.evaluate`.
 
-    With several processes, `world`, chains and rows are spread over them. `outside` are other sets, by default those of the recipe. Further keys are `part` (that it was judged on), `learned_log_z`, `anomalies` (labeled ones in that part), what is
+    With several processes, `world`, chains and rows are spread over them. `outside` are other sets, by default those of the recipe. Where steps draw rows anew, classes are told by the mean over 20 forms of each. Further keys are `part` (that it was judged on), `learned_log_z`, `anomalies` (labeled ones in that part), what is
     `missing` of sets outside that could not be had, `chains` (how well those that drew the samples have mixed), and `step`.
     """
     dtype, device = placement(model)
@@ -64,6 +66,7 @@ def evaluate_run(
         train=seen,
         outside={name: rows.to(x) for name, rows in sets.items()},
         samples=None if drawn is None else drawn.x,
+        draws=_drawn_again(prepared, part, x),
         likelihood=spec.likelihood,
         chains=spec.chains,
         betas=spec.betas,
@@ -82,6 +85,12 @@ def evaluate_run(
     if (world or World()).first:
         write_whole(folder / "evaluation.json", json.dumps(found, indent=1))
     return found
+
+
+def _drawn_again(prepared: Prepared, part: str, x: Tensor) -> Iterator[Tensor]:
+    """Other forms of held-out rows x that are drawn."""
+    for draw in range(1, _DRAWS) if prepared.redraws else ():
+        yield prepared.finished(part, len(x), draw=draw).x.to(x)
 
 
 def _seed(recipe: Recipe, world: World | None, device: torch.device) -> int | Shards:

@@ -121,11 +121,17 @@ class Prepared(Pipeline):
                 x = step.apply(x, fitted, generator)
         return x
 
-    def finished(self, part: str, rows: int | None = None) -> Rows:
-        """A part (or its first rows) with every step done; the late ones with draws that are always the same."""
+    @property
+    def redraws(self) -> bool:
+        """Are there steps that draw rows anew, so that a held-out row has many forms?"""
+        return any(step.anew for step, _ in self.batch_steps)
+
+    def finished(self, part: str, rows: int | None = None, *, draw: int = 0) -> Rows:
+        """A part (or its first rows) with every step done; the late ones with draws that are always the same, others for every number
+        of a `draw`."""
         chosen = self.data.parts[part][:rows]
-        x = self._late(chosen.tensor, stream(self.seed, f"finished/{part}"), augment=False)
-        return Rows(x, chosen.y)
+        numbers = stream(self.seed, f"finished/{part}/{draw}" if draw else f"finished/{part}")
+        return Rows(self._late(chosen.tensor, numbers, augment=False), chosen.y)
 
     def other(self, data: DataSet, part: str = "test") -> Tensor:
         """Rows of another set through the same steps with what was learned here (for out-of-distribution scores)."""

@@ -2,8 +2,9 @@
 
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -57,6 +58,7 @@ def evaluate(
     train: Tensor | None = None,
     outside: Mapping[str, Tensor] | None = None,
     samples: Tensor | None = None,
+    draws: Iterable[Tensor] = (),
     likelihood: str = "auto",
     chains: int = 100,
     betas: int | None = None,
@@ -76,6 +78,8 @@ def evaluate(
         train: training rows: the base of annealing and the simplest model are fitted to them, and as many as there are
             held-out rows are judged as well. Without them the base is fitted to the data.
         outside: other sets by name, which should get higher energies.
+        draws: the same held-out rows again, where they are drawn (bits from gray values): classes are told by the mean probability
+            over all draws.
         samples: draws of the model, to be compared with the data where x is not discrete; see `gibbsian.draw`.
         likelihood: "auto" as above, "exact", "quadrature", "ais" or "none".
         chains, betas: of AIS; without betas its ladder grows until climb and descent agree.
@@ -103,7 +107,7 @@ def evaluate(
         found = _likelihoods(model, x, train, how) | _by_energy(model, x, train, outside or {}, streams)
         found |= {
             "reconstruction_error": _reconstruction_error(model, x, streams),
-            "classes": _classes(model, x, y, streams),
+            "classes": _classes(model, chain([x], draws), y, streams),
         }
         found["two_sample"] = _compared(model, samples, x, streams)
     said = {" ".join(str(w.message).split()) for w in caught if issubclass(w.category, UserWarning)}
@@ -244,16 +248,18 @@ def _reconstruction_error(model: Any, x: Tensor, streams: Streams) -> float | No
     return sum(streams.by_rows(x, squares, _BLOCK).tolist()) / x.numel()
 
 
-def _classes(model: Any, x: Tensor, y: Tensor | None, streams: Streams) -> Classes | None:
+def _classes(model: Any, draws: Iterable[Tensor], y: Tensor | None, streams: Streams) -> Classes | None:
+    """Told by the mean probability p(y | x) over several draws of the same rows."""
     if y is None or not isinstance(model, Classifier):
         return None
-    y = y.to(x.device)
     try:
-        log_p = streams.by_rows(x, model.class_log_prob, _BLOCK)
+        each = [streams.by_rows(x, model.class_log_prob, _BLOCK).exp() for x in draws]
     except CapabilityError:  # a deep belief network without labels
         return None
-    accuracy = float((log_p.argmax(1) == y).double().mean())
-    return Classes(accuracy, float(expected_calibration_error(log_p.exp(), y)), len(x))
+    p = torch.stack(each).mean(0)
+    y = y.to(p.device)
+    accuracy = float((p.argmax(1) == y).double().mean())
+    return Classes(accuracy, float(expected_calibration_error(p, y)), len(y))
 
 
 def _compared(model: Any, samples: Tensor | None, x: Tensor, streams: Streams) -> Comparison | None:
