@@ -172,8 +172,6 @@ def interleaved(config: str, fused: bool, data: Any, test: Any, rounds: int, upd
     mark = [0.0]
 
     def turn(run: Any) -> None:
-        if run.step < warm or (run.step - warm) % updates:
-            return
         sync()
         if run.step > warm:
             times[ours].append((time.perf_counter() - mark[0]) / updates)
@@ -186,7 +184,8 @@ def interleaved(config: str, fused: bool, data: Any, test: Any, rounds: int, upd
         mark[0] = time.perf_counter()
 
     net = make().to(DEVICE, memory_format=torch.channels_last)
-    ours_trains(net, data, batch, warm + rounds * updates, fuse=fused, hooks=[turn])
+    ends = range(warm, warm + rounds * updates + 1, updates)
+    ours_trains(net, data, batch, warm + rounds * updates, fuse=fused, hooks=[(ends, turn)])
     ratios = {name: [b / a for a, b in zip(t, times["plain f32"], strict=True)] for name, t in times.items()}
     rows = {
         name: {

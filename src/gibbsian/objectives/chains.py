@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
@@ -69,6 +69,13 @@ def plain_gibbs(kernel: Kernel, energy: Any) -> bool:
     return kernel == Gibbs() and isinstance(energy, ContrastiveModel)
 
 
+def _layer_weights(energy: nn.Module) -> list[tuple[dict[str, nn.Parameter | None], str, nn.Parameter]]:
+    """What autocast casts: single-precision parameters of dense and convolutional layers, and where each is kept by which name."""
+    layers = [m._parameters for m in energy.modules() if isinstance(m, nn.Linear | nn.modules.conv._ConvNd)]
+    every = [(own, name, p) for own in layers for name, p in own.items() if p is not None]
+    return [one for one in every if one[2].dtype == torch.float32]
+
+
 @contextmanager
 def cast_once(energy: nn.Module, device: torch.device) -> Iterator[None]:
     """Inside autocast, weights of dense and convolutional layers are in its precision already.
@@ -76,20 +83,29 @@ def cast_once(energy: nn.Module, device: torch.device) -> Iterator[None]:
     Autocast would cast them at every step of a chain (in a captured graph it cannot keep the casts), and half of
     the kernels of a small network would be casts. The values are the same.
     """
-    held: list[tuple[dict[str, nn.Parameter | None], str, nn.Parameter]] = []
-    if torch.is_autocast_enabled(device.type):
-        dtype = torch.get_autocast_dtype(device.type)
-        for module in energy.modules():
-            if isinstance(module, nn.Linear | nn.modules.conv._ConvNd):
-                own = module._parameters
-                held += [(own, name, p) for name, p in own.items() if p is not None and p.dtype == torch.float32]
-    for own, name, p in held:  # other tensors in their place: a parameter whose data changes loses its graphs
-        own[name] = nn.Parameter(p.detach().to(dtype), requires_grad=False)
+    held = _layer_weights(energy) if torch.is_autocast_enabled(device.type) else []
+    dtype = torch.get_autocast_dtype(device.type)
+    cast = [torch.empty_like(p, dtype=dtype, requires_grad=False) for _, _, p in held]
+    if held:
+        torch._foreach_copy_(cast, [p.detach() for _, _, p in held])  # on a GPU one kernel for all
+    for (own, name, _), half in zip(held, cast, strict=True):
+        own[name] = nn.Parameter(half, requires_grad=False)  # a parameter whose data changes would lose its graphs
     try:
         yield
     finally:
         for own, name, p in held:
             own[name] = p
+
+
+@contextmanager
+def without_clearing() -> Iterator[None]:
+    """Inside, convolutions on CUDA are those that need no memory cleared before them, which are the deterministic ones: between the
+    short kernels of a captured chain, clearing and the wait for it cost a quarter of the convolution of 64 channels that follows."""
+    before, torch.backends.cudnn.deterministic = torch.backends.cudnn.deterministic, True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.deterministic = before
 
 
 fused_step = weak_cache(lambda energy, *key: Forgiving(one_step, compiled))
@@ -115,7 +131,7 @@ def walk(
     program = (
         fused_step(energy if owner is None else owner, type(energy), type(kernel), half, x.shape) if fused else None
     )
-    with torch.no_grad(), cast_once(energy, x.device):
+    with torch.no_grad(), cast_once(energy, x.device), nullcontext() if program is None else without_clearing():
         target = kernel.target(energy)
         state = kernel.init(target, x.detach())
         state, acceptance, diverged = advance(target, kernel, state, steps, generator, step=program or one_step)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gibbsian.derivatives.known import sum_of
 from gibbsian.errors import ArgumentError, check_number
+from gibbsian.fast.graphs import Branch
 from gibbsian.objectives.base import Batch, Loss, Objective, Step, SteppedObjective, finish, state_modules
 
 
@@ -78,14 +79,24 @@ class Weighted(SteppedObjective):
         return next((z for z in known if z is not None), None)
 
     def loss(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator, step: Step) -> Loss:
-        parts = zip(self.objectives, state, strict=True)
-        losses = [part.loss(energy, batch, own, generator, step) for part, own in parts]
+        losses = self._losses(energy, batch, state, generator, step)
         weights: Sequence[float] = self.weights  # type: ignore[assignment]
         other = _second_player(losses, weights)
         known = [(loss.value, loss.gradients if other is None else None) for loss in losses]
         value, gradients = sum_of(known, weights)
         state = tuple(loss.state for loss in losses)
         return finish(self, value, state, self._metrics(losses), other, gradients)
+
+    def _losses(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator, step: Step) -> list[Loss]:
+        """Those of the parts, which do not depend on each other: in captured steps the first ones run beside the last, whose chains
+        leave room on a GPU. Where passes change the network (power iterations) they take turns."""
+        branch = Branch(wanted=step.chains and next(energy.buffers(), None) is None)
+        *first, (last, own) = zip(self.objectives, state, strict=True)
+        with branch:
+            losses = [part.loss(energy, batch, its, generator, step) for part, its in first]
+        losses.append(last.loss(energy, batch, own, generator, step))
+        branch.join()
+        return losses
 
     def _metrics(self, losses: list[Loss]) -> dict[str, Tensor]:
         """Those of the parts, and the value of each."""

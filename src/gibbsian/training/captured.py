@@ -25,7 +25,7 @@ from gibbsian.training.steps import Outcome, Steps, cut
 
 _WARM = 3  # eager steps first: they allocate the optimizer's state and what libraries set up lazily
 _BLOCK = 50  # steps in one graph, at most
-_LONG = 10.0  # milliseconds that a block may take: longer ones gain nothing, and their graphs grow
+_LONG = 60.0  # milliseconds that a block may take: longer ones gain nothing, and their graphs grow
 _AT_ONCE = 2**25  # bytes of examples that a block fetches by one kernel; they stay in the cache of a GPU
 
 
