@@ -134,6 +134,15 @@ def test_classes_are_drawn_where_a_model_knows_them():
     for label, center in ((0, -3.0), (1, 3.0)):
         x = gb.draw(joint, 500, label=label, generator=gen())
         assert float(x.mean()) == pytest.approx(center, abs=0.2)
+    labels = torch.arange(200) % 2
+    for randomness in (gen(), gb.distributed.Shards(0)):  # which draws eight rows after the other, or so
+        made = draw_with_trace(joint, 200, label=labels, generator=randomness, keep=True)
+        assert (
+            (made.x[:, 0] > 0) == (labels == 1)
+        ).all()  # wells are three times their width away from zero, and a barrier of 9
+        assert made.trace is None
+    with pytest.raises(ShapeError, match="3 labels were given for 5 draws"):
+        gb.draw(joint, 5, label=torch.arange(3) % 2, generator=gen())
     with pytest.raises(CapabilityError, match=r"class_log_prob\(x\)"):
         gb.draw(energies.Banana(), 5, label=1, generator=gen())
     with pytest.raises(CapabilityError, match="classes"):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+import gibbsian as gb
 from gibbsian import data
 from gibbsian.app import catalog
 from gibbsian.app.cli import main
@@ -174,3 +175,35 @@ def test_a_bad_member_is_found_before_any_work(tmp_path, capsys):
     assert main(["train", str(tmp_path / "r.yaml"), "--run", str(tmp_path / "run")]) == 2
     assert "did you mean 'SlicedScoreMatching'" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("start", ["reference", "gaussian", "data"])
+def test_classes_are_drawn_in_turn_where_a_recipe_says_so(start, tmp_path):
+    """From every start, in `sample` and in the report; what is clamped keeps all classes, and one that is asked for is drawn alone."""
+    g = torch.Generator().manual_seed(0)
+    y = torch.arange(600) % 3
+    x = 3.0 * torch.eye(3)[y] + 0.3 * torch.randn(600, 3, generator=g)
+    np.savez(tmp_path / "wells.npz", x=x.numpy(), y=y.numpy())
+    recipe = f"""
+about: three wells
+data: {{name: {tmp_path / "wells.npz"}, labels: true, steps: [{{split: {{test: 100}}}}]}}
+model: {{JointEnergy: {{net: {{MLP: {{inputs: 3, hidden: [16], outputs: 3}}}}, domain: {{Box: {{shape: 3, low: -2.0, high: 5.0}}}}}}}}
+objective: {{Weighted: {{objectives: [{{CrossEntropy: }}, {{PersistentContrastiveDivergence: {{
+  kernel: {{ShortRunLangevin: {{step_size: 0.1, noise: 0.05}}}}, steps: 10, classes: 3, buffer: 150, reinit: 0.2}}}}]}}}}
+fit: {{steps: 60, batch_size: 50, lr: 0.02}}
+sample: {{steps: 100, start: {start}, by_class: true}}
+evaluate: {{likelihood: none}}
+"""
+    (tmp_path / "wells.yaml").write_text(recipe)
+    run = tmp_path / "run"
+    assert main(["train", str(tmp_path / "wells.yaml"), "--run", str(run), "-q"]) == 0
+    out = tmp_path / "s.npy"
+    assert main(["sample", str(run), "-n", "30", "--out", str(out), "-q"]) == 0
+    told = gb.load(run).class_log_prob(torch.from_numpy(np.load(out))).argmax(1)
+    assert (told == torch.arange(30) % 3).double().mean() > 0.8
+    assert main(["sample", str(run), "-n", "30", "--class", "2", "--out", str(out), "-q"]) == 0
+    told = gb.load(run).class_log_prob(torch.from_numpy(np.load(out))).argmax(1)
+    assert (told == 2).double().mean() > 0.8
+    np.save(tmp_path / "partial.npy", np.array([[3.0, np.nan, np.nan]], dtype=np.float32))
+    assert main(["sample", str(run), "-n", "9", "--clamp", str(tmp_path / "partial.npy"), "--out", str(out), "-q"]) == 0
+    assert (np.load(out)[:, 0] == 3.0).all()

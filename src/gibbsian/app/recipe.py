@@ -87,6 +87,8 @@ class SampleSpec:
             (`hybrid.like_classes`), "reference" anywhere in the domain.
         shape: height and width (or channels, height, width) of pictures, where rows are flat.
         show: how many are drawn through training and shown in the report.
+        by_class: draw the classes in turn, for models that know them. Chains that were trained class by class know the way to each;
+            those of all classes together end in a few of them.
     """
 
     kernel: Kernel | None = None
@@ -94,6 +96,7 @@ class SampleSpec:
     start: str = "reference"
     shape: list[int] | None = None
     show: int = 64
+    by_class: bool = False
 
     def __post_init__(self) -> None:
         if self.start not in {"data", "gaussian", "reference"}:

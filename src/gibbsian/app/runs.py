@@ -150,8 +150,20 @@ def draw_by(
     generator = stream(seed, name, device) if world is None else Shards(seed, name, device=device)
     if options.get("start") is not None:
         options["start"] = options["start"].to(device, dtype)  # rows of a file come in the precision of the file
+    if options.get("label") is None and options.get("clamp") is None:
+        options["label"] = _in_turn(recipe, energy, n)
     how = {"kernel": recipe.sample.kernel, "objective": recipe.objective, "steps": recipe.sample.steps}
     return draw_with_trace(energy, n, generator=generator, **how | options)
+
+
+def _in_turn(recipe: Recipe, energy: Any, n: int) -> Tensor | None:
+    """The classes of n draws where the recipe wants them in turn."""
+    if not recipe.sample.by_class:
+        return None
+    dtype, device = placement(energy)
+    row = energy.domain.sample(1, generator=stream(0, "a row", device), dtype=dtype)
+    classes = require(energy, Classifier, "sample.by_class", "leave it out").class_log_prob(row).shape[1]
+    return torch.arange(n, device=device) % classes
 
 
 def start_of(recipe: Recipe, prepared: Prepared, energy: Any, label: int | None = None) -> Tensor | None:
@@ -160,9 +172,10 @@ def start_of(recipe: Recipe, prepared: Prepared, energy: Any, label: int | None 
     if start == "reference":
         return None
     rows = prepared.finished("train", 4096)
-    if start == "data" and label is None:
+    if start == "data" and label is None and not recipe.sample.by_class:
         return rows.x
-    wanted = None if label is None else torch.full((len(rows.x),), label)
+    in_turn = _in_turn(recipe, energy, len(rows.x))
+    wanted = (None if in_turn is None else in_turn.cpu()) if label is None else torch.full((len(rows.x),), label)
     generator = stream(recipe.fit["seed"], "start")
     return start_points(start, len(rows.x), energy, rows.x, generator, y=rows.y, wanted=wanted)
 

@@ -116,15 +116,39 @@ def draw_with_trace(
         x = _own_way(model, n, steps, start, clamp, label, streams)
     if x is not None:
         return Drawn(x, None, f"its own way, {steps} steps")
-    if isinstance(label, Tensor) and label.dim() and len(label) != n:
-        raise ShapeError(f"{len(label)} labels were given for {n} draws; give one, or one a draw")
     if label is not None:
-        model = require(model, JointModel, "a draw of a class", "leave the class out").given(label)
+        joint = require(model, JointModel, "a draw of a class", "leave the class out")
+        if isinstance(label, Tensor) and label.dim():
+            return _one_class_each(joint, label, n, kernel, objective, start, steps, clamp, streams, progress)
+        model = joint.given(label)
     if kernel is None and clamp is None and isinstance(model, Sampleable):
         with torch.no_grad(), suppress(CapabilityError):  # only some members of its class can
             return Drawn(_exact(model, n, streams), None, "exact draws")
     how: dict[str, Any] = {"clamp": clamp, "generator": generator, "progress": progress}
     return _by_chains(model, n, kernel, objective, start, steps, keep, **how)
+
+
+def _one_class_each(
+    joint: JointModel,
+    label: Tensor,
+    n: int,
+    kernel: Kernel | None,
+    objective: Objective | None,
+    start: Tensor | None,
+    steps: int,
+    clamp: Tensor | None,
+    streams: Streams,
+    progress: bool | None,
+) -> Drawn:
+    """Draws of a class each, shard by shard; without the chains, which are of different laws."""
+    if len(label) != n:
+        raise ShapeError(f"{len(label)} labels were given for {n} draws; give one, or one a draw")
+    event, found = 0 if start is None else start.dim(), list[Drawn]()
+    for part in streams.parts(n):
+        rows = {"clamp": _rows(clamp, part, event), "generator": part.generator, "progress": progress}
+        law, begin = joint.given(label[part.rows]), _rows(start, part, event)
+        found.append(_by_chains(law, part.size, kernel, objective, begin, steps, False, **rows))
+    return Drawn(streams.gather(torch.cat([made.x for made in found])), None, found[0].how)
 
 
 def _exact(model: Sampleable, n: int, streams: Streams) -> Tensor:
