@@ -100,7 +100,7 @@ def cast_once(energy: nn.Module, device: torch.device) -> Iterator[None]:
 @contextmanager
 def without_clearing() -> Iterator[None]:
     """Inside, convolutions on CUDA are those that need no memory cleared before them, which are the deterministic ones: between the
-    short kernels of a captured chain, clearing and the wait for it cost a quarter of the convolution of 64 channels that follows."""
+    short kernels of a captured chain, clearing and the wait for it make convolutions of few channels a seventh to a third longer."""
     before, torch.backends.cudnn.deterministic = torch.backends.cudnn.deterministic, True
     try:
         yield
