@@ -9,6 +9,7 @@ from objective_oracles import gen
 import gibbsian as gb
 from gibbsian import domains, kernels, models, objectives
 from gibbsian.app.cli import main
+from gibbsian.app.recipe import SampleSpec
 from gibbsian.app.runs import start_of
 from gibbsian.energies import MLP
 from gibbsian.errors import ArgumentError, CapabilityError
@@ -148,7 +149,7 @@ def test_smooth_starts_need_images():
 @pytest.mark.parametrize("start", ["data", "gaussian"])
 def test_samples_of_a_class_begin_in_it(start):
     x, y = three_classes(3000)
-    recipe = SimpleNamespace(sample=SimpleNamespace(start=start), fit={"seed": 0})
+    recipe = SimpleNamespace(sample=SampleSpec(start=start), fit={"seed": 0})
     prepared = SimpleNamespace(finished=lambda part, rows: SimpleNamespace(x=x, y=y))
     joint = models.JointEnergy(MLP(4, (8,), outputs=3), domains.Real((2, 2))).double()
     means, covariance = moments(x, y)
@@ -157,6 +158,11 @@ def test_samples_of_a_class_begin_in_it(start):
         assert ((begun.mean(0) - means[label]).abs() < 5 * (covariance.diagonal() / len(begun)).sqrt()).all()
     everything = start_of(recipe, prepared, joint).flatten(1)
     assert (everything.std(0) > 2 * covariance.diagonal().sqrt()).all()
+    recipe.sample = SampleSpec(start=start, by_class=True)
+    in_turn = start_of(recipe, prepared, joint).flatten(1)
+    for label in range(3):
+        some = in_turn[label::3]
+        assert ((some.mean(0) - means[label]).abs() < 5 * (covariance.diagonal() / len(some)).sqrt()).all()
 
 
 def test_a_recipe_with_starts_that_its_model_cannot_take_is_refused_before_it_trains(tmp_path, capsys):
