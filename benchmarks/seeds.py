@@ -1,9 +1,10 @@
 """Do recipes end by themselves, whatever the seed? Several seeds of each at once on one GPU, and what they draw from noise.
 
-    GIBBSIAN_DATA=folder python benchmarks/seeds.py mnist-energy:10 fashion-jem:5 --seconds 330 --out out/seeds
+    GIBBSIAN_DATA=folder python benchmarks/seeds.py mnist-energy:10 --seconds 330 --out out/seeds
+    GIBBSIAN_DATA=folder python benchmarks/seeds.py fashion-jem:5 --whole --together 3 --lengths 40 200
 
-Every seed is a process, `gibbsian train NAME --fit.seed S`, all of them at once (start nvidia-cuda-mps-control before, or they
-take turns). Where not all updates of a recipe fit into the seconds, a first look at the speed of all of them together says how many do, and the whole
+Every seed is a process, `gibbsian train NAME --fit.seed S`, all of them at once or `--together` so many (start nvidia-cuda-mps-control
+before, or they take turns; large networks slow each other down more than in proportion). Where not all updates of a recipe fit into the seconds, a first look at the speed of all of them together says how many do, and the whole
 schedule of the rate is shrunk to those: `updates` and `planned` of a row tell; `--whole` takes all of them without that look. A separate classifier, trained meanwhile, then reads draws of the
 averaged energy that began at uniform noise, of the given classes where the energy knows classes. Rows go to seeds.json.
 """
@@ -48,6 +49,14 @@ def start(name: str, seed: int, folder: Path, flags: list[str]) -> subprocess.Po
     command += ["--fit.seed", str(seed), *flags]
     log = open(f"{folder}.log", "w")  # noqa: SIM115  # as long as the process
     return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=os.environ | {"OMP_NUM_THREADS": "1"})
+
+
+def begin(
+    jobs: list[tuple[str, int, Path]], flags: dict[str, list[str]], steps: dict[str, int]
+) -> tuple[list[subprocess.Popen], float]:
+    """Trainings of so many updates, and when they began."""
+    every = [(name, seed, folder, [*flags[name], "--fit.steps", str(steps[name])]) for name, seed, folder in jobs]
+    return [start(*one) for one in every], time.perf_counter()
 
 
 def stop(processes: list[subprocess.Popen], until: float) -> list[int | None]:
@@ -166,6 +175,7 @@ def main() -> None:
     parser.add_argument("--out", default="out/seeds", type=Path)
     parser.add_argument("--seconds", type=float, default=330.0, help="for the training of all of them together")
     parser.add_argument("--whole", action="store_true", help="all updates of the recipes; the seconds are a limit then")
+    parser.add_argument("--together", type=int, help="trainings at a time, each with all the seconds; all by default")
     parser.add_argument("--look", type=int, default=80, help="updates of the first look at the speed")
     parser.add_argument("--look-seconds", type=float, default=60.0, help="that it may take at most")
     parser.add_argument("--judge", type=int, default=3000, help="updates of the classifier")
@@ -183,17 +193,19 @@ def main() -> None:
         if chosen.whole
         else planned(recipes, work, flags, chosen.seconds, chosen.look, chosen.look_seconds)
     )
-    begun = time.perf_counter()
     jobs = [
         (name, seed, work / f"{Path(name).stem}-{seed}") for name, count in recipes.items() for seed in range(count)
     ]
-    running = [
-        start(name, seed, folder, [*flags[name], "--fit.steps", str(steps[name])]) for name, seed, folder in jobs
-    ]
+    some = chosen.together or len(jobs)
+    waves = [jobs[i : i + some] for i in range(0, len(jobs), some)]
+    running, begun = begin(waves[0], flags, steps)
     sets = {name: "fashion" if "fashion" in name else "mnist" for name in recipes}
     judges = {one: Judge(one, device, chosen.judge) for one in sorted(set(sets.values()))}
     print({name: judge.accuracy for name, judge in judges.items()}, flush=True)
-    codes = stop(running, begun + 1.2 * chosen.seconds + 40)
+    codes = []
+    for after in [*waves[1:], []]:
+        codes += stop(running, begun + 1.2 * chosen.seconds + 40)
+        running, begun = begin(after, flags, steps)
     rows = []
     for (name, seed, folder), code in zip(jobs, codes, strict=True):
         log = log_of(folder)
