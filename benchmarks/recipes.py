@@ -56,13 +56,13 @@ def result_of(found: dict[str, Any]) -> str:
     return "; ".join(parts) or "–"
 
 
-def run(name: str, most: float, device: str, kept: Path | None) -> dict[str, Any]:
+def run(name: str, most: float, device: str, kept: Path | None, flags: str) -> dict[str, Any]:
     """A row: one training in a process of its own."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     begun = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         target = str(kept / name) if kept else f"{folder}/run"
-        command = [sys.executable, "-m", "gibbsian", "train", name, "--json", "--run", target]
+        command = [sys.executable, "-m", "gibbsian", "train", name, "--json", "--run", target, *flags.split()]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=most, check=False)
         except subprocess.TimeoutExpired:
@@ -95,7 +95,7 @@ def page(rows: list[dict[str, Any]]) -> str:
         "|---|---|---|---|---|---|---|---|",
     ]
     for row in sorted(rows, key=lambda r: (r["recipe"], r["device"])):
-        cells = [row["recipe"], row.get("machine", row["device"])]
+        cells = [" ".join([row["recipe"], *row.get("flags", "").split()]), row.get("machine", row["device"])]
         cells += [str(row.get(key, "–")) for key in ("updates", "cpu_seconds", "seconds", "memory_mib", "result")]
         lines.append("| " + " | ".join([*cells, "0"]) + " |")
     missing = [name for name in about if name not in {row["recipe"] for row in rows}]
@@ -107,6 +107,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="which recipes; all by default")
     parser.add_argument("--most", type=float, default=1800.0, help="seconds for one of them")
+    parser.add_argument(
+        "--flags", default="", help="of the training, where it is not the recipe as it is; the table shows them"
+    )
     parser.add_argument("--machine", help="in words; by default what the system says of itself")
     parser.add_argument("--keep", type=Path, help="a folder for the run folders, which are removed otherwise")
     parser.add_argument("--rows", type=Path, default=ROWS, help="where the rows are kept; the page lies beside them")
@@ -118,7 +121,8 @@ def main() -> None:
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
     machine = chosen.machine or (device if device != "cpu" else f"{platform.machine()}, {os.cpu_count()} cores")
     for name in [] if chosen.page else chosen.names or recipe_names():
-        row = run(name, chosen.most, device, chosen.keep) | {"machine": machine, "torch": torch.__version__}
+        row = run(name, chosen.most, device, chosen.keep, chosen.flags)
+        row |= {"machine": machine, "torch": torch.__version__} | ({"flags": chosen.flags} if chosen.flags else {})
         print(json.dumps(row), flush=True)
         rows = [r for r in rows if (r["recipe"], r["device"]) != (name, device)] + [row]
         chosen.rows.write_text(json.dumps(sorted(rows, key=lambda r: (r["recipe"], r["device"])), indent=1) + "\n")
