@@ -201,3 +201,20 @@ def test_rates_need_discrete_units():
     pcd = objectives.PersistentContrastiveDivergence(kernels.MALA(0.1), start="rates")
     with pytest.raises(CapabilityError, match="use start='gaussian'"):
         pcd.init(gb.energies.Banana(), torch.zeros(5, 2), torch.Generator())
+
+
+def test_a_recipe_that_draws_classes_of_a_model_without_is_refused_before_it_trains(tmp_path, capsys):
+    text = """
+about: a plane
+data: {name: moons, n: 40}
+model: {MLPEnergy: {domain: 2, hidden: [4], confine: 1.0}}
+objective: {DenoisingScoreMatching: {sigma: 0.3}}
+fit: {steps: 2}
+sample: {by_class: true}
+"""
+    (tmp_path / "plane.yaml").write_text(text)
+    assert main(["train", str(tmp_path / "plane.yaml"), "--run", str(tmp_path / "run")]) != 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "sample.by_class needs a model with class_log_prob(x)" in said
+    assert "leave it out" in said
+    assert not (tmp_path / "run").exists()

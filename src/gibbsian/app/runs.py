@@ -356,6 +356,7 @@ def train(
         )
     model = recipe.model
     check_starts(recipe.sample.start, model)  # pictures are left out where a model cannot be drawn from, without a word
+    _in_turn(recipe, model, 1)
     prepared = recipe.data.prepare()
     if recipe.initialize:
         able = require(model, InitializableModel, "initialize: true", "leave it out")
