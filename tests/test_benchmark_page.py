@@ -142,7 +142,7 @@ def kernel_claims():
     calls = results("first_calls")["rows"]
     warm, cold = ([call[key] for call in calls] for key in ("warm_cpu_s", "cold_cpu_s"))
     yield "less than a second of the processor,", max(warm) < 1
-    yield "four to nine where nothing is cached", min(cold) >= 3.4 and max(cold) < 9.5
+    yield "two to six where nothing is cached", min(cold) >= 1.5 and max(cold) < 6.5
     many = by(results("many_chains"), "kernel", "per_second", case="100-D Gaussian, 100 chains")
     yield "six times the effective draws a second of NUTS", nearly(many["ChEES"] / many["NUTS"], 6)
     gradients = {r["kernel"]: r["ess"] / r["gradients"] for r in results("particles") if r["target"] == "DW-4"}
