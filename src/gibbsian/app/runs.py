@@ -174,10 +174,11 @@ def start_of(recipe: Recipe, prepared: Prepared, energy: Any, label: int | None 
     rows = prepared.finished("train", 4096)
     if start == "data" and label is None and not recipe.sample.by_class:
         return rows.x
-    in_turn = _in_turn(recipe, energy, len(rows.x))
-    wanted = (None if in_turn is None else in_turn.cpu()) if label is None else torch.full((len(rows.x),), label)
+    n = len(rows.x)
+    wanted = _in_turn(recipe, energy, n) if label is None else torch.full((n,), label)
     generator = stream(recipe.fit["seed"], "start")
-    return start_points(start, len(rows.x), energy, rows.x, generator, y=rows.y, wanted=wanted)
+    wanted = None if wanted is None else wanted.cpu()  # as the rows are
+    return start_points(start, n, energy, rows.x, generator, y=rows.y, wanted=wanted)
 
 
 def snapshots_of(folder: Path) -> dict[int, Tensor]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gibbsian.kernels.base import FreeRunning, Info, Kernel, MetropolisInfo, judge
-from gibbsian.trees import is_named
+from gibbsian.trees import is_named, mapped
 
 Steps = tuple[Any, list[Tensor], list[Info]]  # the state after some steps, and positions and info of each
 
@@ -48,13 +48,11 @@ def _aligned(inputs: Any) -> Any:
     >>> steps[0].tolist(), steps[0].stride()
     ([0.0, 1.0, 2.0], (4,))
     """
-    if isinstance(inputs, Tensor):
-        apart = 16 // inputs.element_size()
-        return inputs[:, None].repeat(1, apart)[:, 0] if inputs.dim() == 1 else inputs
-    if not isinstance(inputs, tuple):
-        return inputs
-    kind, parts = type(inputs), [_aligned(part) for part in inputs]
-    return kind(*parts) if is_named(kind) else tuple(parts)
+
+    def apart(t: Any) -> Any:
+        return t[:, None].repeat(1, 16 // t.element_size())[:, 0] if isinstance(t, Tensor) and t.dim() == 1 else t
+
+    return mapped(apart, inputs)
 
 
 def one_step(energy: Any, kernel: Kernel, state: Any, inputs: Any) -> tuple[Any, Any]:
