@@ -216,6 +216,7 @@ def main() -> None:
         row["updates"] = max(checkpoint.steps_saved(folder), default=0) if folder.exists() else 0
         row |= {"ended": code == 0 and row["updates"] == steps[name], "events": events}
         row["rollbacks"] = sum("back to step" in event for event in events)
+        row["held_out"] = [[r["step"], 1 - r["validation_error"]] for r in log if "validation_error" in r]
         if row["updates"]:
             row |= judged(folder, judges[sets[name]], chosen.draws, chosen.lengths, chosen.out / folder.name)
         else:

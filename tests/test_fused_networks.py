@@ -36,16 +36,31 @@ def joint():
     return models.JointEnergy(net, domains.Box((1, 6, 6), -3.0, 3.0)).to(F64)
 
 
+def corrected():
+    base, classifier = (nets.ResidualNet((1, 6, 6), (4, 6), 1, outputs=3, generator=gen(k)) for k in (1, 5))
+    return models.JointEnergy(nets.Corrected(base, classifier, 0.1), domains.Box((1, 6, 6), -3.0, 3.0)).to(F64)
+
+
+def spared(chains):
+    """The chains train the base alone, cross-entropy both networks."""
+    density = objectives.Sparing(objectives.FirstRows(objectives.Blurred(chains, 0.1), 6), ["classifier"])
+    return objectives.Weighted([objectives.CrossEntropy(), density], [1.0, 0.5])
+
+
 def rows():
     return torch.randn(12, 1, 6, 6, generator=gen(2), dtype=F64).clamp(-3, 3), torch.arange(12) % 3
 
 
-def gradients(energy, *, fuse):
+def whole(chains):
+    """Chains and cross-entropy train one network."""
+    return objectives.Weighted([objectives.CrossEntropy(), objectives.Blurred(chains, 0.1)], [1.0, 0.5])
+
+
+def gradients(energy, *, fuse, of=whole):
     """Those of a joint likelihood, chains and all, in two steps of training."""
-    chains = objectives.PersistentContrastiveDivergence(
-        kernels.ShortRunLangevin(0.5, 0.01), steps=3, chains=6, penalty=0.01
+    objective = of(
+        objectives.PersistentContrastiveDivergence(kernels.ShortRunLangevin(0.5, 0.01), steps=3, chains=6, penalty=0.01)
     )
-    objective = objectives.Weighted([objectives.CrossEntropy(), objectives.Blurred(chains, 0.1)], [1.0, 0.5])
     state, found, seen = objective.init(energy, rows(), gen(3)), [], []
     for seed in range(2):
         if fuse:
@@ -65,6 +80,15 @@ def test_compiled_networks_give_the_gradients_of_plain_ones(programs):
     (plain, _), (made, seen) = (gradients(joint(), fuse=fuse) for fuse in (False, True))
     assert [one.failures for one in seen] == [set()]
     assert len(seen[0].programs) == 3  # moved images, chains on their way, chains where they ended
+    for one, other in zip(made, plain, strict=True):
+        torch.testing.assert_close(one, other)
+        assert float(one.abs().sum()) > 0
+
+
+def test_compiled_networks_of_which_a_part_is_spared_give_the_gradients_of_plain_ones(programs):
+    """Programs know which weights are trained in a pass: those with a gradient for the classifier are not used where it is spared."""
+    (plain, _), (made, seen) = (gradients(corrected(), fuse=fuse, of=spared) for fuse in (False, True))
+    assert [one.failures for one in seen] == [set()]
     for one, other in zip(made, plain, strict=True):
         torch.testing.assert_close(one, other)
         assert float(one.abs().sum()) > 0
@@ -224,21 +248,23 @@ def trained(energy, objective, data, **engine):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-@pytest.mark.parametrize("name", ["joint", "matching", "sliced", "denoising"])
+@pytest.mark.parametrize("name", ["joint", "spared", "matching", "sliced", "denoising"])
 def test_fused_steps_are_the_eager_ones(name, recwarn):
     """The machine code and the graph of it too; principles that differentiate twice say that they go without, and of those whose
     networks are gone through by Taylor's rules nothing could be compiled."""
     chains = objectives.PersistentContrastiveDivergence(kernels.ShortRunLangevin(0.5, 0.01), steps=3, chains=6)
     objective = {
-        "joint": objectives.Weighted([objectives.CrossEntropy(), objectives.Blurred(chains, 0.1)], [1.0, 0.5]),
+        "joint": whole(chains),
+        "spared": spared(chains),
         "matching": objectives.EnergyMatching(flow_steps=20, steps=3, pairing="sinkhorn"),
         "sliced": objectives.SlicedScoreMatching(),
         "denoising": objectives.DenoisingScoreMatching(0.3),
     }[name]
-    make = joint if name == "joint" else lambda: energies.MLPEnergy(2, (16, 16), confine=0.1).to(F64)
+    plane = lambda: energies.MLPEnergy(2, (16, 16), confine=0.1).to(F64)  # noqa: E731
+    make = {"joint": joint, "spared": corrected}.get(name, plane)
     data = (
         tuple(t.repeat(4, *[1] * (t.dim() - 1)).cuda() for t in rows())
-        if name == "joint"
+        if name in ("joint", "spared")
         else torch.randn(48, 2, generator=gen(4), dtype=F64).cuda()
     )
     eager, fused = trained(make(), objective, data), trained(make(), objective, data, fuse=True)

@@ -221,6 +221,7 @@ def test_spectral_norm_bounds_the_slope():
         (energies.ResidualNet((1, 6, 6), (4,), 1, outputs=3), (1, 6, 6)),
         (energies.RecurrentNet(3, 8, outputs=3), (5, 3)),
         (energies.AttentionNet(3, 5, 8, 2, 1, outputs=3), (5, 3)),
+        (energies.Corrected(energies.MLP(4, (8,), outputs=3), energies.MLP(4, (6,), outputs=3)), (4,)),
     ],
 )
 def test_networks_with_logits_make_joint_energies(net, shape):

@@ -1,5 +1,7 @@
 """Weight decay, sparsity, centered gradients, sums of objectives, cross-entropy; conformance of them all."""
 
+import math
+
 import pytest
 import torch
 from objective_oracles import (
@@ -31,6 +33,7 @@ from gibbsian.objectives import (
     NoiseContrastive,
     PersistentContrastiveDivergence,
     Shifted,
+    Sparing,
     Sparsity,
     WeightDecay,
     Weighted,
@@ -132,6 +135,61 @@ def test_first_rows_are_a_small_batch_with_its_labels():
     assert ((moved.x != chains.x).any(1).view(4, 2).sum(1) == torch.tensor([1, 0, 0, 1])).all()  # of classes 0 and 3
     with pytest.raises(errors.ArgumentError, match="rows"):
         FirstRows(CrossEntropy(), rows=0)
+
+
+def corrected_joint():
+    base, classifier = (gb.nets.MLP(3, (5,), outputs=4, generator=gen(k)) for k in (1, 2))
+    return gb.models.JointEnergy(gb.nets.Corrected(base, classifier, 0.1).to(F64), domains.Real(3))
+
+
+def test_a_network_is_corrected_by_a_classifier_that_lapses():
+    """exp f(x)[y] = exp b(x)[y] · q(y|x), q a mixture of the classifier and of all classes alike: never surer than that."""
+    joint = corrected_joint()
+    net, x = joint.net, 50 * torch.randn(20, 3, generator=gen(), dtype=F64)  # far out, where softmax is 0 or 1
+    q = 0.9 * torch.softmax(net.classifier(x), 1) + 0.1 / 4
+    torch.testing.assert_close(net(x).exp(), net.base(x).exp() * q)
+    assert q.min() < 0.03
+    assert (net(x) - net.base(x) >= math.log(0.1 / 4) - 1e-12).all()
+    torch.testing.assert_close(joint(x), -torch.log((net.base(x).exp() * q).sum(1)))
+    for smoothing in (0.0, 1.0, -0.1):
+        with pytest.raises(errors.ArgumentError, match="smoothing"):
+            gb.nets.Corrected(net.base, net.classifier, smoothing)
+
+
+def test_what_is_spared_has_no_gradient_and_the_rest_its_own():
+    """Inside a sum each part of the energy is trained by its own principles; the values are those of the whole energy."""
+    joint, x, y = corrected_joint(), torch.randn(6, 3, generator=gen(), dtype=F64), torch.tensor([0, 3, 1, 2, 0, 1])
+    moving = PersistentContrastiveDivergence(kernels.Langevin(0.3), steps=3, chains=6, penalty=0.1)
+
+    def found(objective):
+        loss = objective(joint, (x, y), objective.init(joint, (x, y), gen(1)), gen(2))
+        slopes = torch.autograd.grad(loss.value, list(joint.parameters()), materialize_grads=True, allow_unused=True)
+        return loss, dict(zip((name for name, _ in joint.named_parameters()), slopes, strict=True))
+
+    (whole, usual), (few, slopes) = found(moving), found(Sparing(moving, ["classifier"]))
+    torch.testing.assert_close(few.value, whole.value)
+    torch.testing.assert_close(few.state.x, whole.state.x)  # chains move in the whole energy
+    for name, slope in slopes.items():
+        torch.testing.assert_close(slope, torch.zeros_like(slope) if "classifier" in name else usual[name])
+    assert all(p.requires_grad for p in joint.parameters())  # as before
+    classes, both = found(CrossEntropy())[1], found(Weighted([CrossEntropy(), Sparing(moving, ["classifier"])]))[1]
+    alone = found(Weighted([CrossEntropy(), moving]))[1]
+    for name, slope in both.items():
+        torch.testing.assert_close(slope, classes[name] if "classifier" in name else alone[name])
+        assert (alone[name] - classes[name]).abs().max() > 1e-3
+    first = {name: p.detach().clone() for name, p in joint.named_parameters()}
+    gb.fit(joint, Sparing(CrossEntropy(), ["base"]), (x, y), steps=3, batch_size=6, progress=False)
+    assert all(("base" in name) == torch.equal(p, first[name]) for name, p in joint.named_parameters())
+
+
+def test_what_cannot_be_spared_is_said():
+    joint, batch = corrected_joint(), (torch.zeros(2, 3, dtype=F64), torch.zeros(2, dtype=torch.long))
+    with pytest.raises(errors.CapabilityError, match=r"no module 'clasifier'; it has net, base, .*classifier"):
+        Sparing(CrossEntropy(), ["clasifier"]).init(joint, batch, gen())
+    with pytest.raises(errors.ArgumentError, match=r"\['classifier'\]"):
+        Sparing(CrossEntropy(), "classifier")
+    with pytest.raises(errors.ArgumentError, match="names"):
+        Sparing(CrossEntropy())
 
 
 @pytest.mark.parametrize("side", [1, 2, 3])

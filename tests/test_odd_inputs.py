@@ -485,6 +485,7 @@ MADE = {
     Obj.PerturbAndMAP: {"samples": 4},
     Obj.Blurred: {"objective": Obj.PseudoLikelihood(), "sigma": 0.1},
     Obj.FirstRows: {"objective": Obj.PseudoLikelihood(), "rows": 2},
+    Obj.Sparing: {"objective": Obj.PseudoLikelihood(), "names": ["weight"]},
     Obj.Shifted: {"objective": Obj.CrossEntropy(), "pixels": 2, "flip": True},
     Obj.WeightDecay: {"rate": 1e-4, "norm": 2},
     Obj.BlockSparsity: {"rate": 0.25},

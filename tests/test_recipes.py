@@ -59,7 +59,7 @@ def small(name):
         "mnist-dbm": ["--model.layers", "[784, 20, 18]", "--pretrain.options", "{steps: 2, lr: 0.01}"],
         "mnist-energy": ["--model.channels", "[4, 4]", "--objective.steps", "3", "--objective.buffer", "64", "--objective.chains", "16"],
         "mnist-jem": ["--model.net.widths", "[4, 4]"],
-        "fashion-jem": ["--model.net.widths", "[4, 4]"],
+        "fashion-jem": ["--model.net.base.widths", "[4, 4]", "--model.net.classifier.widths", "[4, 4]"],
         "cifar-jem": ["--model.net.widths", "[4, 4]", "--model.net.blocks", "1", *eight],
         "cifar-energy": ["--model.net.widths", "[4, 4]", "--model.net.blocks", "1", "--objective.objective.steps", "2", *eight],
         "mnist-ncsn": ["--model.net.widths", "[4, 4]", "--model.net.blocks", "1", "--model.sigmas", "geometric(9.0, 0.1, 4)"],

@@ -31,6 +31,7 @@ from gibbsian.nets import (
     MLP,
     AttentionNet,
     ConvNet,
+    Corrected,
     GraphNet,
     LayerNorm,
     PairMLP,
@@ -41,7 +42,7 @@ from gibbsian.nets import (
 
 __all__ = [
     "ICA", "MLP", "AttentionEnergy", "AttentionNet", "Banana", "Bimodal", "ChainField", "ColumnSplines", "ConditionalEnergy",
-    "ConvEnergy", "ConvNet", "DataPosterior", "DistributionEnergy", "DoubleWell", "DoubleWellParticles", "ExponentialFamily", "FieldOfExperts", "Funnel",
+    "ConvEnergy", "ConvNet", "Corrected", "DataPosterior", "DistributionEnergy", "DoubleWell", "DoubleWellParticles", "ExponentialFamily", "FieldOfExperts", "Funnel",
     "Gaussian", "GaussianMixture", "GivenEnergy", "GraphEnergy", "GraphNet", "Graphs", "Grid", "LabelField",
     "LatentEnergy", "LayerNorm", "LennardJones", "MLPEnergy", "MarginalParzen", "Monomials", "NeuralEnergy", "Observed", "PairMLP",
     "Parzen", "PosteriorEnergy", "ProductOfExperts", "PushedEnergy", "ReconstructionEnergy", "RecurrentEnergy", "RecurrentNet",

@@ -26,6 +26,7 @@ from gibbsian.objectives.score import (
     NonNegativeScoreMatching,
     SlicedScoreMatching,
 )
+from gibbsian.objectives.sparing import Sparing
 from gibbsian.objectives.variational import LatentLikelihood, UpDown, VariationalLikelihood
 from gibbsian.objectives.weighted import Weighted
 
@@ -76,6 +77,7 @@ __all__ = [
     "RecoveryLikelihood",
     "Shifted",
     "SlicedScoreMatching",
+    "Sparing",
     "Sparsity",
     "UniformNoise",
     "UpDown",

@@ -1,0 +1,68 @@
+"""A principle that does not train all of an energy."""
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from gibbsian.derivatives.known import frozen
+from gibbsian.errors import ArgumentError, CapabilityError
+from gibbsian.objectives.base import Batch, Loss, Step, WrappedObjective
+
+
+@dataclass(frozen=True)
+class Sparing(WrappedObjective):
+    """An objective whose gradient does not reach some modules of the energy; they are part of it all the same.
+
+    Inside `Weighted` every module of an energy can have its own principles: a classifier learns from cross-entropy alone
+    (`nets.Corrected`), while chains move in the sum of both networks and train the other one.
+
+    Args:
+        objective: what trains the rest.
+        names: modules whose own name, the last part of the dotted one, is one of these are spared.
+
+    >>> import gibbsian as gb
+    >>> g = torch.Generator().manual_seed(0)
+    >>> net = gb.nets.Corrected(gb.nets.MLP(2, outputs=3), gb.nets.MLP(2, outputs=3))
+    >>> joint = gb.models.JointEnergy(net, gb.domains.Real(2))
+    >>> batch = torch.zeros(4, 2), torch.tensor([0, 1, 2, 0])
+    >>> Sparing(gb.objectives.CrossEntropy(), ["classifier"])(joint, batch, (), g).value.backward()
+    >>> [all(p.grad is None for p in part.parameters()) for part in (net.base, net.classifier)]
+    [False, True]
+    """
+
+    names: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.names, str) or not self.names:
+            raise ArgumentError(f"Sparing(names={self.names!r}): a list of names of modules, such as ['classifier']")
+        object.__setattr__(self, "names", tuple(self.names))
+
+    def spared(self, energy: nn.Module) -> list[nn.Module]:
+        """The modules that are not trained."""
+        own = [(name.rpartition(".")[2], module) for name, module in energy.named_modules()]
+        missing = [name for name in self.names if name not in {there for there, _ in own if there}]
+        if missing:
+            raise CapabilityError(
+                f"Sparing: {type(energy).__name__} has no module {' or '.join(map(repr, missing))}; it has "
+                f"{', '.join(dict.fromkeys(there for there, _ in own if there and not there.isdigit()))}"
+            )
+        return [module for there, module in own if there in self.names]
+
+    def check(self, energy: Any, batch: Batch) -> None:
+        self.objective.check(energy, batch)
+        self.spared(energy)
+
+    def init(self, energy: Any, batch: Batch, generator: torch.Generator) -> Any:
+        self.spared(energy)
+        return self.objective.init(energy, batch, generator)
+
+    def loss(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator, step: Step) -> Loss:
+        with ExitStack() as held:
+            for module in self.spared(energy):
+                held.enter_context(frozen(module))
+            return self.objective.loss(energy, batch, state, generator, step)
