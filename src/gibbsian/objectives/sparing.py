@@ -44,14 +44,14 @@ class Sparing(WrappedObjective):
 
     def spared(self, energy: nn.Module) -> list[nn.Module]:
         """The modules that are not trained."""
-        own = [(name.rpartition(".")[2], module) for name, module in energy.named_modules()]
-        missing = [name for name in self.names if name not in {there for there, _ in own if there}]
-        if missing:
+        named = [(path.rpartition(".")[2], module) for path, module in energy.named_modules() if path]
+        there = [name for name, _ in named if not name.isdigit()]
+        if missing := [name for name in self.names if name not in there]:
             raise CapabilityError(
                 f"Sparing: {type(energy).__name__} has no module {' or '.join(map(repr, missing))}; it has "
-                f"{', '.join(dict.fromkeys(there for there, _ in own if there and not there.isdigit()))}"
+                f"{', '.join(dict.fromkeys(there))}"
             )
-        return [module for there, module in own if there in self.names]
+        return [module for name, module in named if name in self.names]
 
     def check(self, energy: Any, batch: Batch) -> None:
         self.objective.check(energy, batch)
