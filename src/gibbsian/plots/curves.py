@@ -57,7 +57,7 @@ def energy_histogram(
         ax.hist(v.numpy(), bins=edges, weights=weight, color=color(i), alpha=0.35, linewidth=0)  # type: ignore[arg-type]
         ax.hist(v.numpy(), bins=edges, weights=weight, color=color(i), histtype="step", linewidth=1.6, label=text)  # type: ignore[arg-type]
     ax.set(xlabel=label, ylabel="share", yticks=[])
-    ax.legend(frameon=False, labelcolor=INK)
+    ax.legend(loc="best", frameon=False, labelcolor=INK)
     tidy(ax, grid=None)
     ax.spines["left"].set_visible(False)
     return ax

@@ -188,7 +188,7 @@ def components(checks: Checks, ax: "Axes", *, most: int = 4000) -> "Axes":
     ax.plot(*drawn.T, "o", markersize=2.2, color=color(1), alpha=0.5, markeredgewidth=0, label="drawn")
     shares = [f"component {i + 1} ({100 * share:.0f} %)" for i, share in enumerate(checks.explained)]
     ax.set(xlabel=shares[0], ylabel=shares[1])
-    ax.legend(frameon=False, labelcolor=INK, fontsize=8)
+    ax.legend(loc="best", frameon=False, labelcolor=INK, fontsize=8)
     return tidy(ax, grid="both")
 
 
@@ -227,5 +227,5 @@ def identities(checks: Checks, ax: "Axes") -> "Axes":
         ax.hist(values.numpy(), edges, density=True, color=shade, alpha=0.35)
         ax.hist(values.numpy(), edges, density=True, color=shade, histtype="step", linewidth=1.6, label=name)
     ax.set(xlabel="identity with the nearest natural sequence", ylabel="share", yticks=[])
-    ax.legend(frameon=False, labelcolor=INK, fontsize=8)
+    ax.legend(loc="best", frameon=False, labelcolor=INK, fontsize=8)
     return tidy(ax, grid=None)

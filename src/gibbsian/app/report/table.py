@@ -126,7 +126,7 @@ def _numbers(own: Cells, other: Cells, ax: "Axes", *, first: bool) -> None:
     ax.set(xlabel=own.name if own.form == "number" else f"{own.name} (days since 1970)", yticks=[])
     figures.few_ticks(ax)
     if first:
-        ax.legend(frameon=False, labelcolor=INK, fontsize=8)
+        ax.legend(loc="best", frameon=False, labelcolor=INK, fontsize=8)
     tidy(ax, grid=None)
 
 
@@ -142,7 +142,7 @@ def _names(own: Cells, other: Cells, ax: "Axes", *, first: bool) -> None:
     ax.set_yticklabels([shortened(name, 16) for name in names], fontsize=8 if len(names) < 7 else 6)
     ax.invert_yaxis()
     if first:
-        ax.legend(frameon=False, labelcolor=INK, fontsize=8)
+        ax.legend(loc="best", frameon=False, labelcolor=INK, fontsize=8)
     tidy(ax, grid=None)
 
 

@@ -114,7 +114,7 @@ def _draw(own: Cells, others: Mapping[str, Cells], ax: "Axes", *, first: bool) -
     else:
         figures.few_ticks(ax)
     if first:
-        ax.legend(frameon=False, labelcolor=INK, fontsize=7)
+        ax.legend(loc="best", frameon=False, labelcolor=INK, fontsize=7)
     tidy(ax, grid=None)
 
 
