@@ -1,5 +1,7 @@
 """Plots draw what they say; binarization keeps means and refuses what is not gray."""
 
+import io
+import itertools
 import math
 
 import pytest
@@ -143,6 +145,15 @@ def test_curves_agree_with_the_metrics():
     assert sum(bar.get_height() for bar in ax.patches[:40]) == 20
     ax = plots.energy_histogram({"a": inside, "b": 5 * outside}, axes(), clip=0.05)
     assert len(ax.get_legend().get_texts()) == 2
+
+
+def test_legends_find_their_place_without_a_warning_on_a_slow_machine(monkeypatch):
+    """Warnings are errors here; matplotlib has one for a search that takes more than a second."""
+    ticks = itertools.count(step=2)
+    monkeypatch.setattr("matplotlib.legend.time.perf_counter", lambda: next(ticks))
+    ax = plots.energy_histogram({"a": torch.randn(50, generator=gen())}, axes())
+    ax.figure.savefig(io.BytesIO())
+    assert next(ticks) > 0  # it did look
 
 
 def test_colors_are_drawn_as_they_are():

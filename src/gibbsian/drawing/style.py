@@ -1,6 +1,6 @@
 """Colors and axes that all plots share; matplotlib's global settings stay untouched."""
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,3 +33,9 @@ def tidy(ax: "Axes", *, grid: Literal["both", "x", "y"] | None = "y") -> "Axes":
     if grid is not None:
         ax.grid(True, axis=grid, color=GRID, linewidth=0.8)
     return ax
+
+
+def legend(ax: "Axes", loc: Literal["best", "lower left", "lower right"] = "best", **options: Any) -> None:
+    """What the lines are called, without a box, where there is room. The place is named even so: where nobody names one matplotlib warns if finding
+    it takes a second, as it does on a loaded machine."""
+    ax.legend(loc=loc, frameon=False, labelcolor=INK, **options)

@@ -1,7 +1,6 @@
 """A principle that does not train all of an energy."""
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,7 +61,5 @@ class Sparing(WrappedObjective):
         return self.objective.init(energy, batch, generator)
 
     def loss(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator, step: Step) -> Loss:
-        with ExitStack() as held:
-            for module in self.spared(energy):
-                held.enter_context(frozen(module))
+        with frozen(nn.ModuleList(self.spared(energy))):
             return self.objective.loss(energy, batch, state, generator, step)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gibbsian.capabilities import ActiveModel, require
-from gibbsian.drawing.style import INK, color, tidy
+from gibbsian.drawing.style import INK, color, legend, tidy
 from gibbsian.errors import ArgumentError, CapabilityError, DataError, ShapeError
 from gibbsian.metrics.calibration import expected_calibration_error, reliability_curve
 from gibbsian.metrics.ood import auroc, roc_curve
@@ -57,7 +57,7 @@ def energy_histogram(
         ax.hist(v.numpy(), bins=edges, weights=weight, color=color(i), alpha=0.35, linewidth=0)  # type: ignore[arg-type]
         ax.hist(v.numpy(), bins=edges, weights=weight, color=color(i), histtype="step", linewidth=1.6, label=text)  # type: ignore[arg-type]
     ax.set(xlabel=label, ylabel="share", yticks=[])
-    ax.legend(loc="best", frameon=False, labelcolor=INK)
+    legend(ax)
     tidy(ax, grid=None)
     ax.spines["left"].set_visible(False)
     return ax
@@ -90,7 +90,7 @@ def roc(scores: Mapping[str, tuple[Tensor, Tensor]], ax: "Axes") -> "Axes":
         ax.plot(x, y, color=color(i), linewidth=2, label=f"{name}  {area:.3f}", solid_joinstyle="round")
     ax.set(xlabel="inside rows taken for outside", ylabel="outside rows found", xlim=(-0.01, 1), ylim=(0, 1.01))
     ax.set_aspect("equal")
-    ax.legend(frameon=False, labelcolor=INK, loc="lower right", title="area", alignment="right")
+    legend(ax, loc="lower right", title="area", alignment="right")
     return tidy(ax, grid="both")
 
 

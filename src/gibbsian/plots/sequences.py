@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from gibbsian.drawing.style import INK, color, tidy
+from gibbsian.drawing.style import INK, color, legend, tidy
 from gibbsian.errors import ArgumentError, ShapeError
 from gibbsian.sequences.checks import Agreement, Checks
 from gibbsian.sequences.contacts import Contacts
@@ -140,7 +140,7 @@ def contact_map(
     ax.set(
         xlabel="site", ylabel="site", xlim=(first - 1, first + sites), ylim=(first + sites, first - 1), aspect="equal"
     )
-    ax.legend(frameon=False, labelcolor=INK, loc="lower left", fontsize=8)
+    legend(ax, loc="lower left", fontsize=8)
     return tidy(ax, grid=None)
 
 
@@ -171,7 +171,7 @@ def precision_curve(found: Mapping[str, Contacts], touching: Tensor, ax: "Axes",
         ax.axvline(share * sites, color="0.85", linewidth=1, zorder=0)
         ax.text(share * sites, 1.03, text, ha="center", color=INK, fontsize=8)
     ax.set(xlabel="pairs, strongest first", ylabel="share in contact", xscale="log", ylim=(0, 1.02))
-    ax.legend(frameon=False, labelcolor=INK, loc="lower left", fontsize=8)
+    legend(ax, loc="lower left", fontsize=8)
     return tidy(ax)
 
 
@@ -188,7 +188,7 @@ def components(checks: Checks, ax: "Axes", *, most: int = 4000) -> "Axes":
     ax.plot(*drawn.T, "o", markersize=2.2, color=color(1), alpha=0.5, markeredgewidth=0, label="drawn")
     shares = [f"component {i + 1} ({100 * share:.0f} %)" for i, share in enumerate(checks.explained)]
     ax.set(xlabel=shares[0], ylabel=shares[1])
-    ax.legend(loc="best", frameon=False, labelcolor=INK, fontsize=8)
+    legend(ax, fontsize=8)
     return tidy(ax, grid="both")
 
 
@@ -227,5 +227,5 @@ def identities(checks: Checks, ax: "Axes") -> "Axes":
         ax.hist(values.numpy(), edges, density=True, color=shade, alpha=0.35)
         ax.hist(values.numpy(), edges, density=True, color=shade, histtype="step", linewidth=1.6, label=name)
     ax.set(xlabel="identity with the nearest natural sequence", ylabel="share", yticks=[])
-    ax.legend(loc="best", frameon=False, labelcolor=INK, fontsize=8)
+    legend(ax, fontsize=8)
     return tidy(ax, grid=None)

@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from gibbsian import plots
-from gibbsian.drawing.style import COLOURS, INK, color, tidy
+from gibbsian.drawing.style import COLOURS, INK, color, legend, tidy
 from gibbsian.energy import Energy, ScoreField
 from gibbsian.metrics.ood import roc_curve
 
@@ -128,7 +128,7 @@ def curves(lines: Mapping[str, list[tuple[float, float]]], *, label: str, name: 
         for i, (run, points) in enumerate(lines.items()):
             ax.plot(*zip(*points, strict=True), color=color(i), linewidth=1.8, label=run)
         ax.set(xlabel="step", ylabel=label)
-        ax.legend(loc="best", frameon=False, labelcolor=INK, fontsize=8)
+        legend(ax, fontsize=8)
         tidy(ax)
 
     return svg(draw, size=(5.2, 2.7), name=name)
@@ -273,7 +273,7 @@ def marginals(data: Tensor, samples: Tensor, columns: tuple[str, ...], *, most: 
             ax.set(xlabel=_column(columns, i), yticks=[])
             few_ticks(ax)
             if i == 0:
-                ax.legend(loc="best", frameon=False, labelcolor=INK, fontsize=8)
+                legend(ax, fontsize=8)
             tidy(ax, grid=None)
 
         out.append(svg(draw, size=(2.6, 1.9), name=f"marginal{i}"))

@@ -14,7 +14,7 @@ from gibbsian.app.report import figures
 from gibbsian.app.report.verdict import Finding, verdict
 from gibbsian.app.report.words import duration, render, rounded, shortened, thousands
 from gibbsian.app.runs import read_json, write_whole
-from gibbsian.drawing.style import INK, color, tidy
+from gibbsian.drawing.style import color, legend, tidy
 from gibbsian.metrics.ood import auroc
 from gibbsian.random import stream
 from gibbsian.tables.cells import Cells
@@ -126,7 +126,7 @@ def _numbers(own: Cells, other: Cells, ax: "Axes", *, first: bool) -> None:
     ax.set(xlabel=own.name if own.form == "number" else f"{own.name} (days since 1970)", yticks=[])
     figures.few_ticks(ax)
     if first:
-        ax.legend(loc="best", frameon=False, labelcolor=INK, fontsize=8)
+        legend(ax, fontsize=8)
     tidy(ax, grid=None)
 
 
@@ -142,7 +142,7 @@ def _names(own: Cells, other: Cells, ax: "Axes", *, first: bool) -> None:
     ax.set_yticklabels([shortened(name, 16) for name in names], fontsize=8 if len(names) < 7 else 6)
     ax.invert_yaxis()
     if first:
-        ax.legend(loc="best", frameon=False, labelcolor=INK, fontsize=8)
+        legend(ax, fontsize=8)
     tidy(ax, grid=None)
 
 

@@ -14,7 +14,7 @@ from gibbsian.app.report.comparison import Compared, best_of, differences, in_ro
 from gibbsian.app.report.table import table_verdict
 from gibbsian.app.report.words import duration, shortened, thousands
 from gibbsian.app.runs import read_json
-from gibbsian.drawing.style import INK, color, tidy
+from gibbsian.drawing.style import color, legend, tidy
 from gibbsian.partition.likelihood import likelihood_of
 from gibbsian.random import stream
 from gibbsian.tables.frames import Cells
@@ -114,7 +114,7 @@ def _draw(own: Cells, others: Mapping[str, Cells], ax: "Axes", *, first: bool) -
     else:
         figures.few_ticks(ax)
     if first:
-        ax.legend(loc="best", frameon=False, labelcolor=INK, fontsize=7)
+        legend(ax, fontsize=7)
     tidy(ax, grid=None)
 
 
