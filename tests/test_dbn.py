@@ -1,5 +1,6 @@
 """Deep belief networks against enumeration: laws, bounds, phases of learning, classification, and their training."""
 
+import contextlib
 import copy
 import math
 
@@ -9,8 +10,8 @@ import torch
 from objective_oracles import bits, gen, z_scores
 
 import gibbsian as gb
-from gibbsian import domains, kernels, objectives, partition, units
-from gibbsian.errors import ArgumentError, CapabilityError, DataError, RandomnessError
+from gibbsian import domains, kernels, models, objectives, partition, units
+from gibbsian.errors import ArgumentError, CapabilityError, CheckpointError, DataError, RandomnessError
 from gibbsian.models import DBN, RBM
 from gibbsian.models.dbn.phases import sleep_phase, wake_phase
 from gibbsian.models.rbm.fused import fused_contrast
@@ -411,6 +412,57 @@ def test_greedy_training_raises_the_likelihood_and_up_down_goes_on(tmp_path):
     gb.fit(classifier, objectives.CrossEntropy(), (x, y), epochs=3, lr=1e-3, run_dir=tmp_path / "net")
     assert float((classifier.class_log_prob(x).argmax(1) == y).double().mean()) > 0.9
     assert torch.equal(gb.load(tmp_path / "net").class_log_prob(x), classifier.class_log_prob(x))
+
+
+def stop(run):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("network", ["dbn", "dbm"])
+@pytest.mark.parametrize("stage", [1, 2])
+def test_greedy_training_goes_on_where_it_was_interrupted(network, stage, tmp_path):
+    """After the checkpoint of step 4 or 8 of a stage: the machines are those of a training that nobody stopped, to the bit."""
+    x, y = bits(200, 8).float(), torch.arange(200) % 2
+    make = (lambda: DBN(8, 5, 4, 6, labels=2)) if network == "dbn" else (lambda: models.DBM(8, 5, 4, 3))
+    data = (x, y) if network == "dbn" else x
+    how = {"steps": 9, "batch_size": 20, "lr": 0.2, "optimizer": {"name": "sgd", "momentum": 0.5}}
+    how["checkpoints"] = gb.training.Checkpoints(every=4)
+    whole, again = make(), make()
+    gb.pretrain(whole, CD, data, **how)
+    for last in (6, 9):
+        late = [[(99, stop)] if i != stage else [(last, stop)] for i in range(3)][: again.stages()]
+        with contextlib.suppress(KeyboardInterrupt):
+            gb.pretrain(make(), CD, data, **how, hooks=late, run_dir=tmp_path / str(last))
+        assert sorted(p.name for p in (tmp_path / str(last)).iterdir()) == [f"stage-{i + 1}" for i in range(stage + 1)]
+        again = make()
+        runs = gb.pretrain(again, CD, data, **how, hooks=(), run_dir=tmp_path / str(last), resume=True)
+        assert [run.step for run in runs] == [9] * again.stages()
+        for p, q in zip(again.parameters(), whole.parameters(), strict=True):
+            assert torch.equal(p, q)
+    with pytest.raises(ArgumentError, match="run_dir"):
+        gb.pretrain(make(), CD, data, **how, resume=True)
+    with pytest.raises(CheckpointError, match="already holds files"):
+        gb.pretrain(make(), CD, data, **how, run_dir=tmp_path / "6")
+
+
+def test_a_folder_of_layers_becomes_a_run_by_the_training_of_the_whole(tmp_path):
+    x, y = bits(60, 6).float(), torch.arange(60) % 2
+    dbn = DBN(6, 4, 5, labels=2)
+    gb.pretrain(dbn, CD, (x, y), steps=2, lr=0.1, run_dir=tmp_path / "run" / "pretraining")
+    with pytest.raises(CheckpointError, match="no training of the whole yet"):
+        gb.load(tmp_path / "run")
+    (tmp_path / "run" / "checkpoints" / "half").mkdir(
+        parents=True
+    )  # of a first try that was killed while it made its folder
+    gb.fit(dbn, objectives.UpDown(), (x, y), steps=2, lr=0.1, run_dir=tmp_path / "run")
+    assert sorted(p.name for p in (tmp_path / "run" / "checkpoints").iterdir()) == [
+        "step-000000000000",
+        "step-000000000002",
+    ]
+    assert torch.equal(gb.load(tmp_path / "run")(x), dbn(x))
+    assert isinstance(gb.load(tmp_path / "run" / "pretraining" / "stage-2"), RBM)
+    with pytest.raises(CheckpointError, match="already holds files"):
+        gb.fit(dbn, objectives.UpDown(), (x, y), steps=2, lr=0.1, run_dir=tmp_path / "run")
 
 
 def test_batches_are_encoded_on_the_fly_with_new_draws():

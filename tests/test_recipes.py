@@ -10,6 +10,7 @@ import gibbsian as gb
 from gibbsian import data
 from gibbsian.app import catalog
 from gibbsian.app.cli import main
+from gibbsian.app.live.follow import members
 from gibbsian.app.recipe import parse_recipe, split_comparison
 from gibbsian.energy import Energy, ScoreField
 from gibbsian.errors import ArgumentError
@@ -126,6 +127,31 @@ def test_recipes_run_from_data_to_report(name, tmp_path, monkeypatch, capsys):
     if name in {"mnist-jem", "mnist-dbn"}:
         arguments = ["sample", str(tmp_path / "run"), "-n", "2", "--steps", "5", "--class", "3", "-q"]
         assert main([*arguments, "--out", str(tmp_path / "c.npy")]) == 0
+
+
+@pytest.mark.parametrize("place", ["layers", "border"])
+def test_deep_recipes_can_be_interrupted_before_their_own_training(place, tmp_path, monkeypatch, capsys):
+    """Among the layers, and where the whole is to begin; what comes out is what a training has that nobody stopped, to the bit."""
+    monkeypatch.setattr("gibbsian.app.recipe.load", stand_in)
+    flags = [*small("mnist-dbn"), "--no-report", "-q"]
+    assert main(["train", "mnist-dbn", "--run", str(tmp_path / "whole"), *flags]) == 0
+    cut = tmp_path / "cut"
+
+    def stopped(*arguments, **options):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr({"layers": "gibbsian.models.DBN.end_stage", "border": "gibbsian.app.runs.fit"}[place], stopped)
+        assert main(["train", "mnist-dbn", "--run", str(cut), *flags]) == 130
+    assert capsys.readouterr().err.splitlines()[-1] == f"gibbsian: interrupted; go on with: gibbsian resume {cut}"
+    assert len(list((cut / "pretraining").iterdir())) == (1 if place == "layers" else 3)
+    assert main(["sample", str(cut)]) == 1
+    assert f"go on with `gibbsian resume {cut}`" in capsys.readouterr().err
+    assert [one.name for one in members(cut)][:2] == ["cut", "stage-1"]
+    assert main(["resume", str(cut), "--no-report", "-q"]) == 0
+    for p, q in zip(gb.load(cut).parameters(), gb.load(tmp_path / "whole").parameters(), strict=True):
+        assert torch.equal(p, q)
+    assert json.loads((cut / "command.json").read_text())["arguments"][:2] == ["train", "mnist-dbn"]
 
 
 def test_a_comparison_trains_all_and_is_taken_up_again(tmp_path, monkeypatch, capsys):

@@ -3,6 +3,7 @@
 run/recipe.yaml                the recipe, resolved: `gibbsian train run/recipe.yaml` does the same again
 run/data.{json,safetensors}    what the steps learned from the training data
 run/command.json               how the run was started, and how long it took
+run/pretraining/               the runs of layers that are trained before the whole
 run/snapshots/                 samples drawn through training
 run/evaluation.json            what `gibbsian evaluate` found
 run/report.html                see `gibbsian.app.report`
@@ -45,7 +46,7 @@ from gibbsian.metrics.evaluate import costly
 from gibbsian.objectives.starts import check_starts, start_points
 from gibbsian.placement import device_named, placement
 from gibbsian.random import stream
-from gibbsian.training import checkpoint
+from gibbsian.training import checkpoint, keep
 from gibbsian.training.fit import fit, load, resume
 from gibbsian.training.loop import Hook
 from gibbsian.training.renames import current_recipe
@@ -355,10 +356,25 @@ def train(
         raise CheckpointError(
             f"{folder} already holds files; go on with `gibbsian resume {folder}`, or say another --run"
         )
-    model = recipe.model
-    check_starts(recipe.sample.start, model)  # pictures are left out where a model cannot be drawn from, without a word
-    _in_turn(recipe, model, 1)
-    prepared = recipe.data.prepare()
+    check_starts(
+        recipe.sample.start, recipe.model
+    )  # pictures are left out where it cannot be drawn from, without a word
+    _in_turn(recipe, recipe.model, 1)
+    return _train(recipe, recipe.data.prepare(), folder, arguments, progress, hooks)
+
+
+def _train(
+    recipe: Recipe,
+    prepared: Prepared,
+    folder: Path,
+    arguments: Sequence[str],
+    progress: bool | None,
+    hooks: Sequence[Hook] = (),
+    *,
+    again: bool = False,
+) -> tuple[Run, Opened]:
+    """Train into a new folder; or `again` into one where the pretraining of layers was interrupted."""
+    options, model = recipe.fit, recipe.model
     if recipe.initialize:
         able = require(model, InitializableModel, "initialize: true", "leave it out")
         with _sizes_explained():
@@ -366,16 +382,19 @@ def train(
     transform = _transform(prepared)
     data = _batches(recipe, prepared)
     begun = time.perf_counter()
-    if recipe.pretrain.objective is not None:
-        from gibbsian.training.pretrain import pretrain
-
-        shared = {key: options[key] for key in ("batch_size", "device", "seed")}
-        shared["engine"] = Engine(compile=options["engine"].compile)
-        shared |= {"transform": transform, "progress": progress} | recipe.pretrain.options
-        pretrain(model, recipe.pretrain.objective, data, **shared)
     recorded = _Recorded(
         recipe, prepared, folder, _total(recipe, prepared, options["steps"], options["epochs"]), arguments
     )
+    if recipe.pretrain.objective is not None:
+        from gibbsian.training.pretrain import pretrain
+
+        if not again and recorded.first:
+            _begin(folder, recorded)
+        shared = {key: options[key] for key in ("batch_size", "device", "seed")}
+        shared["engine"] = Engine(compile=options["engine"].compile)
+        shared["checkpoints"] = dataclasses.replace(options["checkpoints"], keep_last=1, keep_best=False)
+        shared |= {"run_dir": folder / keep.PRETRAINING, "resume": again, "transform": transform, "progress": progress}
+        pretrain(model, recipe.pretrain.objective, data, **shared | recipe.pretrain.options)
     with _sizes_explained():
         run = fit(
             model,
@@ -390,6 +409,14 @@ def train(
         )
     _note_end(folder, run, begun)
     return run, Opened(recipe, prepared)
+
+
+def _begin(folder: Path, recorded: _Recorded) -> None:
+    """Make the folder of a run whose layers are pretrained first, whole or not at all: it can be gone on with from then on."""
+    new = keep.room_for(folder)
+    recorded.begin(new)
+    (new / keep.PRETRAINING).mkdir()
+    new.rename(folder)
 
 
 def recipe_of(folder: Path) -> Recipe:
@@ -462,6 +489,10 @@ def resume_run(
     """Go on with a run folder."""
     recipe, prepared = open_run(folder, whole=True)
     recipe.fit = on_this_machine(recipe.fit)
+    if keep.only_pretrained(folder):
+        if steps is not None or epochs is not None:
+            recipe.fit |= {"steps": steps, "epochs": epochs}
+        return _train(recipe, prepared, folder, noted(folder).get("arguments", ()), progress, again=True)
     whole = (recipe.fit["steps"], recipe.fit["epochs"]) if steps is None and epochs is None else (steps, epochs)
     total = _total(recipe, prepared, *whole)
     snapshots = _Snapshots(recipe, prepared, folder, total)

@@ -193,13 +193,34 @@ def resume(
     trust_modules(trust)
     if steps is not None and epochs is not None:
         raise ArgumentError("say how long to train: steps=1000 or epochs=10, one of the two")
-    folder, calls = Path(run_dir), timed(hooks or ())
+    given: dict[str, Any] = {"transform": transform, "validation": validation, "hooks": hooks, "loggers": loggers}
+    changes = {"steps": steps, "schedule": schedule}
+    return go_on(Path(run_dir), data, changes=changes, epochs=epochs, device=device, progress=progress, **given)
+
+
+def go_on(
+    folder: Path,
+    data: Any,
+    *,
+    parts: dict[str, Any] | None = None,
+    changes: dict[str, Any] | None = None,
+    epochs: int | None = None,
+    device: torch.device | str | None = None,
+    transform: Any = None,
+    validation: Any = None,
+    hooks: Iterable[Hook] | None = None,
+    loggers: Sequence[Logger] | None = None,
+    progress: bool | None = None,
+) -> Run:
+    """`resume`, with `changes` of the settings; `parts`, an energy and an objective, stand for those that the folder describes, and
+    the energy takes the weights of the checkpoint."""
+    calls = timed(hooks or ())
     keep.check_folder(folder)
     check_loggers(loggers or (), folder)
     with keep.locked(folder if join(device)[0].first else None):
-        config = keep.read_config(folder)
+        config = keep.read_config(folder) if parts is None else keep.read_config(folder, keep.APART) | parts
         keep.check_given(config, folder, transform=transform, validation=validation, hooks=hooks, loggers=loggers)
-        config["settings"] = _changed(config["settings"], steps=steps, schedule=schedule)
+        config["settings"] = _changed(config["settings"], **changes or {})
         job = _reopened(folder, config, data, epochs, device, transform or None)
         held_out = None if validation is False else validation
         return train(job, steps_of(job), held_out, calls, progress, loggers or ())

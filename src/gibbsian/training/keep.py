@@ -4,6 +4,7 @@ run/config.json        the energy by its constructor, the objective and the sett
 run/environment.json   versions and devices
 run/metrics.jsonl      one record a line
 run/checkpoints/       see gibbsian.training.checkpoint
+run/pretraining/       the runs of the layers of a deep model, which come before its own
 """
 
 import json
@@ -58,6 +59,10 @@ _CONFIG: dict[str, Any] = {
     "fingerprint": list | None,  # folders of before have none
     "given": list,
 }
+
+
+APART = ("settings", "rows", "fingerprint", "given")  # what is known of a run besides its energy and its objective
+PRETRAINING = "pretraining"
 
 
 def check_parts(tree: dict[str, Any], *, whole: bool = False) -> dict[str, Any]:
@@ -259,27 +264,27 @@ def create_folder(job: Job, hooks: Iterable[Any] = ()) -> None:
     """Write configuration, environment, first checkpoint and what hooks begin with into a new run folder, where one is
     wanted.
 
-    The folder appears whole or not at all.
+    The folder appears whole or not at all; one where layers were pretrained becomes a run by its config.json, which comes last.
     """
     if job.run.folder is None:
         return
     folder = job.run.folder
-    temporary = Path(job.world.same(str(_room_for(folder)) if job.world.first else ""))
+    temporary = Path(job.world.same(str(room_for(folder)) if job.world.first else ""))
     try:
         if job.world.first:
             _furnish(job, temporary, [hook for hook in hooks if isinstance(hook, Furnishing)])
         _write(job, temporary)
         if job.world.first:
-            temporary.rename(folder)
+            _put(temporary, folder)
     finally:
         if job.world.first:
             shutil.rmtree(temporary, ignore_errors=True)
     job.world.wait(job.device)
 
 
-def _room_for(folder: Path) -> Path:
+def room_for(folder: Path) -> Path:
     """A hidden folder beside the one that is to appear."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())) and not only_pretrained(folder):
         raise CheckpointError(
             f"{folder} already holds files; go on with gibbsian.resume({str(folder)!r}, data), "
             "or choose another run_dir"
@@ -289,6 +294,23 @@ def _room_for(folder: Path) -> Path:
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
     return temporary
+
+
+def only_pretrained(folder: Path) -> bool:
+    """Have the layers of a model been trained in this folder, as far as they went, and not yet the whole?"""
+    return (folder / PRETRAINING).is_dir() and not (folder / "config.json").exists()
+
+
+def _put(made: Path, folder: Path) -> None:
+    """Move what was made to its place. A kill on the way leaves a folder that is begun anew."""
+    if not only_pretrained(folder):
+        made.rename(folder)
+        return
+    for entry in sorted(made.iterdir(), key=lambda one: one.name == "config.json"):
+        place = folder / entry.name
+        if place.is_dir():
+            shutil.rmtree(place)
+        entry.replace(place)
 
 
 def _furnish(job: Job, folder: Path, hooks: list[Furnishing]) -> None:
@@ -357,6 +379,11 @@ def check_given(config: dict[str, Any], folder: Path, **now: Any) -> None:
 
 def check_folder(folder: Path) -> None:
     """Refuse what is no run folder."""
+    if only_pretrained(folder):
+        raise CheckpointError(
+            f"{folder} holds layers that were pretrained, and no training of the whole yet; go on with `gibbsian resume {folder}` "
+            f"where `gibbsian train` began it, else with gibbsian.pretrain(..., run_dir={str(folder / PRETRAINING)!r}, resume=True)"
+        )
     if not (folder / "config.json").exists():
         raise CheckpointError(
             f"{folder} is not a run folder: it has no config.json; give the run_dir of a gibbsian.fit"

@@ -20,7 +20,7 @@ from gibbsian.objectives.base import Batch, Loss, Objective, Step, WrappedObject
 from gibbsian.objectives.redrawn import Binarized
 from gibbsian.random import stream
 from gibbsian.training.feeds.choose import make_feed
-from gibbsian.training.fit import fit
+from gibbsian.training.fit import fit, go_on
 from gibbsian.training.run import Run
 
 
@@ -78,6 +78,7 @@ def pretrain(
     *,
     draw: bool = True,
     run_dir: str | Path | None = None,
+    resume: bool = False,
     seed: int = 0,
     device: torch.device | str | None = None,
     **options: Any,
@@ -94,7 +95,10 @@ def pretrain(
         data: as in `fit`; pairs (x, y) where the top layer has labels.
         draw: give the next machine states drawn layer by layer (what the variational bound is about), or means,
             which are less noisy.
-        run_dir: a folder for the stages' run folders "stage-1", "stage-2", ...
+        run_dir: a folder for the stages' run folders "stage-1", "stage-2", ...; as `RUN/pretraining` it may be there before
+            `gibbsian.fit` makes RUN.
+        resume: go on in such a folder where training was interrupted, to the bit on the CPU: stages that are there keep the
+            settings that they began with. The model must be as it was before the first stage.
         seed: everything random follows from it; every stage has its own.
         device: where to train; by default where the model is.
         options: those of `fit`: `steps` or `epochs`, `batch_size`, `lr`, `optimizer`, `schedule`, `engine`, ...
@@ -119,6 +123,8 @@ def pretrain(
             "of gibbsian.training.pretrain.Layered, such as models.DBN"
         )
     seed = check_count("pretrain", "seed", seed, -math.inf)
+    if resume and run_dir is None:
+        raise ArgumentError("pretrain(resume=True) goes on in a folder: say run_dir")
     given = {"objective": list(objective) if isinstance(objective, Sequence) else objective, **options}
     stages = _by_stage(given, model.stages())
     if device is not None:
@@ -142,9 +148,17 @@ def pretrain(
         with torch.no_grad():
             batch = model.encode(stage, batch, generator)
         machine = model.begin_stage(stage, batch)
-        runs.append(fit(machine, wrapped, data, seed=stage_seed, run_dir=folder, device=where, **chosen))
+        if resume and folder is not None and folder.exists():
+            again = {name: chosen[name] for name in _ASKED_FOR if name in chosen}
+            parts = {"energy": machine, "objective": wrapped}
+            runs.append(go_on(folder, data, parts=parts, device=where, **again))
+        else:
+            runs.append(fit(machine, wrapped, data, seed=stage_seed, run_dir=folder, device=where, **chosen))
         model.end_stage(stage, machine)
     return runs
+
+
+_ASKED_FOR = ("transform", "validation", "hooks", "loggers", "progress")  # what a folder does not keep
 
 
 def _by_stage(given: dict[str, Any], count: int) -> list[dict[str, Any]]:

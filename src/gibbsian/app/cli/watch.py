@@ -15,7 +15,7 @@ from gibbsian.app.live.hub import Hub
 from gibbsian.app.live.serve import make_viewing
 from gibbsian.errors import CheckpointError
 
-_SIGNS = ("config.json", "comparison.json", "metrics.jsonl")  # of a run, or of several
+_SIGNS = ("config.json", "comparison.json", "metrics.jsonl", "recipe.yaml")  # of a run, or of several
 
 
 def run_watch(options: argparse.Namespace, rest: Sequence[str]) -> int:

@@ -98,9 +98,13 @@ class Follower:
 
 
 def members(folder: Path) -> list[Path]:
-    """The runs of a folder: itself, or those of a comparison, as far as they have begun."""
+    """The runs of a folder: itself and its layers where these are trained first, or those of a comparison, as far as they have begun."""
     if not (folder / "comparison.json").exists():
-        return [folder]
+        return [folder, *_begun(folder / "pretraining")]
+    return _begun(folder)
+
+
+def _begun(folder: Path) -> list[Path]:
     return sorted(path.parent for path in folder.glob("*/config.json"))
 
 
