@@ -136,7 +136,7 @@ def rejection(path: Path, g: torch.Generator) -> dict[str, Any]:
         ]
         axis.plot([k[0] for k in kept], [k[2] for k in kept], "o-", label=f"declined by {by}")
     axis.set(xlabel="digits that are kept", ylabel="garments that are taken for digits", ylim=(-0.02, 1))
-    axis.legend()
+    axis.legend(loc="center right")
     canvas.savefig(path, dpi=90)
     return found
 
