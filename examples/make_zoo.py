@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from matplotlib.figure import Figure as Canvas
 
 import gibbsian as gb
@@ -153,7 +154,9 @@ def is_packed(run: Path) -> bool:
 
 def made_by(folder: Path, name: str) -> dict[str, Any]:
     """How it was made, as far as the folder says."""
-    made: dict[str, Any] = {"command": f"gibbsian train {name}", "seed": 0}
+    table = folder / "table.yaml"
+    what = yaml.safe_load(table.read_text())["table"]["path"] if table.exists() else name
+    made: dict[str, Any] = {"command": f"gibbsian train {what}", "seed": 0}
     for file, keys in (("made.json", None), ("command.json", ("seconds",)), ("environment.json", ("device", "torch"))):
         if (folder / file).exists():
             plain = json.loads((folder / file).read_text())

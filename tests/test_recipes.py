@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import gibbsian as gb
-from gibbsian import data
+from gibbsian import data, zoo
 from gibbsian.app import catalog
 from gibbsian.app.cli import main
 from gibbsian.app.live.follow import members
@@ -91,6 +91,14 @@ def test_recipes_parse_and_build(name):
         assert recipe.about
         assert recipe.data.name.replace("-", "_") in data.TOYS or recipe.data.name in data.NAMED
         assert parse_recipe(recipe.text, name=key).text == recipe.text  # what is written down says the same again
+        if key in zoo.names() and sizes(recipe.model) != sizes(zoo.load(key)):
+            assert "the recipe" in zoo.card(key).made.get("note", ""), (
+                f"the zoo's {key} is another model: let its card say so"
+            )
+
+
+def sizes(model):
+    return [tuple(p.shape) for p in model.parameters()]
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n != "toy-all-objectives"])

@@ -133,7 +133,10 @@ def test_every_member_has_a_card_that_is_true_of_its_files():
 def test_the_page_of_the_zoo_shows_every_member():
     page = (Path(__file__).parents[1] / "docs" / "zoo.md").read_text(encoding="utf-8")
     for name in zoo.names():
-        assert f"`{name}`" in page
+        (row,) = [line for line in page.splitlines() if line.startswith(f"| `{name}`")]
+        figure = next(iter(zoo.card(name).figures.values()))
+        assert f"{figure.value:.4g} in [{figure.low:.4g}, {figure.high:.4g}]" in row, name
+        assert f"{zoo.card(name).made.get('updates', '')}" in row, name
 
 
 def test_the_card_of_the_digits_holds_for_the_weights_as_loaded():

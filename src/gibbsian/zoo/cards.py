@@ -50,8 +50,11 @@ class Card:
         numbers = [
             f"  {name}: {f.value:.4g} in [{f.low:.4g}, {f.high:.4g}]  ({f.how})" for name, f in self.figures.items()
         ]
-        made = ", ".join(f"{key} {value}" for key, value in self.made.items())
-        return "\n".join([f"{self.name}: {self.about}", f"  data: {self.data}", f"  made: {made}", *numbers])
+        made = ", ".join(
+            f"{key} {round(v) if key == 'seconds' else v}" for key, v in self.made.items() if key != "note"
+        )
+        note = [f"  note: {self.made['note']}"] if "note" in self.made else []
+        return "\n".join([f"{self.name}: {self.about}", f"  data: {self.data}", f"  made: {made}", *note, *numbers])
 
 
 def share(right: int, n: int, how: str) -> Figure:
