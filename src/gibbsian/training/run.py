@@ -82,7 +82,7 @@ class Engine:
         recompute: keep only the inputs of the blocks of networks for the backward pass, and compute the rest again there:
             less memory for a third more work (Chen et al. 2016).
         fuse: captured steps compile networks, and steps of persistent chains as a whole: what stands between two convolutions becomes
-            one kernel, and weights of convolutions lie with channels last. Up to a minute at first, then about half of the time for
+            one kernel, and weights of convolutions lie with channels last. A minute or two at first, then about half of the time for
             convolutional networks. Principles that need
             gradients of gradients go without, and say so.
     """
