@@ -5,6 +5,8 @@ from pathlib import Path
 
 import torch
 
+from gibbsian.app.catalog import entries
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
@@ -50,13 +52,20 @@ def test_methods_page_names_what_exists():
     import gibbsian as gb
 
     names = re.findall(
-        r"`(?:gb\.)?((?:energies|kernels|models|objectives|partition|metrics|units|testing|plots)\.\w+)",
+        r"`(?:gb\.)?((?:energies|kernels|models|objectives|partition|metrics|units|testing|plots|schedules|training|zoo|distributed)\.\w+)",
         (ROOT / "docs" / "methods.md").read_text(),
     )
     assert len(names) > 60
     for name in names:
         module, attribute = name.split(".")
         assert hasattr(getattr(gb, module), attribute), name
+
+
+def test_methods_page_has_every_kernel_and_objective():
+    page = (ROOT / "docs" / "methods.md").read_text()
+    for what in ("kernels", "objectives"):
+        for entry in entries(what):
+            assert re.search(rf"`{what}\.{entry.name}`", page), f"{what}.{entry.name}"
 
 
 def test_the_version_is_the_same_wherever_it_is_said():
