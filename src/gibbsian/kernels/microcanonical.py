@@ -163,7 +163,7 @@ class MCLMC(Microcanonical):
 
     Unadjusted: one score a step, no energy and no refusals, and a bias that the energy error tells of: Var[W]/d per step
     grows as ε⁶; at the 5·10⁻⁴ that `gibbsian.warm_up` aims for, the narrowest of ten directions comes out 5 % too wide (at
-    10⁻⁵, with half the step, 1 %). It is the cheapest way through smooth targets of many dimensions; where the law must be exact use `MAMS`. Needs two
+    10⁻⁵, with half the step, 1 %). For smooth targets of many dimensions where gradients are costly; where the law must be exact use `MAMS`. Needs two
     dimensions at least. In a box it is reflected at the walls.
 
     Reference: Robnik, De Luca, Silverstein & Seljak 2023; Robnik & Seljak 2024; integrator: Omelyan et al. 2003.

@@ -249,8 +249,8 @@ class ResidualNet(Recorded):
         outputs: 1 for an energy, K for logits.
         stride: of the first convolution. 2 halves the image before the first stage: a quarter of the work, but images
             that are drawn from such a network show its grid.
-        pool: average over positions before the outputs. Without, they see where things are: centered images such as
-            digits are learned many times faster.
+        pool: average over positions before the outputs. Without, they see where things are, which suits centered images
+            such as digits.
         standardize: weights of convolutions as `nets.layers.Standardized` has them, and residual branches that begin at
             zero: for deep or wide networks of color images, with weight decay.
         after: activations after each sum and none at the end, and every stage, the first one too, begins with a block of stride
