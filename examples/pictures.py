@@ -89,10 +89,12 @@ def draw_kernels(out: Path, g: torch.Generator) -> Path:
     banana = energies.Banana()
     side = torch.linspace(-5, 5, 200), torch.linspace(-5.5, 11, 240)
     heights = banana(torch.cartesian_prod(*side)).reshape(200, 240).T
-    figure, axes = plt.subplots(1, 4, figsize=(14, 4.2), sharex=True, sharey=True, layout="constrained")
+    figure, axes = plt.subplots(
+        2, 2, figsize=(8, 8), sharex=True, sharey=True, layout="constrained"
+    )  # a phone is narrow
     choices = [kernels.RandomWalk(1.0), kernels.MALA(0.5), kernels.HMC(0.2, 25, jitter=0.3), kernels.NUTS(0.3)]
     wanted = [None, 0.7, 0.95, 0.95]  # smaller steps than usual: the arms are steep
-    for ax, kernel, rate in zip(axes, choices, wanted, strict=True):
+    for ax, kernel, rate in zip(axes.flat, choices, wanted, strict=True):
         begin = torch.randn(20, 2, generator=g)
         warm = gb.warm_up(banana, kernel, begin, steps=500, mass=None, target_acceptance=rate, generator=g)
         trace = gb.sample(banana, warm.kernel, warm.trace, steps=400, generator=g)
@@ -103,10 +105,11 @@ def draw_kernels(out: Path, g: torch.Generator) -> Path:
         ax.set_title(
             f"{type(kernel).__name__}, {kernel.tuned.replace('_', ' ')} {float(getattr(warm.kernel, kernel.tuned)):.2f}\n"
             f"acceptance {float(trace.acceptance):.2f}, {ess:.0f} effective draws of 8000",
-            fontsize=10,
+            fontsize=11,
         )
-        ax.set(xlabel="$x_1$", xlim=(-5, 5), ylim=(-5.5, 11))
-    axes[0].set_ylabel("$x_2$")
+        ax.set(xlim=(-5, 5), ylim=(-5.5, 11))
+    figure.supxlabel("$x_1$")
+    figure.supylabel("$x_2$")
     path = out / "kernels_on_a_banana.png"
     figure.savefig(path, dpi=110)
     plt.close(figure)
