@@ -46,7 +46,7 @@ def draw(
     model: Any,
     n: int,
     *,
-    generator: "torch.Generator | Streams",
+    generator: "torch.Generator | Shards",
     steps: int = 500,
     kernel: Kernel | None = None,
     start: Tensor | None = None,
@@ -89,7 +89,7 @@ def draw_with_trace(
     model: Any,
     n: int,
     *,
-    generator: "torch.Generator | Streams",
+    generator: "torch.Generator | Shards",
     steps: int = 500,
     kernel: Kernel | None = None,
     start: Tensor | None = None,
@@ -111,43 +111,82 @@ def draw_with_trace(
     streams = streams_of(generator, placement(model)[1])
     if start is not None:  # n rows, gone through again where there are fewer
         start = start[torch.arange(n, device=start.device) % len(start)]
-    x = None
-    if kernel is None and isinstance(model, DrawableModel):
-        x = _own_way(model, n, steps, start, clamp, label, streams)
+    given, chains = _Given(start, clamp, label), _Chains(kernel, objective, steps, keep, progress)
+    x = _own_way(model, n, steps, given, streams) if kernel is None and isinstance(model, DrawableModel) else None
     if x is not None:
         return Drawn(x, None, f"its own way, {steps} steps")
     if label is not None:
         joint = require(model, JointModel, "a draw of a class", "leave the class out")
         if isinstance(label, Tensor) and label.dim():
-            return _one_class_each(joint, label, n, kernel, objective, start, steps, clamp, streams, progress)
+            return _one_class_each(joint, label, n, given, chains, streams)
         model = joint.given(label)
     if kernel is None and clamp is None and isinstance(model, Sampleable):
         with torch.no_grad(), suppress(CapabilityError):  # only some members of its class can
             return Drawn(_exact(model, n, streams), None, "exact draws")
-    how: dict[str, Any] = {"clamp": clamp, "generator": generator, "progress": progress}
-    return _by_chains(model, n, kernel, objective, start, steps, keep, **how)
+    return chains.draw(model, n, given, generator)
+
+
+class _Given(NamedTuple):
+    """What is given for the draws: a row for each of them, or one thing for all."""
+
+    start: Tensor | None
+    clamp: Tensor | None
+    label: int | Tensor | None
+
+    def of(self, part: Part) -> "_Given":
+        """What is given for the draws of a shard."""
+        event = 0 if self.start is None else self.start.dim()
+        return _Given(_rows(self.start, part, event), _rows(self.clamp, part, event), _rows(self.label, part, 1))
+
+
+def _rows(value: Any, part: Part, axes: int) -> Any:
+    """The rows of a shard of what is given for every draw; the rest as it is."""
+    return value[part.rows] if isinstance(value, Tensor) and value.dim() == axes else value
+
+
+class _Chains(NamedTuple):
+    """How draws are made by chains, whatever the law is that they are of."""
+
+    kernel: Kernel | None
+    objective: Objective | None
+    steps: int
+    keep: bool
+    progress: bool | None
+
+    def draw(self, law: Any, n: int, given: _Given, generator: "torch.Generator | Shards") -> Drawn:
+        """The ends of n chains: warmed up where nobody has tuned their kernel, from anywhere where nobody says where."""
+        kernel, tune = self.kernel, False
+        if kernel is None:
+            kernel = suitable_kernel(law, self.objective)
+            tune = isinstance(kernel, HMC) and not _kernels(self.objective)
+        start: Any = given.start
+        if start is None:
+            wide = float(law.noise_levels()[0]) if isinstance(kernel, AnnealedLangevin) else 1.0  # as the widest noise
+            start = _anywhere(law, n, wide, generator)
+        total = kernel.total_steps(law) or self.steps
+        how: dict[str, Any] = {"clamp": given.clamp, "generator": generator, "progress": self.progress}
+        with warnings.catch_warnings():
+            for shown in (DivergenceWarning, AdaptationWarning):  # in the diagnostics
+                warnings.simplefilter("ignore", shown)
+            if tune:
+                kernel, start = warm_up(law, kernel, start, max(50, self.steps // 2), **how)
+                how["clamp"] = None  # the trace keeps it
+            burn_in = total // 2 if self.keep else total - 1
+            thin = max(1, (total - burn_in) // MOST_KEPT)
+            trace = sample(law, kernel, start, total, burn_in=burn_in, thin=thin, keep=self.keep, **how)
+        return Drawn(trace.gather().last, trace, f"{type(kernel).__name__}, {total} steps")
 
 
 def _one_class_each(
-    joint: JointModel,
-    label: Tensor,
-    n: int,
-    kernel: Kernel | None,
-    objective: Objective | None,
-    start: Tensor | None,
-    steps: int,
-    clamp: Tensor | None,
-    streams: Streams,
-    progress: bool | None,
+    joint: JointModel, label: Tensor, n: int, given: _Given, chains: _Chains, streams: Streams
 ) -> Drawn:
     """Draws of a class each, shard by shard; without the chains, which are of different laws."""
     if len(label) != n:
         raise ShapeError(f"{len(label)} labels were given for {n} draws; give one, or one a draw")
-    event, found = 0 if start is None else start.dim(), list[Drawn]()
-    for part in streams.parts(n):
-        rows = {"clamp": _rows(clamp, part, event), "generator": part.generator, "progress": progress}
-        law, begin = joint.given(label[part.rows]), _rows(start, part, event)
-        found.append(_by_chains(law, part.size, kernel, objective, begin, steps, False, **rows))
+    ends = chains._replace(keep=False)
+    found = [
+        ends.draw(joint.given(label[part.rows]), part.size, given.of(part), part.generator) for part in streams.parts(n)
+    ]
     return Drawn(streams.gather(torch.cat([made.x for made in found])), None, found[0].how)
 
 
@@ -156,25 +195,16 @@ def _exact(model: Sampleable, n: int, streams: Streams) -> Tensor:
     return streams.gather(torch.cat(drawn))
 
 
-def _own_way(
-    model: DrawableModel, n: int, steps: int, start: Tensor | None, clamp: Tensor | None, label: Any, streams: Streams
-) -> Tensor | None:
+def _own_way(model: DrawableModel, n: int, steps: int, given: _Given, streams: Streams) -> Tensor | None:
     """Draws in the way that the model has for it, shard by shard; None where it has none for what is asked."""
     found = []
-    event = 0 if start is None else start.dim()
     for part in streams.parts(n):
-        given = {"start": _rows(start, part, event), "clamp": _rows(clamp, part, event), "label": _rows(label, part, 1)}
         with torch.no_grad():
-            x = model.draw(part.size, steps=steps, generator=part.generator, **given)
+            x = model.draw(part.size, steps=steps, generator=part.generator, **given.of(part)._asdict())
         if x is None:
             return None
         found.append(x)
     return streams.gather(torch.cat(found))
-
-
-def _rows(value: Any, part: Part, axes: int) -> Any:
-    """The rows of a shard of what is given for every draw; the rest as it is."""
-    return value[part.rows] if isinstance(value, Tensor) and value.dim() == axes else value
 
 
 def _check(model: Any, start: Tensor | None, clamp: Tensor | None) -> None:
@@ -189,36 +219,6 @@ def _check(model: Any, start: Tensor | None, clamp: Tensor | None) -> None:
         check_placement(start, model, "start")
     if clamp is not None and start is None:
         raise ArgumentError("clamp holds entries of start; give start= as well")
-
-
-def _by_chains(
-    model: Any,
-    n: int,
-    kernel: Kernel | None,
-    objective: Objective | None,
-    start: Any,
-    steps: int,
-    keep: bool,
-    **how: Any,
-) -> Drawn:
-    tune = False
-    if kernel is None:
-        kernel = suitable_kernel(model, objective)
-        tune = isinstance(kernel, HMC) and not _kernels(objective)  # nobody has tuned it yet
-    if start is None:
-        wide = float(model.noise_levels()[0]) if isinstance(kernel, AnnealedLangevin) else 1.0  # as the widest noise
-        start = _anywhere(model, n, wide, how["generator"])
-    total = kernel.total_steps(model) or steps
-    with warnings.catch_warnings():
-        for shown in (DivergenceWarning, AdaptationWarning):  # in the diagnostics
-            warnings.simplefilter("ignore", shown)
-        if tune:
-            kernel, start = warm_up(model, kernel, start, max(50, steps // 2), **how)
-            how["clamp"] = None  # the trace keeps it
-        burn_in = total // 2 if keep else total - 1
-        thin = max(1, (total - burn_in) // MOST_KEPT)
-        trace = sample(model, kernel, start, total, burn_in=burn_in, thin=thin, keep=keep, **how)
-    return Drawn(trace.gather().last, trace, f"{type(kernel).__name__}, {total} steps")
 
 
 def _anywhere(model: Any, n: int, wide: float, generator: "torch.Generator | Shards") -> "Tensor | Share":
