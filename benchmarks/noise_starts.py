@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
-from images import probabilities, read, save_png, train_classifier
+from images import probabilities, read, save_png, share_read, train_classifier
 
 import gibbsian as gb
 from gibbsian import domains, hybrid, kernels
@@ -85,7 +85,7 @@ def main() -> None:
     box = domains.Box(SHAPE, -1.0, 1.0)
     net = ResidualNet(SHAPE, (32, 64), 1, outputs=10, stride=2)
     judge = train_classifier(net, data, lambda b, g: b, chosen.judge, domain=box, lr=2e-3, batch=64)
-    right = float((probabilities(judge, held).argmax(1) == truth).double().mean())
+    right = share_read(probabilities(judge, held), truth)
     model, g = gb.zoo.load("fashion-jem"), gb.random.stream(0, "noise starts")
     labels = torch.arange(10).repeat(chosen.draws // 10)
     law = model.given(labels)

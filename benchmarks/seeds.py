@@ -10,7 +10,6 @@ averaged energy that began at uniform noise, of the given classes where the ener
 """
 
 import argparse
-import copy
 import json
 import os
 import signal
@@ -19,16 +18,16 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "examples"))
-from images import augmented, probabilities, read, save_png, train_classifier  # noqa: E402
+from images import Judge, augmented, probabilities, read, save_png, share_read, train_classifier  # noqa: E402
 
 import gibbsian as gb  # noqa: E402
-from gibbsian import domains, hybrid, metrics  # noqa: E402
+from gibbsian import domains, hybrid  # noqa: E402
 from gibbsian.app.recipe import parse_recipe, recipe_source  # noqa: E402
 from gibbsian.capabilities import JointModel  # noqa: E402
 from gibbsian.nets import ResidualNet  # noqa: E402
@@ -115,42 +114,41 @@ def planned(
     return found
 
 
-class Judge:
-    """A classifier that has nothing to do with the energies, and distances in its features."""
+class ImageSet(NamedTuple):
+    """Images and labels of a set, and who reads draws of models of it."""
 
-    def __init__(self, name: str, device: str, updates: int) -> None:
-        self.train, self.test = ([t.to(device) for t in read(name, part)] for part in ("train", "test"))
-        net = ResidualNet(SHAPE, (32, 64, 128) if device == "cuda" else (8, 8), 1, outputs=10, pool=False).to(device)
-        moved = lambda b, g: (augmented(b[0], g, shift=1, flip=name == "fashion"), b[1])  # noqa: E731
-        box = domains.Box(SHAPE, -1.0, 1.0)
-        self.model = train_classifier(net, tuple(self.train), moved, updates, domain=box, lr=1e-3)
-        self.features = copy.deepcopy(self.model.net)
-        self.features.head, self.features.pool = torch.nn.Identity(), True  # means over places
-        self.moments = metrics.feature_moments(self.test[0], self.features)
-        p = probabilities(self.model, self.test[0])
-        self.accuracy = float((p.argmax(1) == self.test[1].cpu()).double().mean())
-
-    def of(self, images: torch.Tensor, labels: torch.Tensor | None) -> dict[str, Any]:
-        """How it reads draws, and how far their features are from those of test images."""
-        p = probabilities(self.model, images.clamp(-1, 1))
-        shares = [float((p.argmax(1) == k).double().mean()) for k in range(10)]
-        found: dict[str, Any] = {"confidence": float(p.amax(1).mean()), "shares": shares}
-        found["fid"] = float(metrics.fid(self.moments, images.clamp(-1, 1), self.features).value)
-        if labels is not None:
-            found["read_as_their_class"] = float((p.argmax(1) == labels.cpu()).double().mean())
-        return found
+    train: tuple[torch.Tensor, torch.Tensor]
+    test: tuple[torch.Tensor, torch.Tensor]
+    judge: Judge
 
 
-def judged(folder: Path, judge: Judge, n: int, lengths: list[int], picture: Path) -> dict[str, Any]:
+def image_set(name: str, device: str, updates: int) -> ImageSet:
+    """A set with a judge that is trained here, for so many updates."""
+    (x, y), test = ([t.to(device) for t in read(name, part)] for part in ("train", "test"))
+    net = ResidualNet(SHAPE, (32, 64, 128) if device == "cuda" else (8, 8), 1, outputs=10, pool=False).to(device)
+    moved = lambda b, g: (augmented(b[0], g, shift=1, flip=name == "fashion"), b[1])  # noqa: E731
+    model = train_classifier(net, (x, y), moved, updates, domain=domains.Box(SHAPE, -1.0, 1.0), lr=1e-3)
+    return ImageSet((x, y), (test[0], test[1]), Judge(model, (test[0], test[1])))
+
+
+def read_by(judge: Judge, images: torch.Tensor, labels: torch.Tensor | None) -> dict[str, Any]:
+    """How a judge reads draws, and how far their features are from those of test images."""
+    p = judge.read(images)
+    shares = [float((p.argmax(1) == k).double().mean()) for k in range(10)]
+    found: dict[str, Any] = {"confidence": float(p.amax(1).mean()), "shares": shares, "fid": judge.distance(images)}
+    return found if labels is None else found | {"read_as_their_class": share_read(p, labels)}
+
+
+def judged(folder: Path, images: ImageSet, n: int, lengths: list[int], picture: Path) -> dict[str, Any]:
     """Draws of the averaged energy from uniform noise, of ten classes where it knows them, and from Gaussians with their moments."""
-    device = judge.test[0].device
+    device = images.test[0].device
     model = gb.load(folder, ema=True, device=device)
     kernel = keep.read_config(folder, ("objective",))["objective"].kernels()[0]
     g = gb.random.stream(0, "judge", device)
     labels = torch.arange(10, device=device).repeat(n // 10)
     joint = isinstance(model, JointModel)
     law = model.given(labels) if joint else model
-    x, y = (t[:5000] for t in judge.train)
+    x, y = (t[:5000] for t in images.train)
     like = {"wanted": labels} if joint else {}
     found: dict[str, Any] = {}
     for start in ("noise", "gaussian"):
@@ -161,11 +159,10 @@ def judged(folder: Path, judge: Judge, n: int, lengths: list[int], picture: Path
                 else hybrid.like_classes(x, y if joint else None, n, generator=g, **like).clamp(-1, 1)
             )
             made = gb.sample(law, kernel, begin, steps=steps, keep=False, generator=g, progress=False).last
-            found[f"{start}, {steps} steps"] = judge.of(made, labels if joint else None)
+            found[f"{start}, {steps} steps"] = read_by(images.judge, made, labels if joint else None)
         save_png(made[:100], picture.with_name(f"{picture.name}-{start}.png"), 10)
     if joint:
-        p = probabilities(model, judge.test[0])
-        found["accuracy"] = float((p.argmax(1) == judge.test[1].cpu()).double().mean())
+        found["accuracy"] = share_read(probabilities(model, images.test[0]), images.test[1])
     return found
 
 
@@ -200,8 +197,9 @@ def main() -> None:
     waves = [jobs[i : i + some] for i in range(0, len(jobs), some)]
     running, begun = begin(waves[0], flags, steps)
     sets = {name: "fashion" if "fashion" in name else "mnist" for name in recipes}
-    judges = {one: Judge(one, device, chosen.judge) for one in sorted(set(sets.values()))}
-    print({name: judge.accuracy for name, judge in judges.items()}, flush=True)
+    images = {one: image_set(one, device, chosen.judge) for one in sorted(set(sets.values()))}
+    judges = {name: one.judge.accuracy for name, one in images.items()}
+    print(judges, flush=True)
     codes = []
     for after in [*waves[1:], []]:
         codes += stop(running, begun + 1.2 * chosen.seconds + 40)
@@ -218,13 +216,13 @@ def main() -> None:
         row["rollbacks"] = sum("back to step" in event for event in events)
         row["held_out"] = [[r["step"], 1 - r["validation_error"]] for r in log if "validation_error" in r]
         if row["updates"]:
-            row |= judged(folder, judges[sets[name]], chosen.draws, chosen.lengths, chosen.out / folder.name)
+            row |= judged(folder, images[sets[name]], chosen.draws, chosen.lengths, chosen.out / folder.name)
         else:
             row["output"] = Path(f"{folder}.log").read_text()[-600:]
         rows.append(row)
         print(json.dumps({k: v for k, v in row.items() if k != "events"}), flush=True)
         found = {"device": torch.cuda.get_device_name() if device == "cuda" else "cpu", "torch": torch.__version__}
-        found |= {"judges": {n: j.accuracy for n, j in judges.items()}, "seconds": chosen.seconds, "rows": rows}
+        found |= {"judges": judges, "seconds": chosen.seconds, "rows": rows}
         (chosen.out / "seeds.json").write_text(json.dumps(found, indent=1) + "\n")
 
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from images import carried, gone_on, images_png, probabilities, updates_a_second
+from images import carried, gone_on, images_png, probabilities, share_read, updates_a_second
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -154,8 +154,7 @@ class Progress:
         if now - self.last < self.every and run.step < self.total:
             return
         self.last = now
-        p = probabilities(run.ema.eval(), self.held[0])
-        right = float((p.argmax(1) == self.held[1].cpu()).double().mean())
+        right = share_read(probabilities(run.ema.eval(), self.held[0]), self.held[1])
         rate = (run.step - self.first) / max(now - self.begun, 1e-9)
         numbers = {name: f"{float(value):.3g}" for name, value in run.metrics.items()}
         print(

@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 
 import torch
 from images import (
+    Judge,
     augmented,
     carried,
     from_files,
@@ -41,10 +42,10 @@ from images import (
     updates_a_second,
 )
 from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 import gibbsian as gb
-from gibbsian import domains, energies, kernels, metrics, models, nets, objectives, schedules
+from gibbsian import domains, energies, kernels, models, nets, objectives, schedules
 from gibbsian.objectives.noise import GaussianNoise
 from gibbsian.training import Checkpoints, Engine, Logging, checkpoint, keep
 
@@ -107,56 +108,31 @@ def options() -> argparse.Namespace:
 # --- what judges ----------------------------------------------------------------------------------------
 
 
-class Judge:
-    """A classifier that has nothing to do with the models, and distances in its features."""
+def judge_of(
+    chosen: argparse.Namespace, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], known: Path | None
+) -> Judge:
+    """The judge of a set, rounded as `save_judge` leaves it; trained here where there is none to be read."""
+    kind, (x, fast) = KINDS[chosen.data], (train[0], train[0].is_cuda)
+    shape = tuple(x.shape[1:])
+    net = nets.ResidualNet(shape, kind.judge if fast else (8, 8), kind.blocks, outputs=10).to(x.device)  # type: ignore[arg-type]
+    box = domains.Box(shape, -1.0, 1.0)
 
-    def __init__(
-        self, chosen: argparse.Namespace, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], known: Path | None
-    ) -> None:
-        kind, (x, fast) = KINDS[chosen.data], (train[0], train[0].is_cuda)
-        shape = tuple(x.shape[1:])
-        net = nets.ResidualNet(shape, kind.judge if fast else (8, 8), kind.blocks, outputs=10).to(x.device)  # type: ignore[arg-type]
-        box = domains.Box(shape, -1.0, 1.0)
+    def weakened(batch: tuple[Tensor, Tensor], generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        moved = augmented(batch[0], generator, shift=kind.shift, flip=kind.flip)
+        noise = torch.randn(moved.shape, generator=generator, device=moved.device)
+        return (moved + 0.05 * noise).clamp(-1, 1), batch[1]
 
-        def weakened(batch: tuple[Tensor, Tensor], generator: torch.Generator) -> tuple[Tensor, Tensor]:
-            moved = augmented(batch[0], generator, shift=kind.shift, flip=kind.flip)
-            noise = torch.randn(moved.shape, generator=generator, device=moved.device)
-            return (moved + 0.05 * noise).clamp(-1, 1), batch[1]
+    if known is None:
+        model = train_classifier(net, train, weakened, chosen.classifier_steps, domain=box, lr=1e-3, seed=chosen.seed)
+        model.load_state_dict({k: t.half().to(t.dtype) for k, t in model.state_dict().items()})
+    else:
+        model = models.JointEnergy(net, box).eval()
+        model.load_state_dict({k: t.float() for k, t in load_file(known).items()})
+    return Judge(model, test, train=x)
 
-        if known is None:
-            self.model = train_classifier(
-                net, train, weakened, chosen.classifier_steps, domain=box, lr=1e-3, seed=chosen.seed
-            )
-            self.model.load_state_dict({k: t.half().to(t.dtype) for k, t in self.model.state_dict().items()})
-        else:
-            self.model = models.JointEnergy(net, box).eval()
-            self.model.load_state_dict({k: t.float() for k, t in load_file(known).items()})
-        self.net = copy.deepcopy(self.model.net)
-        self.net.head = nn.Identity()
-        self.moments = {n: metrics.feature_moments(x[0], self.net) for n, x in (("train", train), ("test", test))}
-        self.test = self.features(test[0])
-        predicted = torch.cat([self.model.class_log_prob(part).argmax(1) for part in test[0].split(2000)])
-        self.accuracy = float((predicted == test[1]).double().mean())
 
-    @torch.no_grad()
-    def features(self, images: Tensor) -> Tensor:
-        return torch.cat([self.net(part) for part in images.clamp(-1, 1).split(1000)])
-
-    def distance(self, images: Tensor, to: str) -> float:
-        return float(metrics.fid(self.moments[to], images.clamp(-1, 1), self.net).value)
-
-    def distances(self, images: Tensor) -> dict[str, float]:
-        """To test images."""
-        g = torch.Generator(images.device).manual_seed(0)
-        kid = metrics.kid(self.test, self.features(images), nn.Identity(), generator=g)
-        return {
-            "fid": self.distance(images, "test"),
-            "kid": float(kid.value),
-            "kid_standard_error": float(kid.standard_error),
-        }
-
-    def save(self, path: Path) -> None:
-        save_file({name: t.half().contiguous() for name, t in self.model.state_dict().items()}, path)
+def save_judge(judge: Judge, path: Path) -> None:
+    save_file({name: t.half().contiguous() for name, t in judge.model.state_dict().items()}, path)
 
 
 # --- training -------------------------------------------------------------------------------------------
@@ -448,7 +424,7 @@ class Matched:
         self.save()
         if run.step < updates:
             carried(folder, parts / "run", small)
-            self.judge.save(parts / "judge.safetensors")
+            save_judge(self.judge, parts / "judge.safetensors")
             (parts / "found.json").write_text(json.dumps(found))
             in_files(parts, Path(chosen.out) / "going")
         if run.step < updates:  # ended between two marks
@@ -487,7 +463,7 @@ def main() -> None:
     if chosen.going:
         from_files(chosen.going, parts)
     print(f"{len(x)} images; the judge first", flush=True)
-    judge = Judge(chosen, train_set, test_set, parts / "judge.safetensors" if chosen.going else None)
+    judge = judge_of(chosen, train_set, test_set, parts / "judge.safetensors" if chosen.going else None)
     found: dict[str, Any] = json.loads((parts / "found.json").read_text()) if chosen.going else {"by_time": []}
     order = torch.randperm(len(x), generator=gb.random.stream(chosen.seed, "shown")).to(device)  # files have theirs
     shown = x[order[: chosen.samples]]

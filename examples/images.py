@@ -1,5 +1,6 @@
-"""What the image examples share: reading sets, weak augmentation, a classifier, pictures, a clock, runs that move to another machine."""
+"""What the image examples share: reading sets, weak augmentation, a judge, pictures, a clock, runs that move to another machine."""
 
+import copy
 import io
 import math
 import shutil
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 import gibbsian as gb
+from gibbsian import metrics
 from gibbsian.data import load
 from gibbsian.drawing.images import tile
 from gibbsian.objectives.redrawn import shifted
@@ -151,6 +153,47 @@ def train_classifier(
 def probabilities(model: Any, x: Tensor, **how: Any) -> Tensor:
     """p(y|x) on the CPU in double precision."""
     return gb.hybrid.classify(model, x, **how).double().cpu()
+
+
+def share_read(p: Tensor, y: Tensor) -> float:
+    """The share of images whose most probable class is theirs, p being their `probabilities`."""
+    return float((p.argmax(1) == y.cpu()).double().mean())
+
+
+class Judge:
+    """A classifier that has nothing to do with the models: how it reads images, and distances in its features, the means over positions
+    of its last layer.
+
+    Args:
+        model: a `JointEnergy` of a `ResidualNet`, such as `train_classifier` returns.
+        test: images and labels that it has not seen.
+        sets: other images by name, to which `distance` can be measured.
+    """
+
+    def __init__(self, model: Any, test: tuple[Tensor, Tensor], **sets: Tensor) -> None:
+        self.model, self.net = model, copy.deepcopy(model.net)
+        self.net.head, self.net.pool = torch.nn.Identity(), True
+        self.moments = {n: metrics.feature_moments(x, self.net) for n, x in {"test": test[0], **sets}.items()}
+        self.test_features = self.features(test[0])
+        self.accuracy = share_read(self.read(test[0]), test[1])
+
+    def read(self, images: Tensor) -> Tensor:
+        """p(y|x)."""
+        return probabilities(self.model, images.clamp(-1, 1))
+
+    @torch.no_grad()
+    def features(self, images: Tensor) -> Tensor:
+        return torch.cat([self.net(part) for part in images.clamp(-1, 1).split(1000)])
+
+    def distance(self, images: Tensor, to: str = "test") -> float:
+        """Fréchet's."""
+        return float(metrics.fid(self.moments[to], images.clamp(-1, 1), self.net).value)
+
+    def distances(self, images: Tensor) -> dict[str, float]:
+        """Fréchet's and the kernel distance, to test images."""
+        g = torch.Generator(images.device).manual_seed(0)
+        kid = metrics.kid(self.test_features, self.features(images), torch.nn.Identity(), generator=g)
+        return {"fid": self.distance(images), "kid": float(kid.value), "kid_standard_error": float(kid.standard_error)}
 
 
 def save_png(images: Tensor, path: Path, columns: int) -> None:

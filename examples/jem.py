@@ -13,11 +13,12 @@ The data folder holds mnist/ and fashion_mnist/ with the four idx.gz files each.
 """
 
 import argparse
+import functools
 import json
 import time
 
 import torch
-from images import Clock, augmented, fit_for, probabilities, read, save_png, set_up, train_classifier
+from images import Clock, augmented, fit_for, probabilities, read, save_png, set_up, share_read, train_classifier
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -148,7 +149,7 @@ def main() -> None:
 
     some, some_y = held_x[:1000], held_y[:1000]
     bad = attacked(model, some, some_y, chosen.epsilon)
-    accuracy = lambda p: float((p.argmax(1) == some_y.cpu()).double().mean())  # noqa: E731
+    accuracy = functools.partial(share_read, y=some_y)
     result["refinement"] = {
         "epsilon": chosen.epsilon,
         "plain network attacked": accuracy(probabilities(plain, attacked(plain, some, some_y, chosen.epsilon))),

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from images import Clock, augmented, fit_for, probabilities, read, save_png, set_up, train_classifier
+from images import Clock, augmented, fit_for, probabilities, read, save_png, set_up, share_read, train_classifier
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -125,7 +125,7 @@ def main() -> None:
         lr=1e-3,
         seed=chosen.seed,
     )
-    judged = float((probabilities(judge, held_x).argmax(1) == held_y.cpu()).double().mean())
+    judged = share_read(probabilities(judge, held_x), held_y)
     print(f"the judge reads {100 * judged:.2f} % of the test images")
 
     ladder = schedules.noise_ladder(x, last=chosen.last, steps_per_level=chosen.steps_per_level)
