@@ -105,6 +105,7 @@ def test_list_names_every_class_with_a_line(capsys):
             assert len(entry["about"]) > 10, entry
     names = {entry["name"] for entries in found.values() for entry in entries}
     assert {"RBM", "MALA", "NoiseContrastive", "ais", "digits", "moons", "digits-rbm", "binarize", "Gaussian"} <= names
+    assert "UNet" in {entry["name"] for entry in found["nets"]}
     assert main(["list", "kernels"]) == 0
     assert "NUTS" in capsys.readouterr().out
     assert main(["list", "MALA"]) == 0
@@ -116,6 +117,7 @@ def test_list_names_every_class_with_a_line(capsys):
     (["train", "digits-rmb"], 2, "did you mean 'digits-rbm'"),
     (["train", "none.yaml"], 2, "no file none.yaml"),
     (["train", "digits-rbm", "--model.hiden", "3"], 2, "did you mean 'hidden'"),
+    (["train", "mnist-ncsn", "--model.net.width", "3"], 2, "did you mean 'widths'"),
     (["train", "digits-rbm", "--objective", "Centerd"], 2, "did you mean 'Centered'"),
     (["train", "digits-rbm", "--fit.epochs", "many"], 2, "'many' was given where int"),
     (["train", "digits-rbm", "--fti.epochs", "3"], 2, "no flag --fti.epochs"),

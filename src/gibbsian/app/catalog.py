@@ -20,13 +20,14 @@ KINDS = {
     "data": "named data sets, toy laws and the steps that prepare them",
     "energies": "energies of observed variables",
     "models": "Boltzmann machines and hybrid models",
+    "nets": "networks, of which energies, classifiers and score models are made",
     "units": "units of which machines are made",
     "domains": "where a variable lives",
     "kernels": "samplers: one Markov transition each",
     "objectives": "principles of learning",
     "estimators": "partition functions, exact, estimated or bounded",
 }
-_CLASSES = ("models", "energies", "units", "domains", "kernels", "objectives")
+_CLASSES = ("models", "energies", "nets", "units", "domains", "kernels", "objectives")
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def classes(kind: str) -> dict[str, Any]:
     return {
         name: thing
         for name, thing in found.items()
-        if isinstance(thing, type) and not issubclass(thing, tuple) and not inspect.isabstract(thing)
+        if isinstance(thing, type) and not issubclass(thing, tuple | dict) and not inspect.isabstract(thing)
     }
 
 
