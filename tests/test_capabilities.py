@@ -24,6 +24,13 @@ def test_no_capability_asks_for_a_tensor_or_module_by_attribute():
             assert kind not in (torch.Tensor, torch.nn.Module), f"{protocol.__name__}.{name}: make it a method"
 
 
+def test_every_capability_has_its_place_in_the_reference():
+    own = {
+        name for name, c in inspect.getmembers(capabilities, inspect.isclass) if c.__module__ == capabilities.__name__
+    }
+    assert set(capabilities.__all__) == own | {"require"}
+
+
 def test_a_machine_under_inputs_is_known_for_one():
     machine = gb.models.TemporalRBM(4, 3, order=1)
     assert isinstance(machine.given(torch.zeros(2, 1, 4)), ConditionedModel)

@@ -19,12 +19,15 @@ __all__ = [
     "ActiveModel", "Annealable", "Bonds", "BoundedModel", "ClampedModel", "Classifier", "ClusterModel", "ConditionallySampleable",
     "ConditionedModel", "Contrast", "ContrastiveModel", "CountedClasses", "DocumentModel", "DrawableModel",
     "DroppableModel", "Estimate", "Family", "FieldModel", "Filters", "GibbsModel", "HiddenModel", "InitializableModel", "Jet",
-    "JointModel", "LabeledModel", "LatentModel", "LayerContrast", "LayeredModel", "Multiple", "NoiseLevels",
+    "JointModel", "LabeledModel", "LatentModel", "LayerContrast", "LayeredModel", "Multiple", "NeighborModel", "NoiseLevels",
     "Normalized", "Pairwise", "PairwiseModel", "PairwiseTables", "Path", "PicturedModel", "ReconstructingModel", "Sampleable", "Scaled",
-    "SiteModel", "SplittingModel", "SummableModel", "TabledModel", "TaylorModule", "VariationalModel", "WakeSleep", "WakeSleepModel",
-    "WindowModel",
+    "SiteModel", "SplittingModel", "SubsampledModel", "SummableModel", "TabledModel", "TaylorModule", "VariationalModel", "WakeSleep",
+    "WakeSleepModel", "WindowModel",
     "require",
 ]  # fmt: skip
+
+
+# --- what a law knows --------------------------------------------------------------------------------
 
 
 @runtime_checkable
@@ -52,6 +55,25 @@ class ConditionallySampleable(Protocol):
 
 
 @runtime_checkable
+class DrawableModel(Protocol):
+    """Knows how its own chains are best run."""
+
+    def draw(
+        self,
+        n: int,
+        *,
+        steps: int = 1000,
+        start: Tensor | None = None,
+        clamp: Tensor | None = None,
+        label: int | Tensor | None = None,
+        generator: torch.Generator,
+    ) -> Tensor | None:
+        """n draws `(n, *event)` after `steps` sweeps of a chain each, from `start`, entries of it where `clamp` is True
+        held, of a class where the model knows classes. Refuses with a `CapabilityError` what it cannot do; None where
+        chains of a kernel serve as well."""
+
+
+@runtime_checkable
 class Multiple(Protocol):
     """A multiple of one energy in every row, so that what is known at one factor is known at all."""
 
@@ -60,88 +82,14 @@ class Multiple(Protocol):
 
 
 @runtime_checkable
-class GibbsModel(Protocol):
-    """Knows exact block conditionals and can sweep over all of them."""
+class Scaled(Protocol):
+    """Knows its scale, so that chains can be started with steps that fit."""
 
-    def gibbs_noise(self, x: Tensor, steps: int, generator: torch.Generator) -> Any:
-        """The random numbers of `steps` sweeps, a tuple of tensors with leading axis `steps`."""
-
-    def gibbs_sweep(self, x: Tensor, noise: Any, clamp: Tensor | None) -> Tensor:
-        """Resample every block once in turn; entries where `clamp` is True keep their value."""
+    def masses(self) -> Tensor:
+        """One over the variances `(numel,)`, or the precision `(numel, numel)`: what Hamiltonian moves take as masses."""
 
 
-@runtime_checkable
-class SiteModel(Protocol):
-    """Knows the exact conditional of any one unit cheaply."""
-
-    def site_logits(self, x: Tensor, site: int | Tensor) -> Tensor:
-        """log p(xᵢ = 1 | rest) - log p(xᵢ = other | rest), `(chains,)`, at one flat site, or at one per row; of
-        categorical units log p(xᵢ = a | rest) up to a constant, `(chains, classes)`."""
-
-
-@runtime_checkable
-class FieldModel(Protocol):
-    """Has an energy that is linear in every unit given the others, so that all conditionals come from one product."""
-
-    def conditional_fields(self, x: Tensor) -> Tensor | None:
-        """u = -∂E/∂x, of the shape of x; None where this machine cannot."""
-
-    def field_gradients(self, x: Tensor, weight: Tensor) -> dict[Tensor, Tensor]:
-        """The gradients of Σ weight·u in the parameters, which belong to nobody else."""
-
-
-@runtime_checkable
-class NeighborModel(Protocol):
-    """Compares states with all that differ from them in one unit in a pass of its own."""
-
-    def neighbor_sums(self, x: Tensor, function: str) -> tuple[Tensor, dict[Tensor, Tensor]] | None:
-        """The mean over rows of Σᵢ f(E(x) - E(x̄ᵢ)), x̄ᵢ with unit i flipped, and its gradients in the parameters; f is softplus
-        ("pseudo-likelihood"), σ² ("ratio matching") or exp(·/2) ("probability flow"). None where this machine cannot."""
-
-
-class Contrast(NamedTuple):
-    """E(batch).mean() - E(samples).mean(), differentiable in the parameters, and the samples.
-
-    `gradients` maps every parameter that is trained to its gradient, where those are known already; they belong to
-    nobody else. None means that `value` is to be differentiated.
-    """
-
-    value: Tensor
-    samples: Tensor
-    gradients: dict[Tensor, Tensor] | None = None
-
-
-@runtime_checkable
-class SubsampledModel(Protocol):
-    """An energy that is a sum over rows of data, whose score can be estimated from some of them."""
-
-    def data_rows(self) -> int:
-        """How many there are."""
-
-    def score_estimate(self, x: Tensor, index: Tensor) -> Tensor:
-        """s(x) as rows `index` `(chains, n)` tell it, for every chain its own: without bias when they are drawn at random."""
-
-
-@runtime_checkable
-class ContrastiveModel(Protocol):
-    """Shares products between its Gibbs sweeps and its energy gradient: the fast path of contrastive divergence."""
-
-    def contrast(
-        self, batch: Tensor, chains: Tensor | None, steps: int, generator: torch.Generator, *, fused: bool = False
-    ) -> Contrast:
-        """The contrast of a batch and of `steps` Gibbs sweeps from `chains`, or from the batch itself where that is
-        None; with `fused` by compiled kernels where the machine has them."""
-
-
-@runtime_checkable
-class BoundedModel(Protocol):
-    """Bounds the sum over its hidden variables where it cannot do it."""
-
-    def sums_exactly(self) -> bool:
-        """Whether `forward` is within reach."""
-
-    def log_mass_bound(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """A lower bound on log Σ_h exp(-E(x, h)), `(batch,)`; the generator is for bounds that draw."""
+# --- one law of many ---------------------------------------------------------------------------------
 
 
 @runtime_checkable
@@ -150,6 +98,14 @@ class Family(Protocol):
 
     def given(self, index: Any) -> Any:
         """The member at `index`."""
+
+
+@runtime_checkable
+class NoiseLevels(Family, Protocol):
+    """A family of models of blurred data, one for each noise level: `given(sigma)`."""
+
+    def noise_levels(self) -> Tensor:
+        """The ladder of σ, falling."""
 
 
 @runtime_checkable
@@ -173,14 +129,6 @@ class JointModel(Classifier, Family, Protocol):
 
 
 @runtime_checkable
-class NoiseLevels(Family, Protocol):
-    """A family of models of blurred data, one for each noise level: `given(sigma)`."""
-
-    def noise_levels(self) -> Tensor:
-        """The ladder of σ, falling."""
-
-
-@runtime_checkable
 class ConditionedModel(Protocol):
     """A law under several inputs at once, row i of x under input i and further rows through the inputs again: one log Z
     for every input."""
@@ -200,26 +148,75 @@ class DocumentModel(Protocol):
         """An energy whose log Z normalizes documents of `total` words; the model itself where one log Z serves all."""
 
 
+# --- moves of chains ---------------------------------------------------------------------------------
+
+
 @runtime_checkable
-class DrawableModel(Protocol):
-    """Knows how its own chains are best run."""
+class GibbsModel(Protocol):
+    """Knows exact block conditionals and can sweep over all of them."""
 
-    def draw(
-        self,
-        n: int,
-        *,
-        steps: int = 1000,
-        start: Tensor | None = None,
-        clamp: Tensor | None = None,
-        label: int | Tensor | None = None,
-        generator: torch.Generator,
-    ) -> Tensor | None:
-        """n draws `(n, *event)` after `steps` sweeps of a chain each, from `start`, entries of it where `clamp` is True
-        held, of a class where the model knows classes. Refuses with a `CapabilityError` what it cannot do; None where
-        chains of a kernel serve as well."""
+    def gibbs_noise(self, x: Tensor, steps: int, generator: torch.Generator) -> Any:
+        """The random numbers of `steps` sweeps, a tuple of tensors with leading axis `steps`."""
+
+    def gibbs_sweep(self, x: Tensor, noise: Any, clamp: Tensor | None) -> Tensor:
+        """Resample every block once in turn; entries where `clamp` is True keep their value."""
 
 
-# --- partition functions ----------------------------------------------------------------------------
+@runtime_checkable
+class SiteModel(Protocol):
+    """Knows the exact conditional of any one unit cheaply."""
+
+    def site_logits(self, x: Tensor, site: int | Tensor) -> Tensor:
+        """log p(xᵢ = 1 | rest) - log p(xᵢ = other | rest), `(chains,)`, at one flat site, or at one per row; of
+        categorical units log p(xᵢ = a | rest) up to a constant, `(chains, classes)`."""
+
+
+@runtime_checkable
+class SubsampledModel(Protocol):
+    """An energy that is a sum over rows of data, whose score can be estimated from some of them."""
+
+    def data_rows(self) -> int:
+        """How many there are."""
+
+    def score_estimate(self, x: Tensor, index: Tensor) -> Tensor:
+        """s(x) as rows `index` `(chains, n)` tell it, for every chain its own: without bias when they are drawn at random."""
+
+
+# --- derivatives -------------------------------------------------------------------------------------
+
+
+class Jet(NamedTuple):
+    """A value `(batch, ...)`, its first derivatives `(count, batch or 1, ...)` along `count` directions, and its second
+    derivatives summed over the directions `(batch, ...)`; None where they are zero.
+    """
+
+    value: Tensor
+    first: Tensor
+    second: Tensor | None
+
+    def flatten(self, start: int) -> "Jet":
+        """The axes of the value from `start` on as one."""
+        second = None if self.second is None else self.second.flatten(start)
+        return Jet(self.value.flatten(start), self.first.flatten(start + 1), second)
+
+    def squeeze(self, axis: int) -> "Jet":
+        """Without an axis of the value that has one entry."""
+        second = None if self.second is None else self.second.squeeze(axis)
+        return Jet(self.value.squeeze(axis), self.first.squeeze(axis + 1), second)
+
+
+@runtime_checkable
+class TaylorModule(Protocol):
+    """A module through which Taylor coefficients can be propagated: second derivatives at a fraction of their price."""
+
+    def taylor_parts(self) -> Sequence[Any]:
+        """The modules inside, all of which must have a rule too."""
+
+    def taylor(self, jet: Jet, propagate: Callable[[Any, Jet], Jet]) -> Jet:
+        """The jet of `forward` at that of its input; `propagate(part, jet)` leads through a part."""
+
+
+# --- partition functions -----------------------------------------------------------------------------
 
 
 @runtime_checkable
@@ -242,11 +239,14 @@ class SummableModel(Protocol):
 
 
 @runtime_checkable
-class Scaled(Protocol):
-    """Knows its scale, so that chains can be started with steps that fit."""
+class BoundedModel(Protocol):
+    """Bounds the sum over its hidden variables where it cannot do it."""
 
-    def masses(self) -> Tensor:
-        """One over the variances `(numel,)`, or the precision `(numel, numel)`: what Hamiltonian moves take as masses."""
+    def sums_exactly(self) -> bool:
+        """Whether `forward` is within reach."""
+
+    def log_mass_bound(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """A lower bound on log Σ_h exp(-E(x, h)), `(batch,)`; the generator is for bounds that draw."""
 
 
 class Path(ABC):
@@ -300,35 +300,7 @@ class ClampedModel(Protocol):
         """The path from uniform hidden units to p(h | x) with the rows of x held; `sample(n)` takes the first n rows."""
 
 
-class Jet(NamedTuple):
-    """A value `(batch, ...)`, its first derivatives `(count, batch or 1, ...)` along `count` directions, and its second
-    derivatives summed over the directions `(batch, ...)`; None where they are zero.
-    """
-
-    value: Tensor
-    first: Tensor
-    second: Tensor | None
-
-    def flatten(self, start: int) -> "Jet":
-        """The axes of the value from `start` on as one."""
-        second = None if self.second is None else self.second.flatten(start)
-        return Jet(self.value.flatten(start), self.first.flatten(start + 1), second)
-
-    def squeeze(self, axis: int) -> "Jet":
-        """Without an axis of the value that has one entry."""
-        second = None if self.second is None else self.second.squeeze(axis)
-        return Jet(self.value.squeeze(axis), self.first.squeeze(axis + 1), second)
-
-
-@runtime_checkable
-class TaylorModule(Protocol):
-    """A module through which Taylor coefficients can be propagated: second derivatives at a fraction of their price."""
-
-    def taylor_parts(self) -> Sequence[Any]:
-        """The modules inside, all of which must have a rule too."""
-
-    def taylor(self, jet: Jet, propagate: Callable[[Any, Jet], Jet]) -> Jet:
-        """The jet of `forward` at that of its input; `propagate(part, jet)` leads through a part."""
+# --- machines of pairs -------------------------------------------------------------------------------
 
 
 class Pairwise(NamedTuple):
@@ -420,7 +392,50 @@ class ClusterModel(Protocol):
         """All pairs, and what is left for single units."""
 
 
-# --- learning ---------------------------------------------------------------------------------------
+# --- learning ----------------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class FieldModel(Protocol):
+    """Has an energy that is linear in every unit given the others, so that all conditionals come from one product."""
+
+    def conditional_fields(self, x: Tensor) -> Tensor | None:
+        """u = -∂E/∂x, of the shape of x; None where this machine cannot."""
+
+    def field_gradients(self, x: Tensor, weight: Tensor) -> dict[Tensor, Tensor]:
+        """The gradients of Σ weight·u in the parameters, which belong to nobody else."""
+
+
+@runtime_checkable
+class NeighborModel(Protocol):
+    """Compares states with all that differ from them in one unit in a pass of its own."""
+
+    def neighbor_sums(self, x: Tensor, function: str) -> tuple[Tensor, dict[Tensor, Tensor]] | None:
+        """The mean over rows of Σᵢ f(E(x) - E(x̄ᵢ)), x̄ᵢ with unit i flipped, and its gradients in the parameters; f is softplus
+        ("pseudo-likelihood"), σ² ("ratio matching") or exp(·/2) ("probability flow"). None where this machine cannot."""
+
+
+class Contrast(NamedTuple):
+    """E(batch).mean() - E(samples).mean(), differentiable in the parameters, and the samples.
+
+    `gradients` maps every parameter that is trained to its gradient, where those are known already; they belong to
+    nobody else. None means that `value` is to be differentiated.
+    """
+
+    value: Tensor
+    samples: Tensor
+    gradients: dict[Tensor, Tensor] | None = None
+
+
+@runtime_checkable
+class ContrastiveModel(Protocol):
+    """Shares products between its Gibbs sweeps and its energy gradient: the fast path of contrastive divergence."""
+
+    def contrast(
+        self, batch: Tensor, chains: Tensor | None, steps: int, generator: torch.Generator, *, fused: bool = False
+    ) -> Contrast:
+        """The contrast of a batch and of `steps` Gibbs sweeps from `chains`, or from the batch itself where that is
+        None; with `fused` by compiled kernels where the machine has them."""
 
 
 @runtime_checkable
@@ -453,6 +468,39 @@ class SplittingModel(Protocol):
 
     def split(self, batch: Any) -> tuple[Tensor, Tensor]:
         """(input, observed)."""
+
+
+@runtime_checkable
+class InitializableModel(Protocol):
+    """Can begin with the means of the data."""
+
+    def initialize_visible_bias(self, data: Tensor) -> None:
+        """Set the bias so that the model without weights has the means of the data."""
+
+
+@runtime_checkable
+class WindowModel(Protocol):
+    """Is made of windows on rows of data."""
+
+    def stand_on(self, rows: Tensor, generator: torch.Generator) -> None:
+        """Put the windows on rows."""
+
+    def standing(self) -> int:
+        """How many rows have a window."""
+
+    def left_out(self, index: Tensor) -> Tensor:
+        """E of some of those rows, each under the windows of all others, `(rows,)`."""
+
+
+@runtime_checkable
+class DroppableModel(Protocol):
+    """A classifier whose units can be left out."""
+
+    def dropping(self, drop: Any) -> Classifier:
+        """The classifier with `drop(values, inputs)` between its layers, `inputs` telling data from hidden units."""
+
+
+# --- machines of layers ------------------------------------------------------------------------------
 
 
 @runtime_checkable
@@ -552,15 +600,7 @@ class WakeSleepModel(Protocol):
         of those on the way down; labels y where the network has classes."""
 
 
-@runtime_checkable
-class DroppableModel(Protocol):
-    """A classifier whose units can be left out."""
-
-    def dropping(self, drop: Any) -> Classifier:
-        """The classifier with `drop(values, inputs)` between its layers, `inputs` telling data from hidden units."""
-
-
-# --- looking at a model -------------------------------------------------------------------------------
+# --- looking at a model ------------------------------------------------------------------------------
 
 
 @runtime_checkable
@@ -589,26 +629,7 @@ class PicturedModel(Protocol):
         """The weights that are nearest to x."""
 
 
-@runtime_checkable
-class InitializableModel(Protocol):
-    """Can begin with the means of the data."""
-
-    def initialize_visible_bias(self, data: Tensor) -> None:
-        """Set the bias so that the model without weights has the means of the data."""
-
-
-@runtime_checkable
-class WindowModel(Protocol):
-    """Is made of windows on rows of data."""
-
-    def stand_on(self, rows: Tensor, generator: torch.Generator) -> None:
-        """Put the windows on rows."""
-
-    def standing(self) -> int:
-        """How many rows have a window."""
-
-    def left_out(self, index: Tensor) -> Tensor:
-        """E of some of those rows, each under the windows of all others, `(rows,)`."""
+# --- asking ------------------------------------------------------------------------------------------
 
 
 C = TypeVar("C")
