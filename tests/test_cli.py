@@ -1,5 +1,6 @@
 """The command line: quick to answer, clear when something is wrong, and whole from recipe to report."""
 
+import inspect
 import io
 import json
 import os
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,7 @@ import torch
 
 from gibbsian.app import catalog, runs
 from gibbsian.app.cli import main
+from gibbsian.app.cli.flags import COMMANDS
 from gibbsian.app.recipe import DataSpec
 
 TINY = """
@@ -83,16 +86,16 @@ def test_help_answers_at_once_and_imports_nothing_heavy():
         times.append(time.perf_counter() - begun)
     assert out.rstrip().endswith("[] 0")
     assert min(times) < 0.5
-    for command in ("train", "resume", "sample", "evaluate", "report", "watch", "sequences", "lab", "list", "doctor"):
+    for command in COMMANDS:
         assert command in out
 
 
-@pytest.mark.parametrize(
-    "command", ["train", "resume", "sample", "evaluate", "report", "watch", "sequences", "lab", "list", "doctor"]
-)
-def test_every_command_has_help(command, capsys):
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_and_something_that_runs_it(command, capsys):
     assert main([command, "--help"]) == 0
     assert "--json" in capsys.readouterr().out
+    module = import_module(f"gibbsian.app.cli.{COMMANDS[command].module or command}")
+    assert list(inspect.signature(getattr(module, f"run_{command}")).parameters) == ["options", "rest"]
 
 
 def test_list_names_every_class_with_a_line(capsys):
