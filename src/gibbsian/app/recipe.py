@@ -8,22 +8,21 @@
 `Name: {arguments}` is short for jsonargparse's `{class_path: Name, init_args: {arguments}}`; both are understood.
 """
 
-import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import torch
 import yaml
 from jsonargparse import ArgumentError as ParserError
-from jsonargparse import ArgumentParser, get_loader, set_dumper, set_loader, set_parsing_settings
+from jsonargparse import ArgumentParser, set_dumper, set_loader, set_parsing_settings
 from jsonargparse.typing import register_type
 
-from gibbsian import nets, schedules
-from gibbsian.app import catalog, factories
+from gibbsian.app import catalog, factories, notation
+from gibbsian.app.refusals import explain
 from gibbsian.data import Prepared, load, prepare
 from gibbsian.domains import Domain
 from gibbsian.energy import Energy, ScoreField
@@ -168,101 +167,13 @@ class Recipe:
     text: str
 
 
-# --- YAML -----------------------------------------------------------------------------------------
-
 _SECTIONS = {"data", "fit", "sample", "evaluate", "pretrain"}
 _WITH_CLASSES = ("model", "objective", "fit", "pretrain", "sample")
-
-
-def _expand(value: Any, names: set[str]) -> Any:
-    """`Name: {arguments}` as class path and arguments."""
-    if isinstance(value, list):
-        return [_expand(item, names) for item in value]
-    if not isinstance(value, dict):
-        return value
-    value = {key: _expand(item, names) for key, item in _spelled_out(value, names).items()}
-    name = value.get("class_path")
-    if isinstance(name, str) and name in names and factories.takes_a_list(catalog.find_class(name)):
-        value["class_path"] = f"{factories.__name__}.{name}"
-    elif name in nets.__all__:  # other libraries have networks of these names too
-        value["class_path"] = f"{nets.__name__}.{name}"
-    return value
-
-
-def _spelled_out(value: dict[Any, Any], names: set[str]) -> dict[Any, Any]:
-    if len(value) != 1:
-        return value
-    ((name, body),) = value.items()
-    named = isinstance(name, str) and (name in names or name[:1].isupper() or "." in name)
-    return {"class_path": name, "init_args": body or {}} if named and isinstance(body, dict | None) else value
-
-
-_LONGEST = 1_000_000  # characters of a recipe with its aliases written out
-
-
-def read_yaml(text: str) -> Any:
-    """What a text of YAML says; `yaml.YAMLError` for all that is none, and for aliases that stand for more than a recipe can hold.
-
-    >>> read_yaml("lr: 1e-3")
-    {'lr': 0.001}
-    """
-    try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        if node is not None and _length(node, {}) > _LONGEST:
-            raise yaml.YAMLError(f"it is too long: more than {_LONGEST} characters, aliases written out")
-        return get_loader("yaml")(text)
-    except (
-        ValueError,
-        ArithmeticError,
-        RecursionError,
-    ) as error:  # dates and numbers that are none; brackets without end
-        raise yaml.YAMLError(f"{type(error).__name__}: {error}") from error
-
-
-def _length(node: yaml.Node, known: dict[int, int | None]) -> int:
-    """Characters of a node, those that its aliases stand for counted each time."""
-    if id(node) in known:
-        found = known[id(node)]
-        if found is None:
-            raise yaml.YAMLError("an alias stands for something that holds itself")
-        return found
-    known[id(node)] = None
-    if isinstance(node, yaml.ScalarNode):
-        length = 1 + len(node.value)
-    else:
-        parts = node.value if isinstance(node, yaml.SequenceNode) else [part for pair in node.value for part in pair]
-        length = 1 + sum(_length(part, known) for part in parts)
-    known[id(node)] = length
-    return length
-
-
-def _load(text: str) -> Any:
-    return _expand(read_yaml(text), set(catalog.class_names()))
-
-
-def _tensor(value: Any) -> torch.Tensor:
-    """A tensor from a list, or from a schedule such as `geometric(10, 0.01, 50)`."""
-    if isinstance(value, str):
-        found = re.fullmatch(r"(\w+)\((.*)\)", value.strip())
-        if found is None or found[1] not in _SCHEDULES:
-            raise ValueError(f"{value!r} is neither a list of numbers nor a schedule ({', '.join(_SCHEDULES)})")
-        arguments = [read_yaml(part) for part in found[2].split(",")]
-        return getattr(schedules, found[1])(*arguments)
-    return torch.tensor(value, dtype=torch.get_default_dtype())
-
-
-_SCHEDULES = ("geometric", "linear", "cosine", "polynomial", "sigmoid")
-
-
-def _dump(data: Any) -> str:
-    return yaml.safe_dump(data, sort_keys=False, allow_unicode=True)
-
-
 _KINDS: list[type | str] = [Objective, Kernel, Domain, Guard, FittedNoise, Logger, Perturbation, SamplerKind]
 set_parsing_settings(subclasses_enabled=_KINDS, instantiate_subclass_spec_in_any=False)
-register_type(torch.Tensor, serializer=lambda t: t.tolist(), deserializer=_tensor)
-set_loader("gibbsian", _load, exceptions=(yaml.YAMLError,), json_superset=True)
-set_dumper("gibbsian", _dump)
+register_type(torch.Tensor, serializer=lambda t: t.tolist(), deserializer=notation.tensor_of)
+set_loader("gibbsian", notation.load, exceptions=(yaml.YAMLError,), json_superset=True)
+set_dumper("gibbsian", notation.dump)
 
 
 def make_parser(model: type = Energy) -> ArgumentParser:
@@ -317,13 +228,13 @@ def recipe_source(given: str) -> tuple[str, str]:
 
 def split_comparison(text: str, name: str = "run") -> dict[str, str] | None:
     """The recipes of a comparison by name, or None: `compare:` names what differs, the rest is common to all."""
-    loaded = _from_yaml(text, name, read_yaml)
+    loaded = notation.from_yaml(text, name, notation.read_yaml)
     if not isinstance(loaded, dict) or "compare" not in loaded:
         return None
     members = loaded.pop("compare")
     if not isinstance(members, dict) or not members or not all(isinstance(m, dict) for m in members.values()):
         raise ArgumentError(f"{name}: compare: maps names to what differs, such as CD: {{objective: ..., fit: ...}}")
-    return {str(key): _dump(_merged(loaded, change)) for key, change in members.items()}
+    return {str(key): notation.dump(_merged(loaded, change)) for key, change in members.items()}
 
 
 def _merged(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
@@ -352,7 +263,7 @@ def _fit_by_flags(flags: Sequence[str]) -> dict[str, Any]:
             found[flag.removeprefix("--fit.")] = value
         elif flag == "--fit":
             with suppress(yaml.YAMLError):  # which the parser will report
-                given = _load(value)
+                given = notation.load(value)
                 found |= given if isinstance(given, dict) else {}
     return found
 
@@ -379,7 +290,7 @@ def parse_recipe(text: str, flags: Sequence[str] = (), *, name: str = "run") -> 
         raise ArgumentError(f"{name}: {error}") from error
     except (ParserError, ValueError, TypeError) as error:
         lacks_value = "expected one argument" in str(error) and flags and flags[-1].startswith("--")
-        reason = f"{flags[-1]} needs a value" if lacks_value else explain(str(error), parser)
+        reason = f"{flags[-1]} needs a value" if lacks_value else explain(str(error), _known_keys(parser))
         raise ArgumentError(f"{name}: {reason}") from error
     if built.model is None or built.objective is None:
         raise ArgumentError(f"{name} names no model or no objective; every recipe needs both")
@@ -388,27 +299,8 @@ def parse_recipe(text: str, flags: Sequence[str] = (), *, name: str = "run") -> 
     return Recipe(name=name, text=parser.dump(config, format="gibbsian"), **parts)
 
 
-def _from_yaml(text: str, name: str, read: Callable[[str], Any]) -> Any:
-    try:
-        return read(text)
-    except yaml.YAMLError as error:
-        problem = " ".join(str(error).split())
-        if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-            mark = error.problem_mark
-            problem = f"line {mark.line + 1}, column {mark.column + 1}: {error.problem or problem}"
-        raise ArgumentError(f"{name} is not valid YAML: {problem}") from error
-
-
-def read_recipe(text: str, name: str, read: Callable[[str], Any] = read_yaml) -> dict[str, Any]:
-    """The mapping that a recipe is, as its YAML says it, in one sentence where it is none."""
-    loaded = _from_yaml(text, name, read)
-    if not isinstance(loaded, dict):
-        raise ArgumentError(f"{name} holds no recipe; begin with data:, model:, objective: and fit:")
-    return loaded
-
-
 def _loaded(text: str, name: str) -> dict[str, Any]:
-    loaded = read_recipe(text, name, _load)
+    loaded = notation.read_recipe(text, name, notation.load)
     return {key: value for key, value in loaded.items() if key not in _SECTIONS or value is not None}  # `fit:` alone
 
 
@@ -431,7 +323,7 @@ def _check_foreign(loaded: dict[str, Any], flags: Sequence[str], name: str) -> N
         if root in _SECTIONS or root in _WITH_CLASSES:
             found = None
             with suppress(yaml.YAMLError):  # a plain text, or what the parser will report
-                found = _load(value)
+                found = notation.load(value)
             if root in _SECTIONS and not dot:
                 _check_section(root, found, name)
             given += [found] if root in _WITH_CLASSES else []
@@ -509,78 +401,3 @@ def _check_known(given: Iterable[Any], known: set[str], name: str, section: str)
 
 def _known_keys(parser: ArgumentParser) -> list[str]:
     return sorted({*parser.get_defaults().keys(), *_SECTIONS} - {"config"})
-
-
-# --- one sentence for what the parser says --------------------------------------------------------
-
-
-def explain(text: str, parser: ArgumentParser) -> str:
-    """The parser's report as one sentence, with the nearest name where one is unknown."""
-    keys = re.findall(r'Parser key "([\w.]+)"', text)
-    where = f"{'.'.join(dict.fromkeys(keys))}: " if keys else ""
-    paths = re.findall(r"class_path '([\w.]+)'", text)
-    path = paths[-1] if paths else ""
-    found = _unknown_flag(text, parser) or _wrong_argument(text, where, path) or _wrong_value(text, where)
-    reasons = _reasons(text)
-    return found or where + " ".join((reasons[0] if reasons else text).split())
-
-
-def _unknown_flag(text: str, parser: ArgumentParser) -> str | None:
-    found = re.search(r"unrecognized arguments: --(\S+)", text)
-    if found is None:
-        odd = re.search(r"unrecognized arguments: (\S+)", text)
-        more = "a recipe is changed by flags such as --fit.lr 0.1, and one is trained at a time"
-        return f"{odd[1]} is not understood; {more}" if odd else None
-    flags = _known_keys(parser)
-    near = suggest(found[1], flags) or suggest(found[1].split(".")[0], flags)
-    return f"there is no flag --{found[1]}; {near}See `gibbsian train --help`"
-
-
-def _wrong_argument(text: str, where: str, path: str) -> str | None:
-    """An argument that a class does not have, or one that it needs."""
-    owner = path.rpartition(".")[2]
-    if owner and (found := re.search(r"(?:Option|Key) '([\w.]+)' is not (?:accepted|expected)", text)):
-        takes = _arguments(path)
-        near = suggest(found[1], takes)
-        return f"{where}{owner} has no argument {found[1]!r}; {near}It takes {', '.join(takes) or 'none'}"
-    if found := re.search(r"Parameter '(\w+)' from '[\w.]*?(\w+)\.__init__' does not specify a type", text):
-        return f"{where}a recipe needs to know the types of arguments, and that of {found[1]!r} of {found[2]} is not said; annotate it"
-    if found := re.search(r"arguments are required: ([\w, .]+)|Key [\"']?([\w.]+)[\"']? is required", text):
-        return f"{where}{owner} needs {found[1] or found[2]}" if owner else f"{found[1] or found[2]} must be given"
-    return None
-
-
-def _wrong_value(text: str, where: str) -> str | None:
-    """A name that is no class, or a value of another type."""
-    values = re.findall(r"(?:Given|Got) value: (.+)", text)
-    wanted = re.findall(r"Expected an? (<class '[\w.]+'>|List|list|sequence|dict)", text)
-    if values and re.search(r"Not a valid subclass of \w+\. Got value: [^\w'\"{]", text):  # a list, or nothing at all
-        example = f"as in {where}{{Name: {{argument: value}}}}"
-        return f"{where}{values[0].strip()} was given where a class with its arguments is expected, {example}"
-    unknown = re.search(r"Expected a dot import path string: (\S+)|Import path ([\w.]+) does not", text)
-    if unknown and not wanted:
-        name = unknown[1] or unknown[2]
-        near = suggest(name.rpartition(".")[2], sorted(catalog.class_names()))
-        own = "or name the module of a class of your own with --trust"
-        return f"{where}there is no {name!r} that fits here; {near}See `gibbsian list`, {own}"
-    if values and wanted and not _reasons(text):
-        kinds = dict.fromkeys(w.removeprefix("<class '").removesuffix("'>") for w in wanted)
-        named = " or ".join(kinds).replace("NoneType", "nothing")
-        return f"{where}{values[0].strip()!r} was given where {named} is expected"
-    return None
-
-
-def _reasons(text: str) -> list[str]:
-    return re.findall(r"- (?!Import path|Expected|Problem)(.+)", text)
-
-
-def _arguments(path: str) -> list[str]:
-    try:
-        cls = catalog.find_class(path)
-    except ArgumentError:
-        return []
-    taken: list[str] = []
-    for name, parameter in inspect.signature(cls).parameters.items():
-        gathered = get_args(parameter.annotation) if parameter.kind is parameter.VAR_KEYWORD else ()  # Unpack[Options]
-        taken += get_type_hints(gathered[0]) if gathered else [name]
-    return [name for name in taken if name != "generator"]

@@ -27,7 +27,8 @@ from safetensors.torch import load_file
 from safetensors.torch import save as serialize_tensors
 from torch import Tensor
 
-from gibbsian.app.recipe import DataSpec, Recipe, parse_recipe, read_recipe
+from gibbsian.app.notation import read_recipe
+from gibbsian.app.recipe import DataSpec, Recipe, parse_recipe
 from gibbsian.capabilities import Classifier, InitializableModel, require
 from gibbsian.data import Pipeline, Prepared, Rows, make_steps, path_of
 from gibbsian.data.sets import ENDLESS

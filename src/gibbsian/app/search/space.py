@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from gibbsian.app.recipe import read_yaml
+from gibbsian.app.notation import read_yaml
 from gibbsian.errors import ArgumentError, suggest
 
 
