@@ -70,7 +70,7 @@ def denoise(
     check_placement(observation, prior, "observation")
     posterior = Observed(_scaled(prior, strength), observation, sigma)
     start = prior.domain.within_walls(observation)
-    return _restored(posterior, start, None, method, kernel, steps, burn_in, chains, generator, progress)
+    return _Search(method, kernel, steps, burn_in, chains, generator, progress).of(posterior, start, None)
 
 
 def inpaint(
@@ -102,8 +102,8 @@ def inpaint(
     tensor([[2., 1.]])
     """
     check_rows(prior, observation, "observation")
-    target = _scaled(prior, strength)
-    return _restored(target, observation, clamp, method, kernel, steps, burn_in, chains, generator, progress)
+    how = _Search(method, kernel, steps, burn_in, chains, generator, progress)
+    return how.of(_scaled(prior, strength), observation, clamp)
 
 
 def _scaled(prior: Energy, strength: float) -> Energy:
@@ -111,41 +111,45 @@ def _scaled(prior: Energy, strength: float) -> Energy:
     return prior if strength == 1 else prior.tempered(torch.tensor(float(strength)))
 
 
-def _restored(
-    target: Energy,
-    start: Tensor,
-    clamp: Tensor | None,
-    method: str,
-    kernel: Kernel | None,
-    steps: int,
-    burn_in: int,
-    chains: int,
-    generator: torch.Generator | None,
-    progress: bool | None,
-) -> Restored:
-    if method == "mode":
-        found = minimize(target, start, clamp=clamp, steps=steps)
-        report_unrest(found.converged, steps, stacklevel=4)
-        return Restored(found.x, None, found.converged)
-    if method != "mean":
-        raise ArgumentError(f"method={method!r}: expected 'mode' or 'mean'")
-    steps, burn_in, _ = check_counts(steps, burn_in, 1)
-    chains = check_count("denoise", "chains", chains)
-    generator = require_generator(generator, start.device)
-    kernel = Gibbs() if kernel is None else kernel
-    copies = (chains, *[1] * (start.dim() - 1))
-    if clamp is not None and clamp.dim() == start.dim():
-        clamp = clamp.repeat(copies)
-    state: Tensor | Trace = start.repeat(copies)
-    mean, square = torch.zeros_like(start), torch.zeros_like(start)
-    with progress_bar(steps, "posterior mean", progress) as tick:
-        for step in range(steps):  # one at a time: the random numbers of several steps of a large image are many
-            state = sample(target, kernel, state, 1, keep=False, clamp=clamp, generator=generator, progress=False)
-            clamp = None  # the trace keeps it
-            if step >= burn_in:
-                draws = state.last.reshape(chains, *start.shape)
-                moved = mean + (draws - mean).mean(0) / (step - burn_in + 1)
-                square = square + ((draws - mean) * (draws - moved)).mean(0)
-                mean = moved
-            tick(1)
-    return Restored(mean, (square / (steps - burn_in)).clamp(min=0).sqrt())
+class _Search(NamedTuple):
+    """How an estimate is looked for: what `denoise` and `inpaint` are told alike."""
+
+    method: str
+    kernel: Kernel | None
+    steps: int
+    burn_in: int
+    chains: int
+    generator: torch.Generator | None
+    progress: bool | None
+
+    def of(self, law: Energy, start: Tensor, clamp: Tensor | None) -> Restored:
+        """The mode or the mean of a law, from `start` on, where entries that `clamp` holds stay."""
+        if self.method == "mode":
+            found = minimize(law, start, clamp=clamp, steps=self.steps)
+            report_unrest(found.converged, self.steps, stacklevel=4)
+            return Restored(found.x, None, found.converged)
+        if self.method != "mean":
+            raise ArgumentError(f"method={self.method!r}: expected 'mode' or 'mean'")
+        return self._mean(law, start, clamp)
+
+    def _mean(self, law: Energy, start: Tensor, clamp: Tensor | None) -> Restored:
+        steps, burn_in, _ = check_counts(self.steps, self.burn_in, 1)
+        chains = check_count("denoise", "chains", self.chains)
+        generator = require_generator(self.generator, start.device)
+        kernel = Gibbs() if self.kernel is None else self.kernel
+        copies = (chains, *[1] * (start.dim() - 1))
+        if clamp is not None and clamp.dim() == start.dim():
+            clamp = clamp.repeat(copies)
+        state: Tensor | Trace = start.repeat(copies)
+        mean, square = torch.zeros_like(start), torch.zeros_like(start)
+        with progress_bar(steps, "posterior mean", self.progress) as tick:
+            for step in range(steps):  # one at a time: the random numbers of several steps of a large image are many
+                state = sample(law, kernel, state, 1, keep=False, clamp=clamp, generator=generator, progress=False)
+                clamp = None  # the trace keeps it
+                if step >= burn_in:
+                    draws = state.last.reshape(chains, *start.shape)
+                    moved = mean + (draws - mean).mean(0) / (step - burn_in + 1)
+                    square = square + ((draws - mean) * (draws - moved)).mean(0)
+                    mean = moved
+                tick(1)
+        return Restored(mean, (square / (steps - burn_in)).clamp(min=0).sqrt())
