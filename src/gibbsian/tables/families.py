@@ -8,12 +8,14 @@ rbm       a Boltzmann machine of joined units, numbers tied to each other, its h
 parzen    windows on the rows
 stacked   those of them whose laws are exact, weighed: where rows are few and "auto" or several are asked for; windows only where no row
           has gaps, as each claims the row that it stands on for itself, and knows least of what that row lacks
+
+A new family is a function that fits it, which says too how it is fitted again, and a row of `_FITTED_BY`.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -30,12 +32,10 @@ from gibbsian.tables.rows import Rows
 from gibbsian.tables.stacked import StackedLaw, gain, weigh
 from gibbsian.tables.tilted import fit_tilt
 
-FAMILIES = ("mixture", "tilted", "neural", "located", "rbm", "parzen")
 GAPS = ("auto", "ignorable")
 _COMPARED = 6000  # rows at most that the families are compared on
 _MIXED = 50000  # rows at most that the chosen mixture goes through as a whole
 _LOCATED = 10000  # rows at most that learn shifts: one with gaps in names stands for many
-_EXACT = ("mixture", "located", "rbm", "parzen")
 _STACKED = 10000  # rows up to which families are weighed, and not only chosen: more rows tell which is right
 _WORTH = 0.01  # nats a row by which a costlier family must be better
 
@@ -72,16 +72,33 @@ class Options:
             raise ArgumentError(f"units={self.units}: the Boltzmann machine of a table goes through all 2^units states of its hidden units; give at most {MOST_HIDDEN}, or take the family mixture or tilted")  # fmt: skip
 
 
+class Compared(NamedTuple):
+    """What families are compared on: rows that teach, rows that choose, and what the first are as a whole."""
+
+    codec: Codec
+    train: Rows
+    held: Rows
+    whole: Whole
+    few: bool  # so few that exact laws are weighed, and not only chosen
+
+
 @dataclass
 class Chosen:
-    """A family that was fitted: its law, the held-out log-likelihood a row of all that were tried, and how to fit it again; of a
-    stack also its parts."""
+    """A family that was fitted.
+
+    Attributes:
+        family: its name.
+        law: of the rows that taught.
+        again: the law of other rows, `again(rows, whole)`, with all that was chosen on the first.
+        starts: the mixtures whose average it is, where it is one: others may begin with them.
+        scores: the held-out log-likelihood a row of all families that were tried.
+    """
 
     family: str
     law: Law
-    scores: dict[str, float]
-    settings: dict[str, Any] = field(default_factory=dict)
-    parts: tuple["Chosen", ...] = ()
+    again: Callable[[Rows, Whole], Law]
+    starts: list[Mixture] = field(default_factory=list)
+    scores: dict[str, float] = field(default_factory=dict)
 
 
 def independent(whole: Whole) -> Mixture:
@@ -101,7 +118,8 @@ def choose(
     few = train.n <= _STACKED
     if train.n > _COMPARED:
         train = train.take(torch.randperm(train.n, generator=stream(options.seed, "compared"))[:_COMPARED])
-    whole = Whole.of(train, tuple(codec.states))
+    on = Compared(codec, train, held, Whole.of(train, tuple(codec.states)), few)
+    exact_ones = _EXACT_WITH_GAPS if codec.gaps(train).any() else _EXACT
     best: Chosen | None = None
     scores: dict[str, float] = {}
     exact: list[tuple[Chosen, torch.Tensor]] = []
@@ -112,12 +130,11 @@ def choose(
             watch(f"{made.family}: {score:.3f} nats a held-out row")
         return made if best is None or score > scores[best.family] + _WORTH else best
 
-    may_stack = _EXACT[: -int(codec.gaps(train).any()) or None]  # windows only where there are no gaps
     for family in sorted(families, key=FAMILIES.index):
-        made = _fit(family, codec, train, held, whole, options, best, few)
+        made = _FITTED_BY[family](on, options, best)
         log_prob = made.law.log_prob(held).value.clamp(min=-1e6)
         best = judged(made, float(log_prob.mean()))
-        if family in may_stack:
+        if family in exact_ones:
             exact.append((made, log_prob))
     if len(exact) > 1 and few:
         log_probs = torch.stack([log_prob for _, log_prob in exact], 1)
@@ -128,66 +145,104 @@ def choose(
 
 
 def _stack(parts: list[Chosen], weight: torch.Tensor, codec: Codec) -> Chosen:
-    kept = [i for i in range(len(parts)) if weight[i] > 0]
-    log_weight = weight[kept].log()
-    law = StackedLaw(tuple(parts[i].law for i in kept), log_weight, codec)
-    return Chosen("stacked", law, {}, {"log_weight": log_weight}, tuple(parts[i] for i in kept))
+    kept = [part for part, share in zip(parts, weight, strict=True) if share > 0]
+    log_weight = weight[weight > 0].log()
+
+    def again(rows: Rows, whole: Whole) -> Law:
+        return StackedLaw(tuple(part.again(rows, whole) for part in kept), log_weight, codec)
+
+    return Chosen("stacked", StackedLaw(tuple(part.law for part in kept), log_weight, codec), again)
 
 
-def _fit(family: str, codec: Codec, train: Rows, held: Rows, whole: Whole, options: Options, so_far: Chosen | None, few: bool) -> Chosen:  # fmt: skip
-    seed, steps = options.seed, {"steps": options.steps, "hidden": options.hidden, "seed": options.seed}
-    if family in {"mixture", "tilted"}:
-        if so_far is not None and so_far.family == "mixture":
-            starts = so_far.settings["starts"]
-        elif options.components is None:
-            starts = choose_mixture(train, held, whole, seed=seed, **({} if few else {"starts": 1}))
-        else:
-            starts = [fit_mixture(train, whole, options.components, seed=seed)]
-        base, settings = averaged(starts), {"starts": starts}
-        if family == "mixture":
-            return Chosen(family, MixtureLaw(base, codec), {}, settings)
-        law, took = fit_tilt(base, codec, train, held, **steps)  # type: ignore[arg-type]
-        return Chosen(family, TiltedLaw(law, codec, seed), {}, settings | {"steps": took})
-    if family == "neural":
-        law, took = fit_tilt(independent(whole), codec, train, held, **steps)  # type: ignore[arg-type]
-        return Chosen(family, TiltedLaw(law, codec, seed), {}, {"steps": took})
-    if family == "located":
-        return _located(codec, train, held, whole, seed)
-    if family == "rbm":
-        mixture, took = fit_rbm(train, held, whole, hidden=options.units, seed=seed, steps=max(options.steps // 2, 1))
-        return Chosen(family, MixtureLaw(mixture, codec), {}, {"steps": took})
-    mixture, chosen = fit_parzen(train, whole, seed=seed)
-    return Chosen(family, MixtureLaw(mixture, codec), {}, {"chosen": chosen})
+# --- the families -------------------------------------------------------------------------------------
 
 
-def _located(codec: Codec, train: Rows, held: Rows, whole: Whole, seed: int) -> Chosen:
-    slots = shifting(train, whole, codec)
-    laws = choose_located(train, held, whole, slots, seed=seed)
-    return Chosen("located", MixtureLaw(mean_of(laws), codec), {}, {"laws": laws})
+def _mixture(on: Compared, options: Options, so_far: Chosen | None) -> Chosen:
+    starts = _starts(on, options, so_far)
+
+    def again(rows: Rows, whole: Whole) -> Law:
+        return MixtureLaw(_gone_on(starts, rows, whole, options.seed), on.codec)
+
+    return Chosen("mixture", MixtureLaw(averaged(starts), on.codec), again, starts)
 
 
-def refit(chosen: Chosen, codec: Codec, rows: Rows, options: Options) -> Law:
-    """The chosen family once more, on all rows, with the settings that were chosen."""
-    if chosen.parts:
-        laws = tuple(refit(part, codec, rows, options) for part in chosen.parts)
-        return StackedLaw(laws, chosen.settings["log_weight"], codec)
-    whole, seed = Whole.of(rows, tuple(codec.states)), options.seed
-    if chosen.family == "parzen":
-        return MixtureLaw(fit_parzen(rows, whole, seed=seed, chosen=chosen.settings["chosen"])[0], codec)
-    if chosen.family == "located":
-        some = rows.take(torch.randperm(rows.n, generator=stream(seed, "located"))[:_LOCATED])
-        parts = [fit_located(some, whole, law.slots, 0, start=law) for law in chosen.settings["laws"]]
-        return MixtureLaw(mean_of(parts), codec)
-    if chosen.family == "rbm":
-        return MixtureLaw(fit_rbm(rows, None, whole, hidden=options.units, seed=seed, steps=max(chosen.settings["steps"], 1))[0], codec)  # fmt: skip
-    base = independent(whole) if chosen.family == "neural" else _again(chosen.settings["starts"], rows, whole, seed)
-    if chosen.family == "mixture" or not chosen.settings["steps"]:
-        return MixtureLaw(base, codec)
-    law, _ = fit_tilt(base, codec, rows, None, seed=seed, steps=chosen.settings["steps"], hidden=options.hidden)
-    return TiltedLaw(law, codec, seed)
+def _tilted(on: Compared, options: Options, so_far: Chosen | None) -> Chosen:
+    starts = _starts(on, options, so_far)
+
+    def base(rows: Rows, whole: Whole) -> Mixture:
+        return _gone_on(starts, rows, whole, options.seed)
+
+    return _by_network("tilted", averaged(starts), base, on, options)
 
 
-def _again(starts: list[Mixture], rows: Rows, whole: Whole, seed: int) -> Mixture:
+def _neural(on: Compared, options: Options, so_far: Chosen | None) -> Chosen:
+    return _by_network("neural", independent(on.whole), lambda rows, whole: independent(whole), on, options)
+
+
+def _by_network(
+    family: str, first: Mixture, base: Callable[[Rows, Whole], Mixture], on: Compared, options: Options
+) -> Chosen:
+    """A mixture tilted by a network: `first` where families are compared, `base(rows, whole)` on other rows."""
+    how: dict[str, Any] = {"hidden": options.hidden, "seed": options.seed}
+    tilted, took = fit_tilt(first, on.codec, on.train, on.held, steps=options.steps, **how)
+
+    def again(rows: Rows, whole: Whole) -> Law:
+        below = base(rows, whole)
+        if not took:
+            return MixtureLaw(below, on.codec)
+        return TiltedLaw(fit_tilt(below, on.codec, rows, None, steps=took, **how)[0], on.codec, options.seed)
+
+    return Chosen(family, TiltedLaw(tilted, on.codec, options.seed), again)
+
+
+def _located(on: Compared, options: Options, so_far: Chosen | None) -> Chosen:
+    slots = shifting(on.train, on.whole, on.codec)
+    laws = choose_located(on.train, on.held, on.whole, slots, seed=options.seed)
+
+    def again(rows: Rows, whole: Whole) -> Law:
+        some = rows.take(torch.randperm(rows.n, generator=stream(options.seed, "located"))[:_LOCATED])
+        return MixtureLaw(mean_of([fit_located(some, whole, law.slots, 0, start=law) for law in laws]), on.codec)
+
+    return Chosen("located", MixtureLaw(mean_of(laws), on.codec), again)
+
+
+def _rbm(on: Compared, options: Options, so_far: Chosen | None) -> Chosen:
+    how: dict[str, Any] = {"hidden": options.units, "seed": options.seed}
+    machine, took = fit_rbm(on.train, on.held, on.whole, steps=max(options.steps // 2, 1), **how)
+
+    def again(rows: Rows, whole: Whole) -> Law:
+        return MixtureLaw(fit_rbm(rows, None, whole, steps=max(took, 1), **how)[0], on.codec)
+
+    return Chosen("rbm", MixtureLaw(machine, on.codec), again)
+
+
+def _parzen(on: Compared, options: Options, so_far: Chosen | None) -> Chosen:
+    windows, chosen = fit_parzen(on.train, on.whole, seed=options.seed)
+
+    def again(rows: Rows, whole: Whole) -> Law:
+        return MixtureLaw(fit_parzen(rows, whole, seed=options.seed, chosen=chosen)[0], on.codec)
+
+    return Chosen("parzen", MixtureLaw(windows, on.codec), again)
+
+
+_FITTED_BY = {
+    "mixture": _mixture, "tilted": _tilted, "neural": _neural, "located": _located, "rbm": _rbm, "parzen": _parzen,
+}  # fmt: skip
+FAMILIES = tuple(_FITTED_BY)
+_EXACT = {"mixture", "located", "rbm", "parzen"}  # laws that may be weighed
+_EXACT_WITH_GAPS = _EXACT - {"parzen"}
+
+
+def _starts(on: Compared, options: Options, so_far: Chosen | None) -> list[Mixture]:
+    """Mixtures from several starts: those that are there, or chosen, or as large as was asked for."""
+    if so_far is not None and so_far.starts:
+        return so_far.starts
+    if options.components is not None:
+        return [fit_mixture(on.train, on.whole, options.components, seed=options.seed)]
+    return choose_mixture(on.train, on.held, on.whole, seed=options.seed, **({} if on.few else {"starts": 1}))
+
+
+def _gone_on(starts: list[Mixture], rows: Rows, whole: Whole, seed: int) -> Mixture:
     """Mixtures that go on, on all rows or 50000 of them, averaged."""
     some = rows if rows.n <= _MIXED else rows.take(torch.randperm(rows.n, generator=stream(seed, "mixed"))[:_MIXED])
     steps = rounds(len(starts))

@@ -14,7 +14,7 @@ from gibbsian.random import stream
 from gibbsian.tables.codec import Codec
 from gibbsian.tables.coders import TableWarning
 from gibbsian.tables.em import Whole, climb, fit_mixture
-from gibbsian.tables.families import FAMILIES, Chosen, Options, choose, refit
+from gibbsian.tables.families import FAMILIES, Options, choose
 from gibbsian.tables.frames import Frame, as_frame
 from gibbsian.tables.gaps import Gaps, fit_gaps
 from gibbsian.tables.laws import Law, MixtureLaw
@@ -69,8 +69,8 @@ def fit_table(
     rows = codec.encode(frame)
     if watch is not None:
         watch(f"{rows.n} rows, {len(schema)} columns")
-    chosen: Chosen = choose(names, codec, rows.take(train), rows.take(held), options, watch)
-    law = refit(chosen, codec, rows, options)
+    chosen = choose(names, codec, rows.take(train), rows.take(held), options, watch)
+    law = chosen.again(rows, Whole.of(rows, tuple(codec.states)))
     some = rows.take(calibrate)
     per_gap = _per_gap(chosen.law, codec, some.take(slice(0, _GAPS)))
     calibration = np.sort(judged(chosen.law, codec, per_gap, some))
