@@ -39,8 +39,9 @@ class UNet(Recorded):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        how = {"center": center, "spread": spread, "activation": activation, "generator": generator}
-        self.net = ScoreUNet(shape, widths, blocks, **how)  # type: ignore[arg-type]
+        self.net = ScoreUNet(
+            shape, widths, blocks, center=center, spread=spread, activation=activation, generator=generator
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         one = torch.ones_like(x[:, 0, 0, 0])
