@@ -127,7 +127,8 @@ def picture(folder: Path, draws: int, steps: int | None) -> None:
     """samples.png: as many draws, of all classes where there are ten."""
     if not (folder / "recipe.yaml").exists():
         return
-    from gibbsian.app.runs import draw_by, open_pipeline
+    from gibbsian.app.draws import draw_by
+    from gibbsian.app.runs import open_pipeline
 
     recipe, pipeline = open_pipeline(folder)
     energy = gb.load(folder)

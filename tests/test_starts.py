@@ -9,8 +9,8 @@ from objective_oracles import gen
 import gibbsian as gb
 from gibbsian import domains, kernels, models, objectives
 from gibbsian.app.cli import main
+from gibbsian.app.draws import start_of
 from gibbsian.app.recipe import SampleSpec
-from gibbsian.app.runs import start_of
 from gibbsian.energies import MLP
 from gibbsian.errors import ArgumentError, CapabilityError
 from gibbsian.objectives.starts import start_points

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from gibbsian.app.files import write_whole
 from gibbsian.app.recipe import Recipe
-from gibbsian.app.runs import noted, write_whole
+from gibbsian.app.runs import noted
 from gibbsian.data import DataSet, Prepared, Rows, load
 from gibbsian.distributed import Shards, World
 from gibbsian.energy import Energy

@@ -12,9 +12,7 @@ run/report.html                see `gibbsian.app.report`
 import dataclasses
 import json
 import math
-import os
 import time
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,37 +20,26 @@ from typing import Any, NamedTuple
 
 import torch
 import yaml
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-from safetensors.torch import save as serialize_tensors
 from torch import Tensor
 
+from gibbsian.app.draws import Snapshots, in_turn
+from gibbsian.app.files import read_json, write_whole
 from gibbsian.app.notation import read_recipe
 from gibbsian.app.recipe import DataSpec, Recipe, parse_recipe
 from gibbsian.capabilities import Classifier, InitializableModel, require
 from gibbsian.data import Pipeline, Prepared, Rows, make_steps, path_of
 from gibbsian.data.sets import ENDLESS
-from gibbsian.distributed import Shards, World, join
+from gibbsian.distributed import join
 from gibbsian.energy import ScoreField
-from gibbsian.errors import (
-    ArgumentError,
-    CheckpointError,
-    DataError,
-    GibbsianError,
-    ShapeError,
-    TrainingWarning,
-    check_count,
-)
+from gibbsian.errors import ArgumentError, CheckpointError, DataError, GibbsianError, ShapeError, check_count
 from gibbsian.metrics.evaluate import costly
-from gibbsian.objectives.starts import check_starts, start_points
+from gibbsian.objectives.starts import check_starts
 from gibbsian.placement import device_named, placement
-from gibbsian.random import stream
 from gibbsian.training import checkpoint, keep
 from gibbsian.training.fit import fit, load, resume
 from gibbsian.training.loop import Hook
 from gibbsian.training.renames import current_recipe
 from gibbsian.training.run import Engine, Run
-from gibbsian.uses.draw import Drawn, draw_with_trace
 
 
 class Opened(NamedTuple):
@@ -62,157 +49,11 @@ class Opened(NamedTuple):
     prepared: Prepared
 
 
-_SNAPSHOTS = 8
 _AT_HAND = 4 << 30  # bytes of training data that are put on the device as a whole
 
 
-# --- files ------------------------------------------------------------------------------------------
-
-
-def write_whole(path: Path, content: bytes | str) -> None:
-    """Write a file so that it is there as a whole, or stays as it was where that fails (a full disk, a kill)."""
-    new = path.with_name(f".{path.name}.new")
-    try:
-        new.write_bytes(content if isinstance(content, bytes) else content.encode())
-        new.replace(path)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error
-    finally:
-        new.unlink(missing_ok=True)
-
-
-def read_json(path: Path) -> Any:
-    """What a JSON file of a run folder holds; `CheckpointError` in one sentence."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CheckpointError(f"{path} is damaged ({error}); put back a copy, or remove it") from error
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read ({error.strerror}); put back a copy") from error
-
-
-# --- drawing samples ------------------------------------------------------------------------------
-
-
-class _Snapshots:
-    """A hook that draws a few samples now and then, without touching the randomness of the training."""
-
-    def __init__(self, recipe: Recipe, prepared: Prepared, folder: Path, total: int) -> None:
-        self.recipe, self.prepared, self.folder = recipe, prepared, folder / "snapshots"
-        self.marks = sorted({round(total ** (i / (_SNAPSHOTS - 1))) for i in range(_SNAPSHOTS)})
-        self.last: Tensor | None = None
-        self.first = join()[0].first  # of several processes one draws
-        self.began, self.spent = time.perf_counter(), 0.0
-
-    def __call__(self, run: Run) -> None:
-        if not self.first:
-            return
-        now = time.perf_counter()
-        late = self.spent > 5 + 0.1 * (now - self.began)  # pictures must not cost much; the last one tells most
-        if late and run.step < self.marks[-1]:
-            return
-        self._draw(run)
-        self.spent += time.perf_counter() - now
-
-    def _draw(self, run: Run) -> None:
-        """Draw and keep."""
-        spec = self.recipe.sample
-        energy = run.ema if run.ema is not None else run.energy
-        was_training = energy.training
-        energy.eval()
-        n = 500 if energy.domain.numel <= 3 else min(spec.show, 64)
-        options: dict[str, Any] = {"objective": run.objective, "steps": min(spec.steps, 100)}
-        try:
-            start = self.last if self.last is not None else start_of(self.recipe, self.prepared, energy)
-            made = draw_by(self.recipe, energy, n, f"snapshot/{run.step}", start=start, **options)
-        except GibbsianError:  # an early model may have no law to draw from yet: the report shows one picture less
-            return
-        finally:
-            energy.train(was_training)
-        self.last = made.x
-        self.folder.mkdir(exist_ok=True)
-        content = serialize_tensors({"x": made.x.detach().cpu().contiguous()})
-        write_whole(self.folder / f"step-{run.step:012d}.safetensors", content)
-
-
-def draw_by(
-    recipe: Recipe,
-    energy: Any,
-    n: int,
-    name: str,
-    *,
-    seed: int | None = None,
-    world: World | None = None,
-    **options: Any,
-) -> Drawn:
-    """n draws as a recipe says, but for the options that are given; `name` is that of the stream of random numbers. Several
-    processes, `world`, share the work, and all get all draws."""
-    dtype, device = placement(energy)
-    seed = recipe.fit["seed"] if seed is None else seed
-    generator = stream(seed, name, device) if world is None else Shards(seed, name, device=device)
-    if options.get("start") is not None:
-        options["start"] = options["start"].to(device, dtype)  # rows of a file come in the precision of the file
-    if options.get("label") is None and options.get("clamp") is None:
-        options["label"] = _in_turn(recipe, energy, n)
-    how = {"kernel": recipe.sample.kernel, "objective": recipe.objective, "steps": recipe.sample.steps}
-    return draw_with_trace(energy, n, generator=generator, **how | options)
-
-
-def _in_turn(recipe: Recipe, energy: Any, n: int) -> Tensor | None:
-    """The classes of n draws where the recipe wants them in turn."""
-    if not recipe.sample.by_class:
-        return None
-    dtype, device = placement(energy)
-    row = energy.domain.sample(1, generator=stream(0, "a row", device), dtype=dtype)
-    classes = require(energy, Classifier, "sample.by_class", "leave it out").class_log_prob(row).shape[1]
-    return torch.arange(n, device=device) % classes
-
-
-def start_of(recipe: Recipe, prepared: Prepared, energy: Any, label: int | None = None) -> Tensor | None:
-    """Where chains begin: training rows or draws like them (of a class), as the recipe says; None for anywhere."""
-    start = recipe.sample.start
-    if start == "reference":
-        return None
-    rows = prepared.finished("train", 4096)
-    if start == "data" and label is None and not recipe.sample.by_class:
-        return rows.x
-    n = len(rows.x)
-    wanted = _in_turn(recipe, energy, n) if label is None else torch.full((n,), label)
-    generator = stream(recipe.fit["seed"], "start")
-    wanted = None if wanted is None else wanted.cpu()  # as the rows are
-    return start_points(start, n, energy, rows.x, generator, y=rows.y, wanted=wanted)
-
-
-def snapshots_of(folder: Path) -> dict[int, Tensor]:
-    """The samples that were drawn through training, by step; damaged ones are left out with a warning."""
-    found = {}
-    for path in sorted((folder / "snapshots").glob("step-*.safetensors")):
-        try:
-            found[int(path.stem[5:])] = load_file(path)["x"]
-        except (SafetensorError, KeyError, ValueError):
-            warnings.warn(f"{path} is damaged and left out", TrainingWarning, stacklevel=2)
-    return found
-
-
-# --- training -------------------------------------------------------------------------------------
-
-
-def usual_folder(name: str) -> Path:
-    """`runs/name`, taken or not."""
-    return Path(os.environ.get("GIBBSIAN_RUNS", "runs")) / name
-
-
-def free_folder(name: str) -> Path:
-    """`runs/name`, or `runs/name-2`, ... where that is taken."""
-    base = usual_folder(name)
-    folder, i = base, 2
-    while folder.exists():
-        folder, i = base.with_name(f"{base.name}-{i}"), i + 1
-    return folder
-
-
-class _Recorded(_Snapshots):
-    """The same for a new run, whose recipe, data steps and command are in its folder before the first step."""
+class _Recorded(Snapshots):
+    """Snapshots of a new run, whose recipe, data steps and command are in its folder before the first step."""
 
     def __init__(self, recipe: Recipe, prepared: Prepared, folder: Path, total: int, arguments: Sequence[str]) -> None:
         super().__init__(recipe, prepared, folder, total)
@@ -357,10 +198,9 @@ def train(
         raise CheckpointError(
             f"{folder} already holds files; go on with `gibbsian resume {folder}`, or say another --run"
         )
-    check_starts(
-        recipe.sample.start, recipe.model
-    )  # pictures are left out where it cannot be drawn from, without a word
-    _in_turn(recipe, recipe.model, 1)
+    # here, since pictures are left out without a word where a model cannot be drawn from
+    check_starts(recipe.sample.start, recipe.model)
+    in_turn(recipe, recipe.model, 1)
     return _train(recipe, recipe.data.prepare(), folder, arguments, progress, hooks)
 
 
@@ -496,7 +336,7 @@ def resume_run(
         return _train(recipe, prepared, folder, noted(folder).get("arguments", ()), progress, again=True)
     whole = (recipe.fit["steps"], recipe.fit["epochs"]) if steps is None and epochs is None else (steps, epochs)
     total = _total(recipe, prepared, *whole)
-    snapshots = _Snapshots(recipe, prepared, folder, total)
+    snapshots = Snapshots(recipe, prepared, folder, total)
     first = checkpoint.read_latest(folder, keys=("step",))["step"] + 1
 
     def note_total(run: Run) -> None:  # once nobody else trains here: those who watch learn how far it will go

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 import yaml
 
-from gibbsian.app.runs import write_whole
+from gibbsian.app.files import write_whole
 from gibbsian.errors import ArgumentError, CheckpointError, DataError, suggest
 from gibbsian.random import stream
 from gibbsian.tables.families import Options

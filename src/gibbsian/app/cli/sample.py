@@ -14,8 +14,10 @@ from torch import Tensor
 from gibbsian.app.cli.launch import refuse_processes, world_of
 from gibbsian.app.cli.show import Output
 from gibbsian.app.cli.table import sample_table
+from gibbsian.app.draws import draw_by, start_of
+from gibbsian.app.files import write_whole
 from gibbsian.app.recipe import Recipe
-from gibbsian.app.runs import draw_by, open_pipeline, open_run, start_of, trained, write_whole
+from gibbsian.app.runs import open_pipeline, open_run, trained
 from gibbsian.app.tables import is_run
 from gibbsian.data import Pipeline
 from gibbsian.data.readers import read_partial

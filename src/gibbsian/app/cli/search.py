@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gibbsian.app import runs
+from gibbsian.app import files
 from gibbsian.app.cli.show import Output
 from gibbsian.app.recipe import recipe_source, split_comparison
 from gibbsian.app.report.build import write_report
@@ -35,7 +35,7 @@ def run_search(options: argparse.Namespace, rest: list[str]) -> int:
     recipe = folder / "recipe.yaml"
     target = search.folder / "best.yaml"
     if recipe.exists():  # on another machine it may lie elsewhere
-        runs.write_whole(target, recipe.read_text(encoding="utf-8"))
+        files.write_whole(target, recipe.read_text(encoding="utf-8"))
     judged = {} if options.no_report else _judged(search, study, out)
     weights = importances(study, search.axes)
     seconds = time.perf_counter() - begun
@@ -69,7 +69,7 @@ def _search(options: argparse.Namespace, rest: list[str]) -> Search:
     if not space.is_file():
         raise ArgumentError(f"--space {options.space}: there is no such file; see docs/tuning.md for what stands in it")
     axes = read_space(space.read_text(encoding="utf-8"), space.name)
-    folder = options.folder = Path(options.run) if options.run else runs.usual_folder(f"search-{name}")
+    folder = options.folder = Path(options.run) if options.run else files.usual_folder(f"search-{name}")
     keys = ("objective", "storage", "sampler", "pruner", "seed", "looks", "heartbeat")
     return Search(name, text, tuple(rest), tuple(axes), folder=folder, **{key: getattr(options, key) for key in keys})
 

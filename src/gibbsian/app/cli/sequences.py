@@ -17,8 +17,8 @@ from torch import Tensor
 
 from gibbsian import sequences
 from gibbsian.app.cli.show import Output
+from gibbsian.app.files import free_folder, write_whole
 from gibbsian.app.report.sequences import Workbench, sequences_verdict, write_sequences
-from gibbsian.app.runs import free_folder, write_whole
 from gibbsian.errors import ArgumentError, CheckpointError, DataError
 from gibbsian.models import Potts
 from gibbsian.placement import device_named

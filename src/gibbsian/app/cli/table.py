@@ -10,8 +10,8 @@ import yaml
 
 from gibbsian.app import tables
 from gibbsian.app.cli.show import Output
+from gibbsian.app.files import free_folder
 from gibbsian.app.report.table import table_verdict, write_table_report
-from gibbsian.app.runs import free_folder
 from gibbsian.errors import ArgumentError, suggest
 from gibbsian.random import stream
 from gibbsian.tables.drift import drift

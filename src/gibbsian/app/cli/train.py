@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gibbsian.app import runs
+from gibbsian.app import files, runs
 from gibbsian.app.cli.launch import refuse_processes, world_of
 from gibbsian.app.cli.show import Output
 from gibbsian.app.cli.table import refuse_table, report_table, table_keys, train_table
@@ -61,7 +61,7 @@ def run_train(options: argparse.Namespace, rest: list[str]) -> int:
         return _compare(out, options, name, text, members, rest)
     recipe = parse_recipe(text, rest, name=name)
     options.live = options.live and (world is None or world.first)
-    folder = options.folder = Path(options.run) if options.run else runs.free_folder(name)
+    folder = options.folder = Path(options.run) if options.run else files.free_folder(name)
     out.say(f"[bold]{name}[/bold]  {recipe.about}" if recipe.about else f"[bold]{name}[/bold]")
     out.say(f"run folder: {folder}")
     with watched(out, options, folder):
@@ -86,7 +86,7 @@ def run_resume(options: argparse.Namespace, rest: list[str]) -> int:
     refuse_table(folder, "resume")
     if (folder / "comparison.json").exists():
         refuse_processes(options, "a comparison")
-        known = runs.read_json(folder / "comparison.json")
+        known = files.read_json(folder / "comparison.json")
         members = split_comparison(known["text"], known["name"]) or {}
         return _compare(out, options, known["name"], known["text"], members, known["flags"])
     options.live = options.live and (world is None or world.first)
@@ -174,11 +174,11 @@ def _compare(
 ) -> int:
     """Train every member of a comparison into a folder of its own, and put them side by side."""
     recipes = {key: parse_recipe(member, flags, name=key) for key, member in members.items()}  # all, before any work
-    folder = options.folder = Path(options.run) if options.run else runs.free_folder(name)
+    folder = options.folder = Path(options.run) if options.run else files.free_folder(name)
     out.say(f"[bold]{name}[/bold]  {len(recipes)} runs in {folder}")
     folder.mkdir(parents=True, exist_ok=True)
     known = {"name": name, "text": text, "flags": flags}
-    runs.write_whole(folder / "comparison.json", json.dumps(known, indent=1))
+    files.write_whole(folder / "comparison.json", json.dumps(known, indent=1))
     with watched(out, options, folder):
         for key, recipe in recipes.items():
             if (folder / key / "recipe.yaml").exists():  # a comparison that was interrupted

@@ -14,11 +14,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from gibbsian.app.draws import draw_by, start_of
 from gibbsian.app.evaluation import chain_numbers
 from gibbsian.app.report import figures
 from gibbsian.app.report.pictures import filter_pictures, image_shape, some_rows
 from gibbsian.app.report.sections import energies
-from gibbsian.app.runs import Opened, draw_by, open_run, start_of
+from gibbsian.app.runs import Opened, open_run
 from gibbsian.domains import Discrete
 from gibbsian.energy import Energy
 from gibbsian.errors import GibbsianError

@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import gibbsian
+from gibbsian.app.draws import draw_by, start_of
 from gibbsian.app.evaluation import chain_numbers, evaluate_run
+from gibbsian.app.files import read_json, write_whole
 from gibbsian.app.recipe import Recipe
 from gibbsian.app.report import pictures, sections
 from gibbsian.app.report.detectors import detectors
 from gibbsian.app.report.verdict import next_steps, verdict
 from gibbsian.app.report.words import render
-from gibbsian.app.runs import Opened, draw_by, noted, open_run, read_json, start_of, trained, write_whole
+from gibbsian.app.runs import Opened, noted, open_run, trained
 from gibbsian.data import Prepared
 from gibbsian.distributed.world import World
 from gibbsian.domains import Discrete

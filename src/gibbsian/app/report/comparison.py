@@ -12,10 +12,12 @@ from typing import Any, NamedTuple
 import yaml
 
 import gibbsian
+from gibbsian.app.draws import snapshots_of
+from gibbsian.app.files import read_json, write_whole
 from gibbsian.app.report import figures
 from gibbsian.app.report.verdict import Finding, verdict
 from gibbsian.app.report.words import duration, end, render, shortened, thousands
-from gibbsian.app.runs import noted, open_run, read_json, snapshots_of, trained, write_whole
+from gibbsian.app.runs import noted, open_run, trained
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError
 from gibbsian.plots import landscape

@@ -6,10 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from gibbsian.app.draws import snapshots_of
 from gibbsian.app.recipe import Recipe
 from gibbsian.app.report import figures
 from gibbsian.app.report.words import thousands
-from gibbsian.app.runs import snapshots_of
 from gibbsian.capabilities import Filters, PicturedModel
 from gibbsian.data import Prepared
 from gibbsian.domains import Discrete, Domain

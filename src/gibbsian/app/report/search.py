@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import gibbsian
+from gibbsian.app.files import write_whole
 from gibbsian.app.report import figures
 from gibbsian.app.report.words import duration, render
-from gibbsian.app.runs import write_whole
 from gibbsian.app.search.judge import AIMS
 from gibbsian.app.search.space import Axis
 from gibbsian.app.search.study import Search, library, ranked

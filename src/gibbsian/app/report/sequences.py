@@ -10,10 +10,10 @@ from torch import Tensor
 
 import gibbsian
 from gibbsian import plots, sequences
+from gibbsian.app.files import write_whole
 from gibbsian.app.report import figures
 from gibbsian.app.report.verdict import LEVELS, Finding
 from gibbsian.app.report.words import duration, render
-from gibbsian.app.runs import write_whole
 from gibbsian.sequences import Checks, Contacts, Entropy, Family
 
 _STATISTICS = {"one": "one site", "two": "two sites", "three": "three sites"}

@@ -10,10 +10,10 @@ import torch
 
 import gibbsian
 from gibbsian.app import tables
+from gibbsian.app.files import read_json, write_whole
 from gibbsian.app.report import figures
 from gibbsian.app.report.verdict import Finding, verdict
 from gibbsian.app.report.words import duration, render, rounded, shortened, thousands
-from gibbsian.app.runs import read_json, write_whole
 from gibbsian.drawing.style import color, legend, tidy
 from gibbsian.metrics.ood import auroc
 from gibbsian.random import stream

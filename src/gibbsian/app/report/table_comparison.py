@@ -9,11 +9,11 @@ import numpy as np
 import torch
 
 from gibbsian.app import tables
+from gibbsian.app.files import read_json
 from gibbsian.app.report import figures
 from gibbsian.app.report.comparison import Compared, best_of, differences, in_rows, write_side_by_side
 from gibbsian.app.report.table import table_verdict
 from gibbsian.app.report.words import duration, shortened, thousands
-from gibbsian.app.runs import read_json
 from gibbsian.drawing.style import color, legend, tidy
 from gibbsian.partition.likelihood import likelihood_of
 from gibbsian.random import stream

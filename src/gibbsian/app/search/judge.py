@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from gibbsian.app.draws import draw_by, start_of
 from gibbsian.app.evaluation import outside_sets
 from gibbsian.app.recipe import Recipe
-from gibbsian.app.runs import draw_by, start_of
 from gibbsian.capabilities import Classifier, require
 from gibbsian.data import Prepared
 from gibbsian.errors import CapabilityError, DataError
