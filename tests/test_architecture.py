@@ -62,6 +62,8 @@ TORCH_OWN = {
 }  # no other way in
 MUTATORS = {"append", "add", "update", "setdefault", "pop", "clear", "extend", "insert", "remove", "popitem"}
 MOST_COMPLEX, MANY_COMPLEX = 20, 40  # by radon: no function above the first, at most so many above 10
+MOST_LINES, MOST_ARGUMENTS = 85, 9  # of a function without its docstring, and of one that nobody outside calls
+LONGEST_FILE = 520  # lines; a list of protocols may be longer
 
 
 @cache
@@ -323,6 +325,22 @@ def test_functions_can_be_read():
     assert len(above) <= MANY_COMPLEX, f"{len(above)} functions above 10:\n{listed}"
 
 
+def test_functions_can_be_read_in_one_sitting():
+    wrong = []
+    for name, tree in modules().items():
+        for node in (n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)):
+            lines = node.end_lineno - node.lineno + 1 - len((ast.get_docstring(node, clean=False) or "").splitlines())
+            takes = len(node.args.posonlyargs + node.args.args + node.args.kwonlyargs)
+            if lines > MOST_LINES or (_private(node.name) and takes > MOST_ARGUMENTS):
+                wrong.append(f"{name}:{node.lineno} {node.name} has {lines} lines and takes {takes} arguments")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_files_can_be_lived_in():
+    long = {str(path.relative_to(SRC)): path.read_text(encoding="utf-8").count("\n") for path in SRC.rglob("*.py")}
+    assert {name for name, lines in long.items() if lines > LONGEST_FILE} <= {"capabilities.py"}
+
+
 def test_the_checks_see_what_they_look_for():
     """Every kind of fault, planted, is found; else a rule holds because nobody looks."""
     planted = {
@@ -331,6 +349,7 @@ def test_the_checks_see_what_they_look_for():
         test_private_names_stay_in_their_module: "def f(x):\n    return x._hidden_away\n",
         test_modules_hold_no_state: "seen = {}\ndef f(x):\n    seen[x] = 1\n",
         test_rooms_import_only_what_stands_below_them: "def f():\n    from gibbsian.app import runs\n    return runs\n",
+        test_functions_can_be_read_in_one_sitting: "def _f(a, b, c, d, e, f, g, h, i, j):\n    return a\n",
     }
     tree = modules()["partition.base"]
     for check, text in planted.items():
