@@ -21,7 +21,7 @@ class StudentExperts(Energy):
 
         E(x) = Σᵢ αᵢ log(1 + ½zᵢ²) + ½ε‖x‖²,   exp(-α log(1 + ½z²)) = ∫ Gamma(u; α, 1) exp(-½uz²) du
 
-    Each expert is a scale mixture of Gaussians, so with one scale u an expert block Gibbs sampling is exact:
+    Each expert is a scale mixture of Gaussians. Given one scale u for every expert x is Gaussian, so both blocks are drawn exactly:
     u | x ~ Gamma(α, rate 1 + ½z²), and x | u ~ N(0, (WᵀUW + εI)⁻¹) by perturbing and solving.
 
     Reference: Welling, Hinton & Osindero 2003; Papandreou & Yuille 2010 (perturb and solve).

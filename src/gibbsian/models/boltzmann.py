@@ -35,9 +35,9 @@ class BoltzmannMachine(Machine):
     first. Beyond that use `complete()`, the machine over all units, with the visible part clamped. For many hidden
     units that are not connected among themselves use an RBM.
 
-    `weight` is a full matrix of which everything here uses the symmetric part without diagonal, `coupling()`, so
-    gradients are symmetric with zero diagonal and training keeps it exactly so, and a matrix that was assigned or
-    loaded has one law, whatever its shape; `set_parameters` refuses what is not symmetric.
+    `weight` is a full matrix. Everything here uses its symmetric part without diagonal, `coupling()`: gradients are symmetric with
+    zero diagonal, so training keeps it exactly so, and any matrix that is assigned or loaded has one law. `set_parameters` refuses
+    what is not symmetric.
 
     Reference: Ackley, Hinton & Sejnowski 1985.
 

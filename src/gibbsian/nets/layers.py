@@ -167,7 +167,7 @@ class LayerNorm(nn.Module):
     """(x - mean)/√(variance + ε), scaled and shifted, over the last axis.
 
     Written out, because the third derivative of torch's own, which score matching needs for its gradient,
-    takes the variance for a constant and is silently wrong (pytorch issue 175754).
+    takes the variance for a constant and is silently wrong.
 
     >>> LayerNorm(4)(torch.arange(4.0)[None])
     tensor([[-1.3416, -0.4472,  0.4472,  1.3416]], grad_fn=<AddBackward0>)

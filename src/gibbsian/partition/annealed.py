@@ -44,14 +44,15 @@ def ais(
 
         w = Π_k p*_{β_k}(x_{k-1}) / p*_{β_{k-1}}(x_{k-1}),   x_k ~ T_{β_k}(· | x_{k-1}),   log Z ≈ log Z₀ + log mean w
 
-    Each step weights first and then moves at the new temperature. w is unbiased, so log Z is low on average,
-    and an estimate that is high by t nats has probability e^-t at most; it can be far too low, and then its
-    error bar and effective sample size look healthy, because no chain has found the mass that is missing: a low
-    log Z flatters every likelihood. So without `betas` the estimate is made from both sides (Grosse, Ghahramani &
-    Adams 2015): a ladder of 250 temperatures is climbed and descended again, the descent starting from chains at the
-    energy itself that began at the data (or at the ends of the climb), and is high on average as the climb is low. It is
-    doubled, with temperatures crowded where weights spread, until the two agree and the climb no longer gains, or
-    `max_betas` is reached; the interval reaches from below the climb to above the descent.
+    Each step weights first and then moves at the new temperature. w is unbiased, so log Z is low on average, and an estimate
+    that is high by t nats has probability e^-t at most. It can be far too low, which flatters every likelihood, and its error bar
+    and effective sample size look healthy then: no chain has found the mass that is missing.
+
+    So without `betas` the estimate is made from both sides (Grosse, Ghahramani & Adams 2015): a ladder of 250 temperatures is
+    climbed and descended again. Descents start from chains at the energy itself, which began at the data (or at the ends of the
+    climb), and are high on average as the climb is low. The ladder is doubled, with temperatures crowded where weights spread,
+    until the two agree and the climb no longer gains, or `max_betas` is reached; the interval reaches from below the climb to
+    above the descent.
 
     The path depends on the model: RBMs anneal their joint energy from base rates with block Gibbs
     (Salakhutdinov & Murray 2008), Boltzmann machines from base rates with Gibbs sweeps, any other energy is

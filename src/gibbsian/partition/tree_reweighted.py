@@ -43,10 +43,11 @@ def tree_reweighted(
 
         log Z ≤ Σ E_b[θᵢ] + Σ E_b[θᵢⱼ] + Σ Hᵢ - Σ ρᵢⱼ Iᵢⱼ   at the fixed point, ρ in the spanning-tree polytope
 
-    ρᵢⱼ is the share of spanning trees that use an edge. It starts at the shares among all spanning trees (2/n
-    on a complete graph; exact on trees; beyond 3000 units at a few trees that use every edge between them, so that memory and
-    time grow with the edges) and is improved by conditional gradient: the gradient in ρ is -I, so each step goes towards the spanning tree with the most mutual information. The value comes from the dual,
-    so it bounds log Z whether or not the messages have converged; it is tight for ρ when they have.
+    ρᵢⱼ is the share of spanning trees that use an edge. It starts at the shares among all spanning trees (2/n on a complete graph;
+    exact on trees). Beyond 3000 units it starts at a few trees that use every edge between them, so that memory and time grow with
+    the edges. Conditional gradient improves it: the gradient in ρ is -I, so each step goes towards the spanning tree with the most
+    mutual information. The value comes from the dual, so it bounds log Z whether or not the messages have converged; it is tight
+    for ρ when they have.
 
     Reference: Wainwright, Jaakkola & Willsky 2005; Globerson & Jaakkola 2007 for the dual.
 

@@ -35,13 +35,14 @@ def sums_in_one_pass(x: Tensor, shift: Tensor) -> tuple[Tensor, Tensor]:
 class StreamingMoments:
     """Mean, variance, R-hat and effective sample sizes of `total` draws that are never kept.
 
-    What can be a sum over all draws is one: mean, standard deviation, and by the variance of the means of b batches of each of
-    m chains the effective sample size for the mean, known to √(2/mb), and its Monte-Carlo error. Ranks cannot: R-hat
+    Mean and standard deviation are sums over all draws. So is the variance of batch means, b batches of each of m chains: from it
+    come the effective sample size for the mean, known to √(2/mb), and its Monte-Carlo error. Ranks are no sums: R-hat
     (rank-normalized, split, folded, as ArviZ defines it) and the tail ESS are those of r draws of every chain, equally
-    spaced over the run, so that the ESS of the tails is at most their number. b is at most 64 and r = 1024/√m at most 512,
-    with which R-hat of chains that agree is 1 ± 0.001; where a draw of all chains has more than a hundred thousand entries both
-    are smaller, so that all that is held stays about 128 MB (16 and 8 draws at the least). A run of no more than r draws has all of them at hand, and its summary
-    is that of kept draws.
+    spaced over the run, so that the tail ESS is at most their number. A run of no more than r draws has all of them at hand, and
+    its summary is that of kept draws.
+
+    b is at most 64 and r = 1024/√m at most 512: R-hat of chains that agree is then 1 ± 0.001. Where a draw of all chains has more
+    than a hundred thousand entries both are smaller, 16 and 8 at the least, and all that is held stays about 128 MB.
 
     Sums are taken in double precision of x minus its first draw.
 
