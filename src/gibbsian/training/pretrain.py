@@ -131,31 +131,45 @@ def pretrain(
         model.to(device)  # type: ignore[attr-defined]
     where = next(model.parameters()).device  # type: ignore[attr-defined]
     runs = []
-    for stage, chosen in enumerate(stages):
-        own = chosen.pop("objective")
-        stage_seed = stream(seed, f"stage/{stage}").initial_seed()
-        folder = None if run_dir is None else Path(run_dir) / f"stage-{stage + 1}"
-        wrapped: Objective = Encoded(own.objective if isinstance(own, Binarized) else own, model, stage, draw)
-        if isinstance(own, Binarized):  # gray values are drawn first, then encoded
-            wrapped = Binarized(wrapped)
-        check = partial(wrapped.check, None)  # of the data: the machine is still to be made
-        size = check_count("pretrain", "batch_size", chosen.get("batch_size", 128))
-        transform = chosen.get("transform")
-        feed = make_feed(data, size, seed=stage_seed, device=where, check=check, transform=transform)
-        batch, generator = feed.first(), stream(stage_seed, "first", where)
-        if isinstance(wrapped, Binarized):
-            batch = wrapped.drawn(model, batch, generator)
-        with torch.no_grad():
-            batch = model.encode(stage, batch, generator)
-        machine = model.begin_stage(stage, batch)
-        if resume and folder is not None and folder.exists():
-            again = {name: chosen[name] for name in _ASKED_FOR if name in chosen}
-            parts = {"energy": machine, "objective": wrapped}
-            runs.append(go_on(folder, data, parts=parts, device=where, **again))
-        else:
-            runs.append(fit(machine, wrapped, data, seed=stage_seed, run_dir=folder, device=where, **chosen))
+    for stage, how in enumerate(stages):
+        how["run_dir"] = None if run_dir is None else Path(run_dir) / f"stage-{stage + 1}"
+        how |= {"seed": stream(seed, f"stage/{stage}").initial_seed(), "device": where}
+        wrapped = _encoded(how.pop("objective"), model, stage, draw)
+        machine = _begun(model, stage, wrapped, data, how)
+        runs.append(_trained(machine, wrapped, data, how, resume=resume))
         model.end_stage(stage, machine)
     return runs
+
+
+def _encoded(objective: Objective, model: Any, stage: int, draw: bool) -> Objective:
+    """An objective on what the layers below make of the data; gray values are drawn first, then encoded."""
+    if isinstance(objective, Binarized):
+        return Binarized(Encoded(objective.objective, model, stage, draw))
+    return Encoded(objective, model, stage, draw)
+
+
+def _begun(model: Any, stage: int, objective: Objective, data: Any, how: dict[str, Any]) -> Energy:
+    """The machine of a stage where it starts, by the first rows."""
+    check = partial(objective.check, None)  # of the data: the machine is still to be made
+    size = check_count("pretrain", "batch_size", how.get("batch_size", 128))
+    reading = {"seed": how["seed"], "device": how["device"], "transform": how.get("transform")}
+    batch = make_feed(data, size, check=check, **reading).first()
+    generator = stream(how["seed"], "first", how["device"])
+    if isinstance(objective, Binarized):
+        batch = objective.drawn(model, batch, generator)
+    with torch.no_grad():
+        batch = model.encode(stage, batch, generator)
+    return model.begin_stage(stage, batch)
+
+
+def _trained(machine: Energy, objective: Objective, data: Any, how: dict[str, Any], *, resume: bool) -> Run:
+    """The run of a stage: a new one, or the one that is there."""
+    folder = how["run_dir"]
+    if not (resume and folder is not None and folder.exists()):
+        return fit(machine, objective, data, **how)
+    again = {name: how[name] for name in _ASKED_FOR if name in how}
+    parts = {"energy": machine, "objective": objective}
+    return go_on(folder, data, parts=parts, device=how["device"], **again)
 
 
 _ASKED_FOR = ("transform", "validation", "hooks", "loggers", "progress")  # what a folder does not keep
