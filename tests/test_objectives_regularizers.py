@@ -17,6 +17,7 @@ from objective_oracles import (
     random_rbm,
     some_data,
 )
+from torch.nn.utils import parameters_to_vector
 
 import gibbsian as gb
 from gibbsian import domains, errors, kernels, objectives, units
@@ -182,14 +183,39 @@ def test_what_is_spared_has_no_gradient_and_the_rest_its_own():
     assert all(("base" in name) == torch.equal(p, first[name]) for name, p in joint.named_parameters())
 
 
+def test_fast_weights_overlay_what_is_trained_alone():
+    joint, x = corrected_joint(), torch.randn(6, 3, generator=gen(), dtype=F64)
+    trained = parameters_to_vector(joint.net.base.parameters()).detach()
+    objective = Sparing(
+        PersistentContrastiveDivergence(kernels.Langevin(0.3), chains=6, fast_weights=0.1), ["classifier"]
+    )
+    state = objective.init(joint, x, gen(1))
+    assert torch.equal(state.fast, torch.zeros_like(trained))
+    loss = objective(joint, x, state, gen(2))
+    slopes = torch.autograd.grad(loss.value, list(joint.net.base.parameters()), retain_graph=True)
+    torch.testing.assert_close(loss.state.fast, -0.1 * parameters_to_vector(slopes))
+    assert all(p.requires_grad for p in joint.parameters())
+    with pytest.raises(errors.CapabilityError, match="trainable"):
+        Sparing(objective.objective, ["net"]).init(joint, x, gen())
+
+
+def test_a_module_that_stands_in_two_places_is_spared_in_both():
+    one = gb.nets.MLP(3, (5,), outputs=4, generator=gen())
+    joint = gb.models.JointEnergy(gb.nets.Corrected(one, one, 0.1), domains.Real(3))
+    assert Sparing(CrossEntropy(), ["classifier"]).spared(joint) == [one]
+
+
 def test_what_cannot_be_spared_is_said():
     joint, batch = corrected_joint(), (torch.zeros(2, 3, dtype=F64), torch.zeros(2, dtype=torch.long))
     with pytest.raises(errors.CapabilityError, match=r"no module 'clasifier'; it has net, base, .*classifier"):
         Sparing(CrossEntropy(), ["clasifier"]).init(joint, batch, gen())
     with pytest.raises(errors.ArgumentError, match=r"\['classifier'\]"):
         Sparing(CrossEntropy(), "classifier")
-    with pytest.raises(errors.ArgumentError, match="names"):
-        Sparing(CrossEntropy())
+    for names in ((), 5, None, {"classifier"}):
+        with pytest.raises(errors.ArgumentError, match="a list of names"):
+            Sparing(CrossEntropy(), names)
+    with pytest.raises(errors.CapabilityError, match="it has none"):
+        Sparing(ExactLikelihood(), ["mean"]).init(gaussian(), some_data(3), gen())
 
 
 @pytest.mark.parametrize("side", [1, 2, 3])

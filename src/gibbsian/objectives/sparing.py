@@ -1,6 +1,7 @@
 """A principle that does not train all of an energy."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +22,8 @@ class Sparing(WrappedObjective):
 
     Args:
         objective: what trains the rest.
-        names: modules whose own name, the last part of the dotted one, is one of these are spared.
+        names: modules whose own name, the last part of the dotted one, is one of these are spared, and with them what others share
+            with them.
 
     >>> import gibbsian as gb
     >>> g = torch.Generator().manual_seed(0)
@@ -37,29 +39,40 @@ class Sparing(WrappedObjective):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.names, str) or not self.names:
+        names = tuple(self.names) if isinstance(self.names, Sequence) and not isinstance(self.names, str) else ()
+        if not names:
             raise ArgumentError(f"Sparing(names={self.names!r}): a list of names of modules, such as ['classifier']")
-        object.__setattr__(self, "names", tuple(self.names))
+        object.__setattr__(self, "names", names)
 
     def spared(self, energy: nn.Module) -> list[nn.Module]:
         """The modules that are not trained."""
-        named = [(path.rpartition(".")[2], module) for path, module in energy.named_modules() if path]
+        named = _by_own_name(energy)
         there = [name for name, _ in named if not name.isdigit()]
         if missing := [name for name in self.names if name not in there]:
             raise CapabilityError(
                 f"Sparing: {type(energy).__name__} has no module {' or '.join(map(repr, missing))}; it has "
-                f"{', '.join(dict.fromkeys(there))}"
+                f"{', '.join(dict.fromkeys(there)) or 'none, and what is spared is a module'}"
             )
         return [module for name, module in named if name in self.names]
 
+    def sparing(self, energy: nn.Module) -> AbstractContextManager[None]:
+        """Inside, no gradient reaches them."""
+        return frozen(nn.ModuleList(self.spared(energy)))
+
     def check(self, energy: Any, batch: Batch) -> None:
-        self.objective.check(energy, batch)
-        self.spared(energy)
+        with self.sparing(energy):
+            self.objective.check(energy, batch)
 
     def init(self, energy: Any, batch: Batch, generator: torch.Generator) -> Any:
-        self.spared(energy)
-        return self.objective.init(energy, batch, generator)
+        with self.sparing(energy):  # what a state holds of the parameters, it holds of those that are trained
+            return self.objective.init(energy, batch, generator)
 
     def loss(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator, step: Step) -> Loss:
-        with frozen(nn.ModuleList(self.spared(energy))):
+        with self.sparing(energy):
             return self.objective.loss(energy, batch, state, generator, step)
+
+
+def _by_own_name(energy: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The modules inside, with the last parts of their dotted names; one that stands in two places has both."""
+    every = energy.named_modules(remove_duplicate=False)
+    return [(path.rpartition(".")[2], module) for path, module in every if path]
