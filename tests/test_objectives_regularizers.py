@@ -157,6 +157,16 @@ def test_a_network_is_corrected_by_a_classifier_that_lapses():
             gb.nets.Corrected(net.base, net.classifier, smoothing)
 
 
+@pytest.mark.parametrize("outputs", [(4, 1), (1, 4), (4, 3)])
+def test_a_correction_has_a_number_for_every_class(outputs):
+    """One column would be added to all of the other's: the energy of a network that nobody meant."""
+    base, classifier = (gb.nets.MLP(3, (5,), outputs=k) for k in outputs)
+    with pytest.raises(errors.ShapeError, match=r"base gave \(7, \d\) and the classifier \(7, \d\)"):
+        gb.nets.Corrected(base, classifier)(torch.zeros(7, 3))
+    with pytest.raises(errors.ArgumentError, match=r"Corrected\(base=None\)"):
+        gb.nets.Corrected(None, classifier)
+
+
 def test_what_is_spared_has_no_gradient_and_the_rest_its_own():
     """Inside a sum each part of the energy is trained by its own principles; the values are those of the whole energy."""
     joint, x, y = corrected_joint(), torch.randn(6, 3, generator=gen(), dtype=F64), torch.tensor([0, 3, 1, 2, 0, 1])

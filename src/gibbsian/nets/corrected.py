@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from gibbsian.errors import check_number
+from gibbsian.errors import ArgumentError, ShapeError, check_number
 from gibbsian.recorded import Recorded
 
 
@@ -32,8 +32,17 @@ class Corrected(Recorded):
     def __init__(self, base: nn.Module, classifier: nn.Module, smoothing: float = 0.02) -> None:
         super().__init__()
         check_number(self, "smoothing", smoothing, 0.0, 1.0, open_low=True, open_high=True)
+        for name, net in (("base", base), ("classifier", classifier)):
+            if not isinstance(net, nn.Module):
+                raise ArgumentError(
+                    f"Corrected({name}={net!r}): expected a network with K outputs, such as nets.MLP(2, outputs=3)"
+                )
         self.base, self.classifier, self.smoothing = base, classifier, smoothing
 
     def forward(self, x: Tensor) -> Tensor:
-        q = torch.softmax(self.classifier(x), 1)
-        return self.base(x) + torch.log((1 - self.smoothing) * q + self.smoothing / q.shape[1])
+        logits, q = self.base(x), torch.softmax(self.classifier(x), 1)
+        if logits.shape != q.shape:  # one column would be added to all of the other's without a word
+            raise ShapeError(
+                f"the base gave {tuple(logits.shape)} and the classifier {tuple(q.shape)}; both need (batch, classes)"
+            )
+        return logits + torch.log((1 - self.smoothing) * q + self.smoothing / q.shape[1])
