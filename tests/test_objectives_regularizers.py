@@ -33,6 +33,7 @@ from gibbsian.objectives import (
     ImplicitScoreMatching,
     NoiseContrastive,
     PersistentContrastiveDivergence,
+    PseudoLikelihood,
     Shifted,
     Sparing,
     Sparsity,
@@ -41,6 +42,19 @@ from gibbsian.objectives import (
 )
 from gibbsian.objectives.regularizers import Offsets
 from gibbsian.testing import check_objective
+
+
+class Still(kernels.langevin.Bare):
+    """Chains that stay, whatever they live on."""
+
+    domains = (domains.Domain,)
+
+    def draw(self, energy, x, steps, generator, start=0):
+        return (x.new_zeros(steps),)
+
+    def step(self, energy, state, inputs):
+        return state, kernels.base.Info()
+
 
 # --- regularizers ---------------------------------------------------------------------------------
 
@@ -260,6 +274,32 @@ def test_squares_are_cut_out_evenly(side):
     assert torch.equal(again, none)
     with pytest.raises(errors.ArgumentError, match="cutout"):
         Shifted(CrossEntropy(), cutout=-1)
+
+
+def test_what_is_drawn_anew_is_of_the_domain_or_refused():
+    pixels = domains.Binary((4, 4))
+    images = pixels.sample(5, generator=gen())
+    energy = gb.energies.MLPEnergy(pixels, (4,))
+    assert pixels.contains(Shifted(PseudoLikelihood(), pixels=2, flip=True).drawn(energy, images, gen())).all()
+    with pytest.raises(errors.CapabilityError, match="leave cutout out"):
+        Shifted(PseudoLikelihood(), cutout=2).init(energy, images, gen())
+    potts = gb.models.Potts(4, 3)
+    with pytest.raises(errors.CapabilityError, match="runs through classes"):
+        Shifted(PseudoLikelihood(), pixels=1).init(potts, potts.domain.sample(5, generator=gen()), gen())
+    mixed = domains.Joined(domains.Joined(domains.Binary(2)), domains.Real(1))
+    energy, rows = gb.energies.MLPEnergy(mixed, (4,)), mixed.sample(5, generator=gen())
+    with pytest.raises(errors.CapabilityError, match="adds Gaussian noise"):
+        Blurred(objectives.EnergyDiscrepancy(), 0.1).init(energy, rows, gen())
+    with pytest.raises(errors.CapabilityError, match="draws real numbers"):
+        PersistentContrastiveDivergence(Still(), start="gaussian").init(energy, rows, gen())
+    joint = gb.models.JointEnergy(gb.nets.MLP(3, (4,), outputs=2), mixed)
+    with pytest.raises(errors.CapabilityError, match="moves inputs"):
+        CrossEntropy(adversary=0.1).init(joint, (rows, torch.zeros(5, dtype=torch.long)), gen())
+    walled = domains.Joined(domains.Box(1), domains.Real(1), domains.NonNegative(1))
+    energy, rows = gb.energies.MLPEnergy(walled, (4,)), walled.sample(50, generator=gen())
+    blurred = Blurred(objectives.EnergyDiscrepancy(), 3.0).drawn(energy, rows, gen())
+    assert walled.contains(blurred).all()
+    assert (blurred[:, 1] != rows[:, 1]).all()
 
 
 def test_blur_stays_in_the_box_and_is_seen_by_its_own_part_alone():

@@ -400,6 +400,10 @@ class Joined(Domain):
         pieces = x.split([part.numel for part in self.parts], -1)
         return [piece.unflatten(-1, part.shape) for piece, part in zip(pieces, self.parts, strict=True)]
 
+    def within_walls(self, x: Tensor) -> Tensor:
+        pairs = zip(self.split(x), self.parts, strict=True)
+        return torch.cat([part.within_walls(piece).flatten(1) for piece, part in pairs], -1)
+
     def check_clamp(self, clamp: Tensor) -> None:
         for part, piece in zip(self.parts, self.split(clamp), strict=True):
             part.check_clamp(piece)
@@ -413,6 +417,15 @@ class Joined(Domain):
 
     def __str__(self) -> str:
         return f"{type(self).__name__}({', '.join(map(str, self.parts))})"
+
+
+def partly_discrete(domain: Domain) -> bool:
+    """Is there any entry that real noise must not be added to?
+
+    >>> [partly_discrete(Joined(part, Real(1))) for part in (Real(2), Binary(2))]
+    [False, True]
+    """
+    return domain.discrete or (isinstance(domain, Joined) and any(map(partly_discrete, domain.parts)))
 
 
 @dataclass(frozen=True, init=False)

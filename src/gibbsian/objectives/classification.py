@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gibbsian.capabilities import Classifier, CountedClasses, DroppableModel, LabeledModel, require
-from gibbsian.domains import Discrete
+from gibbsian.domains import partly_discrete
 from gibbsian.errors import ArgumentError, CapabilityError, DataError, check_number, hold_counts
 from gibbsian.objectives.base import Batch, Loss, Objective, finish, labels, observed
 from gibbsian.objectives.chains import more_steps
@@ -58,7 +58,7 @@ class CrossEntropy(Objective):
     def check(self, energy: Any, batch: Batch) -> None:
         super().check(energy, batch)
         require(energy, Classifier, "CrossEntropy", "use models.JointEnergy, for example")
-        if self.adversary and isinstance(energy.domain, Discrete):
+        if self.adversary and partly_discrete(energy.domain):
             raise CapabilityError(
                 f"CrossEntropy(adversary={self.adversary}) moves inputs, but they are {energy.domain}"
             )

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gibbsian.domains import Box, Discrete
+from gibbsian.domains import Box, Categorical, partly_discrete
 from gibbsian.errors import CapabilityError, ShapeError, check_number, hold_counts
 from gibbsian.objectives.base import Batch, Loss, Step, WrappedObjective, observed, observed_with
 from gibbsian.random import quick_uniforms
@@ -98,7 +98,7 @@ class Blurred(Redrawn):
         return energy.domain.within_walls(torch.add(x, noise, alpha=self.sigma))
 
     def check(self, energy: Any, batch: Batch) -> None:
-        if isinstance(energy.domain, Discrete):
+        if partly_discrete(energy.domain):
             raise CapabilityError(f"Blurred adds Gaussian noise to the data, but they are {energy.domain}")
         self.objective.check(energy, batch)
 
@@ -181,6 +181,15 @@ class Shifted(Redrawn):
     def check(self, energy: Any, batch: Batch) -> None:
         if len(energy.domain.shape) < 2:
             raise ShapeError(f"Shifted moves images (..., height, width), but x is of {energy.domain}")
+        if isinstance(energy.domain, Categorical):
+            raise CapabilityError(
+                f"Shifted moves the last two axes of x, one of which in {energy.domain} runs through classes"
+            )
+        if self.cutout and energy.domain.discrete:
+            raise CapabilityError(
+                f"Shifted(cutout={self.cutout}) puts the mean of the batch in the place of a square, which is no value of "
+                f"{energy.domain}; leave cutout out"
+            )
         self.objective.check(energy, batch)
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from gibbsian.domains import partly_discrete
 from gibbsian.energies.bases import Factorized, base_bias
 from gibbsian.errors import ArgumentError, CapabilityError, check_choice
 from gibbsian.kernels.base import where_chain
@@ -39,7 +40,7 @@ def check_starts(start: Start, energy: Any) -> None:
     if "rates" in start and not energy.domain.discrete:
         raise CapabilityError(f"start='rates' draws discrete units, but x is of {energy.domain}; use start='gaussian'")
     for kind in ("gaussian", "smooth"):
-        if kind in start and energy.domain.discrete:
+        if kind in start and partly_discrete(energy.domain):
             raise CapabilityError(
                 f"start={kind!r} draws real numbers, but {energy.domain} is discrete; use start='rates', 'reference' or 'data'"
             )
