@@ -566,6 +566,13 @@ def test_refusals():
         bound.init(joint, data, gen())
     with pytest.raises(errors.DataError, match="expected 0 to 2"):
         bound.init(joint, (data, torch.full((10,), 5)), gen())
+    for classes in (2, 5):
+        with pytest.raises(errors.ArgumentError, match="JointEnergy has 3 classes"):
+            replace(bound, classes=classes, buffer=10 * classes).init(joint, (data, torch.zeros(10).long()), gen())
+    with pytest.raises(errors.CapabilityError, match="no hotter replicas"):
+        replace(bound, kernel=kernels.ParallelTempering(kernels.SiteGibbs(), (1.0, 0.5)))
+    with pytest.raises(errors.CapabilityError, match="reinit_far"):
+        gb.objectives.Conditional(PersistentContrastiveDivergence(kernels.SiteGibbs(), reinit_far=0.5))
     state = bound.init(joint, (data, torch.zeros(10).long()), gen())
     with pytest.raises(errors.ArgumentError, match="buffer"):
         bound(joint, (bits(11, 6), torch.zeros(11).long()), state, gen())

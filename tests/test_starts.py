@@ -122,7 +122,17 @@ def test_shares_mix_the_starts():
 
 
 @pytest.mark.parametrize(
-    "start", ["noise", {"noise": 1.0}, {"data": 0.5}, {}, {"data": 1.5, "reference": -0.5}, {"data": "x"}, 3]
+    "start",
+    [
+        "noise",
+        {"noise": 1.0},
+        {"data": 0.5},
+        {},
+        {"data": 1.5, "reference": -0.5},
+        {"data": "x"},
+        {"data": float("nan"), "reference": 1.0},
+        3,
+    ],
 )
 def test_unknown_starts_are_refused(start):
     with pytest.raises(ArgumentError, match="start="):

@@ -53,10 +53,10 @@ class Conditional(WrappedObjective):
         super().__post_init__()
         inner = self.objective
         if isinstance(inner, PersistentContrastiveDivergence):
-            asked = inner.classes is not None or inner.fast_weights is not None or inner.penalty
+            asked = inner.classes is not None or inner.fast_weights is not None or inner.penalty or inner.reinit_far
             if asked or isinstance(inner.kernel, ParallelTempering):
                 raise CapabilityError(
-                    "persistent chains bound to inputs have no classes, fast weights, penalty or tempered replicas; "
+                    "persistent chains bound to inputs have no classes, fast weights, penalty, reinit_far or tempered replicas; "
                     "leave those out, or use ContrastiveDivergence, which takes any kernel"
                 )
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils import parameters_to_vector
 
-from gibbsian.capabilities import Family
+from gibbsian.capabilities import CountedClasses, Family
 from gibbsian.derivatives.known import gradients_of, trainable, with_gradients
 from gibbsian.errors import ArgumentError, CapabilityError, DataError, check_number, hold_counts
 from gibbsian.kernels.base import Kernel, where_chain
@@ -157,6 +157,11 @@ class PersistentContrastiveDivergence(SampledObjective):
                     f"PersistentContrastiveDivergence(classes={self.classes}, buffer={self.buffer}): "
                     f"class-bound slots need a buffer whose size is a multiple of {self.classes}"
                 )
+            if isinstance(self.kernel, ParallelTempering):
+                raise CapabilityError(
+                    "class-bound slots have no hotter replicas, which would need labels of their own; leave out classes, or "
+                    "ParallelTempering"
+                )
         if self.fast_weights is not None:
             check_number(self, "fast_weights", self.fast_weights, open_low=True)
         check_number(self, "fast_decay", self.fast_decay, 0.0, 1.0)
@@ -180,6 +185,10 @@ class PersistentContrastiveDivergence(SampledObjective):
                 raise CapabilityError(
                     f"class-bound slots need a family with given(labels), such as models.JointEnergy; "
                     f"{type(energy).__name__} has none"
+                )
+            if isinstance(energy, CountedClasses) and energy.classes != self.classes:
+                raise ArgumentError(
+                    f"PersistentContrastiveDivergence(classes={self.classes}): {type(energy).__name__} has {energy.classes} classes"
                 )
             y = labels(batch, "class-bound slots")
             if int(y.min()) < 0 or int(y.max()) >= self.classes:

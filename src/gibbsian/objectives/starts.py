@@ -27,7 +27,7 @@ def check_start_option(objective: Any, start: Start) -> None:
         not known
         or not all(isinstance(share, int | float) for share in start.values())
         or min(start.values()) < 0
-        or abs(sum(start.values()) - 1) > 1e-6
+        or not abs(sum(start.values()) - 1) <= 1e-6  # nor is a share that is not a number
     ):
         raise ArgumentError(
             f"{type(objective).__name__}(start={start!r}): expected one of {', '.join(STARTS)}, or their shares, such as "
