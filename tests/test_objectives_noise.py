@@ -325,6 +325,20 @@ def test_torch_distributions_draw_from_the_generator():
     assert check_shape.shape == (7, 2)
 
 
+def test_torch_distributions_over_other_shapes_are_reshaped_or_refused():
+    """As many numbers are one event, whatever their axes; a law of fewer or more is none of these events."""
+    normal = torch.distributions.Normal(torch.zeros(2, dtype=F64), torch.tensor([1.0, 3.0], dtype=F64))
+    for distribution in (normal, torch.distributions.Independent(normal, 1)):
+        noise = objectives.noise_contrastive.given_noise(distribution, domains.Real((2, 1)))
+        x = noise.sample(5, generator=gen())
+        assert x.shape == (5, 2, 1)
+        torch.testing.assert_close(noise.log_prob(x), normal.log_prob(x[..., 0]).sum(1))
+    for other in (torch.distributions.Normal(0.0, 1.0), torch.distributions.Normal(torch.zeros(3), 1.0)):
+        for objective in (NoiseContrastive(other), objectives.EnergyMatching(noise=other, flow_steps=0, steps=1)):
+            with pytest.raises(errors.ShapeError, match=r"give one of shape \(2,\)"):
+                objective(gaussian(), some_data(4), objective.init(gaussian(), some_data(4), gen()), gen())
+
+
 def test_accuracy_tells_noise_that_is_too_easy():
     energy = gaussian()
     x = energy.sample(500, generator=gen())
@@ -349,6 +363,7 @@ def test_refusals():
         lambda: NoiseContrastive(3.0),
         lambda: objectives.MixtureNoise(0),
         lambda: objectives.FlowNoise(lr=0.0),
+        lambda: objectives.FlowNoise(hidden=5),
         lambda: NoiseContrastive("uniform").init(energy, x, gen()),
         lambda: NoiseContrastive("marginals").init(energy, x, gen()),
         lambda: NoiseContrastive("gaussian").init(Machine(BINARY), torch.ones(3, 4, dtype=F64), gen()),

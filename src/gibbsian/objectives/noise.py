@@ -7,12 +7,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributions import Distribution
 
 from gibbsian.capabilities import Normalized, Sampleable
 from gibbsian.domains import Binary, Box, Categorical, Discrete, Domain, Real, Spin
 from gibbsian.energies.gaussian import Gaussian, GaussianMixture
 from gibbsian.energy import Energy
-from gibbsian.errors import CapabilityError, DomainError, check_number, hold_counts
+from gibbsian.errors import CapabilityError, DomainError, ShapeError, check_number, hold_counts
+from gibbsian.nets.layers import sizes_of
 from gibbsian.objectives.flows import Flow, spread
 from gibbsian.random import isolated
 
@@ -30,7 +32,8 @@ def _need(noise: FittedNoise, domain: Domain, kinds: tuple[type[Domain], ...]) -
     if not isinstance(domain, kinds):
         names = " or ".join(k.__name__ for k in kinds)
         counted = isinstance(domain, Binary | Spin | Categorical)
-        advice = "'marginals' or 'uniform'" if counted else "'uniform', or a noise of your own"
+        own = "'gaussian', 'mixture' or 'flow'" if isinstance(domain, Real) else "'uniform', or a noise of your own"
+        advice = "'marginals' or 'uniform'" if counted else own
         raise DomainError(f"{type(noise).__name__} lives on {names}, the energy on {domain}; use {advice}")
 
 
@@ -49,14 +52,21 @@ class EnergyNoise(nn.Module):
         return self.energy.sample(n, generator=generator).reshape(n, *self.shape)  # type: ignore[operator]
 
 
+def _own_shape(distribution: Distribution) -> tuple[int, ...]:
+    """Of one draw."""
+    return (*distribution.batch_shape, *distribution.event_shape)
+
+
 class DistributionNoise(nn.Module):
-    """Anything with torch's `sample(shape)` and `log_prob`, drawn from the given generator."""
+    """Anything with torch's `sample(shape)` and `log_prob`, drawn from the given generator; events are reshaped."""
 
     def __init__(self, distribution: Any, shape: tuple[int, ...]) -> None:
         super().__init__()
         self.distribution, self.shape = distribution, shape
 
     def log_prob(self, x: Tensor) -> Tensor:
+        if isinstance(self.distribution, Distribution):
+            x = x.reshape(len(x), *_own_shape(self.distribution))
         log_p = self.distribution.log_prob(x)
         return log_p.flatten(1).sum(1) if log_p.dim() > 1 else log_p
 
@@ -206,6 +216,7 @@ class FlowNoise(FittedNoise):
         hold_counts(self, "batch", "transforms")
         hold_counts(self, "bins", least=2)
         check_number(self, "lr", self.lr, open_low=True)
+        object.__setattr__(self, "hidden", sizes_of("hidden", self.hidden))
 
     def fit(self, domain: Domain, x: Tensor, generator: torch.Generator) -> nn.Module:
         _need(self, domain, (Real,))
@@ -307,4 +318,9 @@ def given_noise(noise: Any, domain: Domain, fitted: nn.Module | None = None) -> 
         if noise.domain != domain and not flat:
             raise DomainError(f"the noise lives on {noise.domain}, the energy on {domain}; they must agree")
         return EnergyNoise(noise, domain.shape)
+    if isinstance(noise, Distribution) and math.prod(own := _own_shape(noise)) != domain.numel:
+        raise ShapeError(
+            f"the noise {type(noise).__name__} draws events of shape {own}, but the energy lives on {domain}; give one of shape "
+            f"{tuple(domain.shape)}, with parameters expanded to it"
+        )
     return DistributionNoise(noise, domain.shape)
