@@ -215,6 +215,13 @@ def test_refusals():
         lambda: ImplicitSampler(sigma=0.0),
         lambda: ImplicitSampler(latent=0),
         lambda: ImplicitSampler(entropy="none"),
+        lambda: ImplicitSampler(hidden=5),
+        lambda: ImplicitSampler(kernel=5),
+        lambda: ImplicitSampler(network=5),
+        lambda: FlowSampler(hidden=(-1,)),
+        lambda: Adversarial(ImplicitSampler(3, network=nn.Linear(2, 2).double())).init(energy, x, gen()),
+        lambda: Adversarial(ImplicitSampler(score_network=nn.Linear(2, 1).double())).init(energy, x, gen()),
+        lambda: Adversarial(ImplicitSampler(entropy="posterior", kernel=kernels.SiteGibbs())).init(energy, x, gen()),
         lambda: Adversarial("flow").init(box, torch.full((3, 2), 0.5), gen()),
         lambda: Adversarial(ImplicitSampler(2, network=nn.Linear(2, 3).double())).init(energy, x, gen()),
     ):

@@ -184,7 +184,7 @@ class LayerNorm(nn.Module):
 
 def sizes_of(name: str, values: Sequence[int], least: int = 1) -> tuple[int, ...]:
     """Whole positive numbers as a tuple."""
-    sizes = tuple(values) if isinstance(values, Iterable) and not isinstance(values, str) else ()
-    if len(sizes) < least:
+    sizes = tuple(values) if isinstance(values, Iterable) and not isinstance(values, str) else None
+    if sizes is None or len(sizes) < least:
         raise ArgumentError(f"{name}={values!r}: give at least {least} whole numbers from 1 on")
     return tuple(check_count("a network", name, size) for size in sizes)

@@ -15,9 +15,11 @@ from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, ShapeError, check_number, hold_counts
 from gibbsian.kernels.base import Kernel
 from gibbsian.kernels.hmc import HMC
+from gibbsian.nets.layers import sizes_of
 from gibbsian.objectives.base import Batch, Loss, Step, SteppedObjective, finish, observed_with
-from gibbsian.objectives.chains import energy_gap, walk
+from gibbsian.objectives.chains import check_kernel, energy_gap, walk
 from gibbsian.objectives.flows import Flow, spread
+from gibbsian.placement import STUMBLES
 from gibbsian.random import isolated, require_generator
 
 
@@ -67,6 +69,7 @@ class FlowSampler(SamplerKind):
     def __post_init__(self) -> None:
         hold_counts(self, "transforms")
         hold_counts(self, "bins", least=2)
+        object.__setattr__(self, "hidden", sizes_of("hidden", self.hidden))
 
     def build(self, domain: Domain, x: Tensor, generator: torch.Generator) -> FlowNetwork:
         size: dict[str, Any] = {"transforms": self.transforms, "hidden": self.hidden, "bins": self.bins}
@@ -195,6 +198,13 @@ class ImplicitSampler(SamplerKind):
         check_number(self, "sigma", self.sigma, open_low=True)
         if self.entropy not in ("score", "posterior"):
             raise ArgumentError(f"ImplicitSampler(entropy={self.entropy!r}): use 'score' or 'posterior'")
+        object.__setattr__(self, "hidden", sizes_of("hidden", self.hidden, 0))
+        if self.kernel is not None:
+            check_kernel(self, self.kernel)
+        for name in ("network", "score_network"):
+            net = getattr(self, name)
+            if net is not None and not isinstance(net, nn.Module):
+                raise ArgumentError(f"ImplicitSampler({name}={net!r}): expected an nn.Module, or None for a perceptron")
 
     def build(self, domain: Domain, x: Tensor, generator: torch.Generator) -> ImplicitNetwork:
         loc, scale = spread(x)
@@ -205,10 +215,26 @@ class ImplicitSampler(SamplerKind):
                 own = _Affine(_perceptron(domain.numel, self.hidden, domain.numel), loc, scale, front=True)
         score = None if self.entropy == "posterior" else own
         sampler = ImplicitNetwork(self, copy.deepcopy(network), copy.deepcopy(score), x).to(x)
-        shape = tuple(sampler.sample(2, generator=generator).shape)
+        like = x.new_zeros(2, self.latent)
+        shape = _shape_of(sampler.network, like, "generator network", f"2 latents of {self.latent} numbers")
         if shape != (2, *domain.shape):
             raise ShapeError(f"the generator network makes {shape} from 2 latents, expected {(2, *domain.shape)}")
+        if sampler.score is None:
+            sampler.kernel.check(LatentPosterior(sampler.network, x[:1], self.sigma, self.latent))
+        elif (found := _shape_of(sampler.score, x[:1], "score network", f"one row of {domain}")) != (1, *domain.shape):
+            raise ShapeError(
+                f"the score network makes {found} from one row, expected {(1, *domain.shape)}, as the row itself"
+            )
         return sampler
+
+
+def _shape_of(network: nn.Module, x: Tensor, name: str, what: str) -> tuple[int, ...]:
+    """The shape of what a network makes of x."""
+    try:
+        with torch.no_grad():
+            return tuple(network(x).shape)
+    except STUMBLES as error:
+        raise ShapeError(f"the {name} does not take {what}, a tensor of shape {tuple(x.shape)}: {error}") from error
 
 
 NAMED: dict[str, SamplerKind] = {"flow": FlowSampler(), "implicit": ImplicitSampler()}

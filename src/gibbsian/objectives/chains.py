@@ -15,16 +15,16 @@ from gibbsian.fast.compiled import Forgiving, compiled, weak_cache
 from gibbsian.kernels.base import Kernel
 from gibbsian.kernels.gibbs import Gibbs
 from gibbsian.kernels.tempering import ParallelTempering
-from gibbsian.objectives.base import Batch, Objective, SteppedObjective, observed
+from gibbsian.objectives.base import Batch, SteppedObjective, observed
 from gibbsian.sampling.checks import check_start
 from gibbsian.sampling.chunks import advance, one_step
 
 
-def check_kernel(objective: Objective, kernel: Any) -> None:
+def check_kernel(owner: object, kernel: Any) -> None:
     """Refuse what is not a kernel."""
     if not isinstance(kernel, Kernel):
         raise ArgumentError(
-            f"{type(objective).__name__}(kernel={kernel!r}): expected one of gibbsian.kernels, such as "
+            f"{type(owner).__name__}(kernel={kernel!r}): expected one of gibbsian.kernels, such as "
             "kernels.Gibbs() or kernels.Langevin(step_size=0.1)"
         )
 
