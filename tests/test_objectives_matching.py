@@ -204,6 +204,20 @@ def test_the_gradient_is_that_of_data_and_of_detached_ends():
     )
 
 
+@pytest.mark.parametrize("jump_every", [0, 3])
+def test_chains_from_data_begin_in_their_time(jump_every):
+    """At t = 0.95, where float32 is below it: five steps of V = ½kx² without noise, then one of N(0, 2ε dt), five standard errors."""
+    k, dt, n, x = 1.4, 0.01, 20000, torch.randn(20000, 1, generator=gen(), dtype=F64)
+    quiet = {"tau": 1.0, "data_share": 1.0, "data_time": 0.95, "step_size": dt, "jump_every": jump_every}
+    for steps, spread in ((5, 0.0), (6, 2 * 0.3 * dt)):
+        objective, energy = contrast(steps=steps, **quiet), Bowl(k)
+        metrics = objective(energy, x, objective.init(energy, x, gen()), gen(1)).metrics
+        expected = 0.5 * k / 0.3 * ((1 - k * dt) ** (2 * steps) * float(x.square().mean()) + spread)
+        error = 0.5 * k / 0.3 * (2 * spread**2 / n + 4 * spread / n) ** 0.5
+        assert float(metrics["energy_samples"]) == pytest.approx(expected, rel=1e-9, abs=5 * error)
+        assert not metrics.get("jumped")  # cuts at t = 0.95 and 0.98
+
+
 def test_taper_leaves_the_end_of_the_way_to_the_contrast():
     """(1 + c²)·∫ w(t)(k(1-t) - 1)² dt with w = min(1, (1-t)/(1-τ))."""
     k, c, energy = 1.0, 0.5, Bowl(1.0, 0.5)
@@ -424,6 +438,22 @@ def test_noise_over_rows_of_numbers_serves_images():
 def test_what_is_refused(make, error, word):
     with pytest.raises(error, match=word):
         make()
+
+
+def test_one_row_goes_with_one_draw():
+    x0, x1 = torch.zeros(1, 2), torch.ones(1, 2)
+    for how in ("exact", "sinkhorn", "independent"):
+        assert torch.equal(paired(how, x0, x1, gen()), x0)
+
+
+def test_draws_say_what_they_do_not_know():
+    energy, x = energies.MLPEnergy(2, (8,)), torch.zeros(4, 2)
+    state = small().init(energy, x, gen())
+    with pytest.raises(errors.ArgumentError, match=r"GradientFlow, got levels, steps"):
+        small().generate(energy, 4, state, gen(), steps=3, levels=True)
+    for begin in (torch.zeros(1, 3), torch.zeros(4), torch.zeros(4, 1)):
+        with pytest.raises(errors.ArgumentError, match=r"of shape \(1, 4\)"):
+            small().generate(energy, 4, state, gen(), begin=begin)
 
 
 def test_the_guard_makes_it_gentler():

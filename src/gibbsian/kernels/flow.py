@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gibbsian.domains import Domain, Real
-from gibbsian.errors import check_choice, check_number
+from gibbsian.errors import ArgumentError, check_choice, check_number
 from gibbsian.kernels.base import Info, event_view, masked, positive
 from gibbsian.kernels.langevin import Bare, Positions, normal_inputs
 
@@ -76,6 +76,11 @@ class GradientFlow(Bare):
     def draw(self, energy: Any, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> FlowInputs:
         step = torch.arange(start, start + steps, dtype=torch.float64, device=x.device) + 1e-6  # t = 1 begins at 1
         begin = self.begin.to(step) if isinstance(self.begin, Tensor) else self.begin
+        if isinstance(begin, Tensor) and begin.dim() and begin.shape not in {(1, 1), (1, len(x))}:
+            raise ArgumentError(
+                f"GradientFlow(begin=...) has shape {tuple(begin.shape)} and met {len(x)} chains; give a number, or a tensor "
+                f"of shape (1, {len(x)}), one time for each"
+            )
         t = self.step_size * (step if isinstance(begin, float | int) or not begin.dim() else step[:, None]) + begin
         scale = (2 * self.step_size * self.noise(t)).sqrt().to(x.dtype)
         drift = torch.full((steps,), self.step_size * self.temperature, dtype=x.dtype, device=x.device)

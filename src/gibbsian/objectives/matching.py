@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -206,6 +206,11 @@ class EnergyMatching(SteppedObjective):
         """n draws at the end of the flow from noise; `options` are those of `kernels.GradientFlow`, and `start` and `clamp` as in
         `gibbsian.draw`. Chains jump as in training, or after `jump_every` steps, 0 for never; they do not where entries are clamped.
         With `compile` scores come from a compiled program, one for every n, which takes up to a minute the first time."""
+        if unknown := options.keys() - {field.name for field in fields(GradientFlow)}:
+            raise ArgumentError(
+                f"EnergyMatching draws with start=, clamp=, compile=, jump_every= and the options of kernels.GradientFlow, got "
+                f"{', '.join(sorted(unknown))}"
+            )
         every = self.jump_every if jump_every is None else check_count("run.draw", "jump_every", jump_every, 0)
         like = torch.zeros((), dtype=placement(energy)[0], device=generator.device)
         x = self._noise(energy, n, like, state, generator) if start is None else start
@@ -266,7 +271,7 @@ class EnergyMatching(SteppedObjective):
         n = len(data)
         at_data = torch.arange(n, device=data.device) < round(self.data_share * n)
         start = where_chain(at_data, data.detach(), self._noise(energy, n, data, state, generator))
-        kernel = self.flow(begin=torch.where(at_data, self.data_time, 0.0)[None])
+        kernel = self.flow(begin=(self.data_time * at_data.double())[None])  # noise begins at t = 1 exactly
         with standardized_anew(energy) if step.fused else nullcontext():
             law = CompiledScores(energy) if step.fused else energy
             if self.jump_every:

@@ -48,6 +48,6 @@ def sinkhorn_rows(
 
 def paired(how: str, x0: Tensor, x1: Tensor, generator: torch.Generator) -> Tensor:
     """Noise in the order in which it goes with the rows of x₁."""
-    if how == "independent":
+    if how == "independent" or len(x0) == 1:  # costs of a single pair have no spread
         return x0
     return x0[assigned(x0, x1) if how == "exact" else sinkhorn_rows(x0, x1, generator)]
