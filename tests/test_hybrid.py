@@ -320,6 +320,15 @@ def test_short_runs_stop_at_walls_or_turn_round(walls, expected):
     assert torch.allclose(trace.last, torch.tensor([[expected, -0.6]], dtype=D))
     with pytest.raises(errors.ArgumentError, match="bounce"):
         kernels.ShortRunLangevin(0.3, 0.0, walls="round")
+    for name in ("clip", "last"):
+        with pytest.raises(errors.ArgumentError, match=f"{name} must be a finite number"):
+            kernels.ShortRunLangevin(0.3, 0.0, **{name: torch.tensor([[0.1, 0.2]])})
+
+
+def test_short_runs_follow_no_slope_steeper_than_the_clip():
+    energy = gb.as_energy(lambda x: -5 * x[:, 0] + 5 * x[:, 1] - 0.2 * x[:, 2], domains.Real(3))
+    trace = gb.sample(energy, kernels.ShortRunLangevin(0.5, 0.0, clip=0.3), torch.zeros(2, 3), steps=2, generator=gen())
+    torch.testing.assert_close(trace.last, torch.tensor([0.3, -0.3, 0.2]).expand(2, 3))
 
 
 def test_short_runs_that_diverge_are_not_put_on_a_wall():

@@ -312,6 +312,8 @@ def test_training_finds_a_precision_and_resumes(tmp_path):
     ("make", "error", "word"),
     [
         (lambda: EnergyDiscrepancy(t=0.0), errors.ArgumentError, "t"),
+        (lambda: Around(0.3), errors.ArgumentError, "positive widths"),
+        (lambda: Around((0.3, "a")), errors.ArgumentError, "sigmas"),
         (lambda: EnergyDiscrepancy(perturbation="grid"), errors.ArgumentError, "uniform"),
         (lambda: EnergyDiscrepancy(perturbation=3), errors.ArgumentError, "Neighbors"),
         (lambda: EnergyDiscrepancy(perturbation=Masked(4)).check(Machine(BITS), BITS.states(dtype=F64)), errors.ArgumentError, "3 units"),

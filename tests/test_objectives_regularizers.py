@@ -464,6 +464,8 @@ def test_bad_sums_are_refused():
         lambda: Weighted([3]),
         lambda: Weighted([ExactLikelihood()], [1.0, 2.0]),
         lambda: Weighted([ExactLikelihood()], [float("nan")]),
+        lambda: Weighted([ExactLikelihood()], 1.0),
+        lambda: Weighted(ExactLikelihood()),
     ):
         with pytest.raises(errors.ArgumentError) as caught:
             bad()

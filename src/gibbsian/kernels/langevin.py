@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gibbsian.domains import Bounded
-from gibbsian.errors import ArgumentError, check_choice, hold_counts
+from gibbsian.errors import ArgumentError, check_choice, check_number, hold_counts
 from gibbsian.kernels.base import Info, Kernel, MoveInputs, event_view, masked, positive, schedule_values
 from gibbsian.kernels.integrators import bounce, reflect, stop
 from gibbsian.random import normals
@@ -122,10 +122,12 @@ class ShortRunLangevin(Bare):
         positive("step_size", self.step_size, "ShortRunLangevin")
         positive("noise", self.noise, "ShortRunLangevin", zero=True)
         if self.clip is not None:
-            positive("clip", self.clip, "ShortRunLangevin")
+            check_number(
+                self, "clip", self.clip, open_low=True
+            )  # of coordinates: one for every chain would be taken for theirs
         check_choice(self, "walls", self.walls, ("stop", "bounce"))
         if self.last is not None:
-            positive("last", self.last, "ShortRunLangevin")
+            check_number(self, "last", self.last, open_low=True)
             if isinstance(self.step_size, Tensor):
                 raise ArgumentError(
                     "ShortRunLangevin(last=...) falls from a number, but step_size is a schedule already"

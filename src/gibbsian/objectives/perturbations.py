@@ -6,7 +6,7 @@ For a symmetric q that is q applied to y once more.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,10 +66,12 @@ class Around(Proposal):
     sigmas: tuple[float, ...] = (0.1, 0.3, 1.0)
 
     def __post_init__(self) -> None:
-        sigmas = tuple(float(s) for s in self.sigmas)
-        if not sigmas or not all(math.isfinite(s) and s > 0 for s in sigmas):
-            raise ArgumentError(f"Around(sigmas={self.sigmas}): give positive widths, such as (0.1, 1.0)")
-        object.__setattr__(self, "sigmas", sigmas)
+        sigmas = tuple(self.sigmas) if isinstance(self.sigmas, Iterable) and not isinstance(self.sigmas, str) else ()
+        if not sigmas:
+            raise ArgumentError(f"Around(sigmas={self.sigmas!r}): give positive widths, such as (0.1, 1.0)")
+        for i, sigma in enumerate(sigmas):
+            check_number(self, f"sigmas[{i}]", sigma, open_low=True)
+        object.__setattr__(self, "sigmas", tuple(map(float, sigmas)))
 
     def check(self, domain: Domain) -> None:
         if not isinstance(domain, Real):

@@ -1,6 +1,6 @@
 """Sums of objectives."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -36,12 +36,12 @@ class Weighted(SteppedObjective):
     weights: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
-        parts = tuple(self.objectives)
+        parts = _listed(self.objectives)
         if not parts or not all(isinstance(part, Objective) for part in parts):
             raise ArgumentError(f"Weighted needs a list of objectives, got {self.objectives!r}")
-        weights = (1.0,) * len(parts) if self.weights is None else tuple(self.weights)
+        weights = (1.0,) * len(parts) if self.weights is None else _listed(self.weights)
         if len(weights) != len(parts):
-            raise ArgumentError(f"Weighted got {len(parts)} objectives and {len(weights)} weights; give as many")
+            raise ArgumentError(f"Weighted got {len(parts)} objectives and weights={self.weights!r}; give as many")
         for i, weight in enumerate(weights):
             check_number(self, f"weights[{i}]", weight)
         object.__setattr__(self, "objectives", parts)
@@ -107,6 +107,10 @@ class Weighted(SteppedObjective):
                 metrics[name if names.count(name) == 1 else f"{i}.{type(part).__name__}.{name}"] = metric
             metrics[f"{i}.{type(part).__name__}"] = loss.value
         return metrics
+
+
+def _listed(several: Any) -> tuple[Any, ...]:
+    return tuple(several) if isinstance(several, Iterable) else ()
 
 
 def _second_player(losses: list[Loss], weights: Sequence[float]) -> Tensor | None:
