@@ -416,6 +416,10 @@ def test_fast_weights_move_the_chains_and_not_the_gradient():
     rule = 0.9 * fast - 0.1 * gradient_of(loss.value, rbm)
     torch.testing.assert_close(loss.state.fast, rule)
     assert (objective.init(rbm, data, gen()).fast == 0).all()
+    average = random_rbm().requires_grad_(False)  # is judged, and has nothing to learn
+    judged = objective(average, data, Chains(slots, fast), gen(4))
+    torch.testing.assert_close(judged.value, average(data).mean() - average(judged.state.x).mean())
+    assert torch.equal(judged.state.fast, fast)
 
 
 def test_tempered_chains_keep_the_exact_law_of_every_replica():

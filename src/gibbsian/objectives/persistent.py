@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.utils import parameters_to_vector
 
 from gibbsian.capabilities import CountedClasses, Family
-from gibbsian.derivatives.known import gradients_of, trainable, with_gradients
+from gibbsian.derivatives.known import Gradients, gradients_of, trainable, with_gradients
 from gibbsian.errors import ArgumentError, CapabilityError, DataError, check_number, hold_counts
 from gibbsian.kernels.base import Kernel, where_chain
 from gibbsian.kernels.tempering import ParallelTempering
@@ -227,13 +227,19 @@ class PersistentContrastiveDivergence(SampledObjective):
             after, far = self._recalled(energy, batch, after, y, (at_data, at_chains), generator)
             metrics, known = found | metrics | far, None
         if fast is not None:
-            parameters = trainable(energy)
-            gradients = gradients_of(value, parameters)
-            fast = self.fast_decay * fast - self.fast_weights * parameters_to_vector(gradients)  # type: ignore[operator]
-            value, known = with_gradients(value.detach(), parameters, gradients)
+            fast, value, known = self._followed(energy, fast, value)
         hot = None if state.hot is None or after.hot is None else written(state.hot, index, after.hot)
         state = Chains(written(state.x, index, after.x.detach()), fast, hot, after.turn)
         return finish(self, value, state, metrics, gradients=known)
+
+    def _followed(self, energy: Any, fast: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Gradients | None]:
+        """The fast weights after an update, and the value with its gradients."""
+        if not value.requires_grad:  # only judged, as the average is in validation
+            return fast, value, None
+        parameters = trainable(energy)
+        gradients = gradients_of(value, parameters)
+        fast = self.fast_decay * fast - self.fast_weights * parameters_to_vector(gradients)  # type: ignore[operator]
+        return fast, *with_gradients(value.detach(), parameters, gradients)
 
     def chosen(self, slots: Tensor, y: Tensor | None, generator: torch.Generator) -> Tensor | None:
         """The slots that move: for every row one of its class y, no slot twice; some of the buffer; or all (None)."""
