@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -444,6 +445,18 @@ def test_one_row_goes_with_one_draw():
     x0, x1 = torch.zeros(1, 2), torch.ones(1, 2)
     for how in ("exact", "sinkhorn", "independent"):
         assert torch.equal(paired(how, x0, x1, gen()), x0)
+
+
+@pytest.mark.parametrize("jump_every", [0, 2])
+def test_starts_are_gone_through_again_where_there_are_fewer(jump_every):
+    energy, x = Bowl(1.0, temperature=0.15), torch.arange(3, dtype=F64)[:, None]
+    objective = small(jump_every=jump_every)
+    draw = partial(objective.generate, energy, 7, objective.init(energy, x, gen()), gen(), start=x)
+    ends = draw(time=0.1, tau=1.0)
+    torch.testing.assert_close(ends, 0.9 * x[[0, 1, 2, 0, 1, 2, 0]])
+    held = draw(clamp=torch.tensor([[True], [False], [False]]))
+    assert ((held == 0).flatten() == torch.tensor([True, False, False, True, False, False, True])).all()
+    assert len(objective.generate(energy, 2, objective.init(energy, x, gen()), gen(), start=x)) == 2
 
 
 def test_draws_say_what_they_do_not_know():

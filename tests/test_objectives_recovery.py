@@ -93,6 +93,12 @@ def test_the_ladder_of_the_paper():
         schedules.recovery_ladder(0)
 
 
+def test_draws_tell_of_chains_that_are_lost():
+    steep = family(torch.tensor([1.0, 1.0, 1e9], dtype=F64))
+    with pytest.raises(errors.DivergenceError, match="all 7 chains of Langevin"):
+        RecoveryLikelihood(steps=60).generate(steep, 7, (), gen())
+
+
 def level_family(hidden=(8,)):
     net = models.LevelEnergy(gb.nets.MLP(3, hidden))
     return models.NoiseConditionalEnergy(net, domains.Real(2), schedules.recovery_ladder())

@@ -62,6 +62,13 @@ def jumping(
     return x, chain_metrics(start, x, watched) | metrics
 
 
+def _gone_through(start: Tensor, clamp: Tensor | None, n: int) -> tuple[Tensor, Tensor | None]:
+    """n rows to start at, again from the first one where there are fewer; and what is held of each."""
+    again = torch.arange(n, device=start.device) % len(start)
+    each = isinstance(clamp, Tensor) and clamp.dim() == start.dim()
+    return start[again], clamp[again] if each else clamp  # type: ignore[index]
+
+
 class MatchingState(NamedTuple):
     """The noise that was fitted to the data, where it is such."""
 
@@ -212,8 +219,12 @@ class EnergyMatching(SteppedObjective):
                 f"{', '.join(sorted(unknown))}"
             )
         every = self.jump_every if jump_every is None else check_count("run.draw", "jump_every", jump_every, 0)
-        like = torch.zeros((), dtype=placement(energy)[0], device=generator.device)
-        x = self._noise(energy, n, like, state, generator) if start is None else start
+        if start is None:
+            like = torch.zeros((), dtype=placement(energy)[0], device=generator.device)
+            x = self._noise(energy, n, like, state, generator)
+        else:
+            check_start(energy, start, "start")
+            x, clamp = _gone_through(start, clamp, n)
         kernel = self.flow(**options)
         law = CompiledScores(energy) if compile else energy
         if every and clamp is None:

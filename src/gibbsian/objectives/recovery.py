@@ -16,6 +16,7 @@ from gibbsian.kernels.langevin import Langevin
 from gibbsian.objectives.base import Batch, Loss, Step, SteppedObjective, finish, need_domain, observed, observed_with
 from gibbsian.objectives.chains import more_steps, walk
 from gibbsian.placement import placement
+from gibbsian.sampling.checks import Trouble, report_divergence
 
 
 class Recovering(Energy):
@@ -128,16 +129,18 @@ class RecoveryLikelihood(SteppedObjective):
             return self.step_size * rungs.gap
         return torch.stack([gap * size for gap, size in zip(rungs.gap, self.step_size, strict=True)])
 
+    def _kernel(self, sizes: float | Tensor) -> Kernel:
+        return MALA(sizes) if self.adjusted else Langevin(sizes)
+
     def _recovered(
         self, energy: Any, noisy: Tensor, level: Tensor, rungs: Rungs, generator: torch.Generator, *, watched: bool
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """x⁻ after K steps from x̃, `level` `(batch,)` of each row."""
         precision = torch.where(level == 0, 0.0, rungs.gap[level] ** -2)
         sizes = self._sizes(rungs)[level][None]
-        kernel: Kernel = MALA(sizes) if self.adjusted else Langevin(sizes)
         return walk(
             Recovering(energy.given(rungs.sigma[level]), noisy, precision),
-            kernel,
+            self._kernel(sizes),
             noisy,
             self.steps,
             generator,
@@ -186,4 +189,5 @@ class RecoveryLikelihood(SteppedObjective):
             level = torch.full((n,), i, device=generator.device)
             x, _ = own._recovered(energy, x, level, rungs, generator, watched=False)
             found.append(x)
+        report_divergence(Trouble.of(torch.zeros(n), x), n, self._kernel(1.0))
         return torch.stack(found) if levels else x
