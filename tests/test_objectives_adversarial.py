@@ -59,6 +59,17 @@ def test_the_energy_player_sees_data_minus_samples():
     torch.testing.assert_close(gradient_of(loss.value, energy), gradient_of(truth, energy))
 
 
+def test_the_entropy_that_is_logged_is_that_of_the_loss():
+    energy, x = gaussian(), some_data(64)
+    state = Adversarial("flow").init(energy, x, gen())
+    loss = Adversarial("flow")(energy, x, state, gen(1))
+    samples = state.sampler.sample(64, generator=gen(1))
+    torch.testing.assert_close(loss.metrics["entropy"], energy(samples).mean().detach() - loss.other.detach())
+    torch.testing.assert_close(
+        loss.metrics["entropy"], -state.sampler.flow.log_prob(samples).mean().detach(), rtol=1e-5, atol=1e-5
+    )
+
+
 def test_a_flow_player_follows_the_exact_divergence():
     """E_q[E] - H(q) = KL(q‖p) - log Z: bounded below by -log Z, and reached by training q alone."""
     energy = gaussian(trainable=False)

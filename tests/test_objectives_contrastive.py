@@ -24,7 +24,7 @@ from gibbsian import domains, energies, errors, kernels
 from gibbsian.kernels.base import Info, Kernel
 from gibbsian.objectives import ContrastiveDivergence, MonteCarloLikelihood, PersistentContrastiveDivergence, chains
 from gibbsian.objectives.base import Step
-from gibbsian.objectives.chains import fused_step, walk
+from gibbsian.objectives.chains import far_above, fused_step, walk
 from gibbsian.objectives.contrastive import nearest_neighbor_entropy
 from gibbsian.objectives.persistent import Chains
 
@@ -334,6 +334,45 @@ def test_chains_far_above_the_data_start_anew_after_they_counted():
     torch.testing.assert_close(before.state.x, moved)
     torch.testing.assert_close(after.state.x[:2], moved[:2])
     assert (after.state.x[2] == data).all(1).any()
+
+
+@pytest.mark.parametrize("level", [-50.0, 0.0, 50.0])
+def test_far_above_is_five_spreads_from_the_middle_of_the_data(level):
+    """2 ± 1.4826, so that 9.413 is the border."""
+    data, samples = torch.arange(5.0), torch.tensor([-99.0, 9.3, 9.5])
+    assert far_above(level + data, level + samples).tolist() == [False, False, True]
+
+
+def test_the_share_of_those_far_above_that_starts_anew():
+    """Of 4000 chains far out a share of 0.3: five standard errors are 0.036; those among the data stay."""
+    objective = PersistentContrastiveDivergence(Counting(), chains=8000, reinit_far=0.3, start="data")
+    slots = torch.cat([torch.full((4000, 2), 50.0, dtype=F64), torch.zeros(4000, 2, dtype=F64)])
+    data = some_data(50)
+    after = objective(gaussian(), data, Chains(slots), gen()).state.x
+    anew = after[:, 0] != slots[:, 0]
+    assert abs(float(anew[:4000].double().mean()) - 0.3) < 0.036
+    assert not anew[4000:].any()
+
+
+def test_what_starts_anew_is_of_its_class_and_takes_its_replicas_along():
+    joint = gb.models.JointEnergy(gb.energies.MLP(2, (4,), outputs=3).double(), domains.Real(2))
+    x, y = some_data(9), torch.tensor([2, 0, 2, 2, 1, 0, 1, 1, 2])
+    slots = torch.full((36, 2), 7.0, dtype=F64)
+    objective = PersistentContrastiveDivergence(Counting(), classes=3, buffer=36, reinit=1.0, start="data")
+    after = objective(joint, (x, y), Chains(slots), gen()).state.x - torch.tensor([0.0, 1.0], dtype=F64)
+    for k in range(3):
+        mine = after[12 * k : 12 * (k + 1)]
+        moved = mine[mine[:, 0] != 7.0]
+        assert len(moved) == int((y == k).sum())
+        assert (moved[:, None] - x[y == k]).abs().amax(2).amin(1).max() < 1e-12
+    tempered = PersistentContrastiveDivergence(
+        kernels.ParallelTempering(kernels.MALA(0.1), (1.0, 0.5, 0.2)), start="data"
+    )
+    chains = Chains(slots, None, slots[:, None].repeat(1, 2, 1), torch.zeros(1, dtype=torch.long))
+    anew = tempered._anew(gaussian(), x, chains, None, 0.5, gen())
+    begun = anew.x[:, 0] != 7.0
+    assert 0 < int(begun.sum()) < 36
+    assert torch.equal(anew.hot, anew.x[:, None].repeat(1, 2, 1))
 
 
 def test_chains_are_written_back_to_the_slots_they_were_read_from():

@@ -91,6 +91,26 @@ def test_walls_reflect_and_the_minimum_stays():
     assert abs(float(found.mean() / found.std() * 300**0.5)) < 4.5
 
 
+class Slope(gb.Energy):
+    """ax on [0, 1], a = 3."""
+
+    def __init__(self):
+        super().__init__(domains.Box(1))
+        self.a = nn.Parameter(torch.tensor(3.0, dtype=F64))
+
+    def forward(self, x):
+        return self.a * x.sum(1)
+
+
+def test_walls_reflect_where_the_energy_is_not_even():
+    """Noise past the walls would meet energies of no state, and the minimum would move."""
+    u = torch.rand(300, 64, 1, generator=gen(4), dtype=F64)
+    data = -torch.log1p(-u * (1 - math.exp(-3.0))) / 3.0
+    objective = EnergyDiscrepancy(t=0.5, negatives=2)
+    found = torch.stack([gradient(Slope(), objective, x, seed=i) for i, x in enumerate(data)])
+    assert abs(float(found.mean() / found.std() * 300**0.5)) < 4.5
+
+
 # --- discrete states, enumerated --------------------------------------------------------------------
 
 

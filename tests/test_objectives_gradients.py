@@ -83,6 +83,8 @@ WRAPPED = {
     "binarized": lambda inner: gb.objectives.Binarized(inner),
     "weighted": lambda inner: gb.objectives.Weighted([inner]),
     "centered": lambda inner: gb.objectives.Centered(inner),
+    "first rows": lambda inner: gb.objectives.FirstRows(inner, rows=20),
+    "sparing": lambda inner: gb.objectives.Sparing(inner, ["hidden"]),
 }
 
 

@@ -138,6 +138,7 @@ def test_noise_begins_in_time():
     t = 0.05 * torch.arange(60, dtype=F64)
     expected = 0.2 * ((t - 0.6) / 0.4).clamp(0, 1)
     torch.testing.assert_close(epsilon, expected, rtol=0, atol=1e-5)
+    assert kernels.GradientFlow(step_size=0.1, time=0.7).total_steps(None) == 7  # 0.7/0.1 is less
     later = kernel.draw(None, torch.zeros(3, 1), 10, gen(), start=13)
     torch.testing.assert_close(later.scale, inputs.scale[13:23])
     begun = kernels.GradientFlow(0.05, 0.2, 0.6, begin=torch.tensor([[0.0, 0.8, 1.0]])).draw(
@@ -169,6 +170,16 @@ def test_the_kernel_conforms_and_clamps():
     assert torch.equal(held.last[:, 0], x[:, 0])
     assert not torch.equal(held.last[:, 1], x[:, 1])
     assert held.steps == 20
+
+
+def test_held_entries_are_held_where_heun_looks_ahead():
+    """One step without noise on a slanted Gaussian: the score is averaged over x and over where the free entry goes."""
+    p = torch.tensor([[2.0, 1.0], [1.0, 3.0]], dtype=F64)
+    energy, x = energies.Gaussian(torch.zeros(2, dtype=F64), p.inverse()), torch.tensor([[1.0, -1.0]], dtype=F64)
+    kernel = kernels.GradientFlow(0.1, 0.5, time=0.1, method="heun")
+    found = gb.sample(energy, kernel, x, clamp=torch.tensor([True, False]), generator=gen(), progress=False).last
+    h, slope = 0.05, float(x[0] @ p[1])
+    assert float(found[0, 1]) == pytest.approx(-1.0 - h * slope + 0.5 * h * h * 3.0 * slope, rel=1e-12)
 
 
 def contrast(**options):
@@ -230,6 +241,16 @@ def test_taper_leaves_the_end_of_the_way_to_the_contrast():
     t = (torch.arange(10000, dtype=F64) + 0.5) / 10000
     truth = float((((1 - t) / 0.5).clamp(max=1) * (k * (1 - t) - 1) ** 2).mean()) * (1 + c * c)
     assert abs(float(found.mean()) - truth) < 5 * float(found.std()) / 200**0.5
+
+
+def test_the_flow_counts_by_its_weight_and_tapers_in_the_second_phase_alone():
+    energy, x = Bowl(1.1), torch.randn(16, 1, generator=gen(), dtype=F64)
+    by = lambda objective: objective(energy, x, objective.init(energy, x, gen()), gen(3))  # noqa: E731
+    both = by(contrast(flow_weight=0.5, weight=1.0))
+    expected = 0.3 * both.metrics["gap"] + 0.5 * both.metrics["flow"]
+    torch.testing.assert_close(both.value.detach(), expected)
+    first = [float(by(contrast(flow_steps=9, taper=taper, tau=0.2)).value.detach()) for taper in (False, True)]
+    assert first[0] == first[1]
 
 
 # --- jumps ------------------------------------------------------------------------------------------
@@ -362,6 +383,8 @@ def test_a_share_of_the_run_becomes_a_number_of_steps():
     assert small(flow_steps=30).planned(40).flow_steps == 30
     together = objectives.Weighted([small(flow_steps=0.5), objectives.WeightDecay(1e-3)]).planned(10)
     assert together.turns() == (5,)
+    for held in (objectives.Sparing(small(flow_steps=0.5), ["net"]), objectives.FirstRows(small(flow_steps=0.5))):
+        assert held.planned(10).turns() == (5,)
     energy, x = energies.MLPEnergy(2, (8,)), torch.randn(16, 2, generator=gen())
     objective = small(flow_steps=5)
     state = objective.init(energy, x, gen())
@@ -407,6 +430,22 @@ def test_it_conforms_whatever_the_noise(noise):
     x = torch.randn(32, 2, generator=gen())
     for options in ({"flow_steps": 0}, {"flow_steps": 7}, {"flow_steps": 0, "jump_every": 2}):
         check_objective(small(noise=noise, **options), energies.MLPEnergy(2, (8,)), x, generator=gen())
+
+
+def test_noise_is_not_trained_along():
+    x = torch.randn(20, 2, generator=gen())
+    noise = objectives.FlowNoise(steps=1, hidden=(4,), train=True)
+    state = small(noise=noise).init(energies.MLPEnergy(2, (8,)), x, gen())
+    assert not any(p.requires_grad for p in state.noise.parameters())
+
+
+def test_a_sum_draws_as_its_first_part_does():
+    energy, x = energies.MLPEnergy(2, (8,)), 3 + torch.randn(32, 2, generator=gen())
+    part = small(noise="gaussian")
+    both = objectives.Weighted([part, objectives.WeightDecay(0.1)])
+    state = both.init(energy, x, gen())
+    draws = both.generate(energy, 5, state, gen(1), time=0.3)
+    torch.testing.assert_close(draws, part.generate(energy, 5, state[0], gen(1), time=0.3), rtol=0, atol=0)
 
 
 def test_noise_over_rows_of_numbers_serves_images():

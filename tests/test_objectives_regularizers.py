@@ -152,6 +152,15 @@ def test_first_rows_are_a_small_batch_with_its_labels():
         FirstRows(CrossEntropy(), rows=0)
 
 
+def test_what_is_fitted_to_data_is_fitted_to_all_rows():
+    x = some_data(30)
+    state = FirstRows(NoiseContrastive("gaussian"), rows=2).init(gaussian(), x, gen())
+    torch.testing.assert_close(state.noise.energy.mean, x.mean(0))
+    blurred = Blurred(NoiseContrastive("gaussian"), 3.0)
+    state, seen = blurred.init(gaussian(), x, gen(5)), blurred.drawn(gaussian(), x, gen(5))
+    torch.testing.assert_close(state.noise.energy.mean, seen.mean(0))  # as they are drawn
+
+
 def corrected_joint():
     base, classifier = (gb.nets.MLP(3, (5,), outputs=4, generator=gen(k)) for k in (1, 2))
     return gb.models.JointEnergy(gb.nets.Corrected(base, classifier, 0.1).to(F64), domains.Real(3))
