@@ -219,7 +219,16 @@ def rbm() -> models.RBM:
     return models.RBM(6, 4, generator=gen(3)).double()
 
 
+def corrected() -> gb.Energy:
+    base, classifier = (gb.nets.MLP(2, (6,), outputs=3, generator=gen(k)) for k in (1, 2))
+    return models.JointEnergy(gb.nets.Corrected(base, classifier), domains.Real(2)).double()
+
+
 PCD = objectives.PersistentContrastiveDivergence
+BOUND = PCD(
+    kernels.ShortRunLangevin(0.5, 0.01, last=0.1, cycle=3), 3, classes=3, buffer=90, reinit=0.2, reinit_far=0.5,
+    start={"gaussian": 0.7, "reference": 0.3}, fast_weights=0.01,
+)  # fmt: skip
 RUNS: dict[str, tuple[Any, Any, Any, dict[str, Any]]] = {
     "persistent chains": (rbm, PCD(kernels.Gibbs(), chains=8), bits(), {}),
     "replay buffer": (
@@ -243,6 +252,24 @@ RUNS: dict[str, tuple[Any, Any, Any, dict[str, Any]]] = {
         bits(),
         {"guard": False},
     ),
+    "parts of a network": (
+        corrected,
+        objectives.Weighted(
+            [
+                objectives.CrossEntropy(),
+                objectives.Sparing(objectives.FirstRows(objectives.Blurred(BOUND, 0.1), 4), ["classifier"]),
+            ]
+        ),
+        (reals(), torch.arange(60) % 3),
+        {"ema": 0.9},
+    ),
+    "two phases, stopped where they meet": (
+        mlp,
+        objectives.EnergyMatching(steps=3, step_size=0.1, flow_steps=0.55, jump_every=2, noise="gaussian"),
+        reals(),
+        {},
+    ),
+    "a generator and its score": (mlp, objectives.Adversarial("implicit"), reals(), {}),
     "a transform": (rbm, objectives.ContrastiveDivergence(kernels.Gibbs()), bits(), {"transform": binarize}),
     "a loader": (mlp, objectives.DenoisingScoreMatching(0.3), DataLoader(TensorDataset(reals()), 9, shuffle=True), {}),
 }
