@@ -652,6 +652,9 @@ def test_bad_input_is_refused_with_a_reason():
         partition.ais(correlated(), base=gb.as_energy(lambda x: x.square().sum(-1), domains.Real(2)), generator=gen())
     with pytest.raises(DomainError, match="domain"):
         partition.ais(rbm, base=wide, generator=gen())
+    in_a_box = gb.as_energy(lambda x: x.square().sum(-1), domains.Box(2))  # the base has mass beyond its walls
+    with pytest.raises(DomainError, match="domain"):
+        partition.ais(in_a_box, base=wide, generator=gen())
     nowhere = gb.as_energy(lambda x: x.sum(-1) * math.nan, domains.Real(2))
     with pytest.raises(DivergenceError, match="NaN"):
         partition.ais(nowhere, base=energies.Gaussian(torch.zeros(2, dtype=F64), torch.eye(2, dtype=F64)),

@@ -75,7 +75,7 @@ class GeometricPath(Path):
                 f"a base needs a known log_z() and exact draws sample(n, generator=...), {type(base).__name__} has "
                 "not both; use energies.Gaussian, or leave base out"
             )
-        if base.domain.shape != energy.domain.shape or base.domain.discrete != energy.domain.discrete:
+        if base.domain != energy.domain:
             raise DomainError(
                 f"the base lives on {base.domain}, the energy on {energy.domain}; they must share one domain"
             )
