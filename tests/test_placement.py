@@ -53,3 +53,14 @@ def test_errors_of_ones_own_function_come_through_as_they_are():
 
     with pytest.raises(RuntimeError, match="my own"):
         gb.as_energy(stumble, gb.domains.Real(3))(torch.ones(4, 3))
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_a_score_without_gradients_says_that_inference_mode_took_them(create_graph):
+    net = gb.energies.MLPEnergy(3, (4,))
+    with torch.inference_mode():
+        x = torch.ones(2, 3)
+        with pytest.raises(GibbsianError, match=r"torch\.no_grad"):
+            net.score(x, create_graph=create_graph)
+    with pytest.raises(GibbsianError, match=r"torch\.no_grad"):
+        net.score(x, create_graph=create_graph)

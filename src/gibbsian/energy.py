@@ -31,7 +31,7 @@ from gibbsian.drawing.images import filters
 from gibbsian.drawing.landscape import landscape, score_field
 from gibbsian.drawing.style import axes
 from gibbsian.errors import ArgumentError, CapabilityError, DomainError, ShapeError, as_numbers
-from gibbsian.placement import STUMBLES, explain_rows, placement
+from gibbsian.placement import STUMBLES, explain_inference, explain_rows, placement
 from gibbsian.random import check_draws
 from gibbsian.recorded import Recorded
 
@@ -252,6 +252,7 @@ def with_score(function: Callable[[Tensor], Tensor], x: Tensor, owner: object) -
         x = x.detach().requires_grad_(True)
         energy = function(x)
         if not energy.requires_grad:
+            explain_inference(x)
             raise CapabilityError(
                 f"the energy of {type(owner).__name__} does not depend on x through differentiable operations, so it "
                 "has no score; use a kernel without gradients, such as RandomWalk or Metropolis"

@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 from gibbsian.errors import ArgumentError, GibbsianError, PrecisionError
 
-__all__ = ["STUMBLES", "check_placement", "check_rows", "check_together", "explain_rows", "explained", "placement"]
+__all__ = [
+    "STUMBLES", "check_placement", "check_rows", "check_together", "explain_inference", "explain_rows", "explained", "placement",
+]  # fmt: skip
 
 # what torch raises where a tensor is not what an operation expects
 STUMBLES = (RuntimeError, TypeError, ValueError, IndexError, AttributeError)
@@ -81,6 +83,17 @@ def explain_rows(model: Any, x: Any, error: Exception | None = None) -> None:
     if not isinstance(error, GibbsianError):
         model.domain.check_shape(x)
         check_placement(x, model, buffers=True)
+        if isinstance(error, RuntimeError) and any(said in str(error) for said in ("require grad", "nference tensor")):
+            explain_inference(x)
+
+
+def explain_inference(x: Tensor) -> None:
+    """Say so where gradients cannot be had because of `torch.inference_mode()`."""
+    if torch.is_inference_mode_enabled() or x.is_inference():
+        raise ArgumentError(
+            "gradients were asked for under torch.inference_mode(), or of a tensor that was made under it, for which torch "
+            "keeps none; use torch.no_grad() instead, or x.clone() outside of it"
+        )
 
 
 def explained(method: Method) -> Method:
