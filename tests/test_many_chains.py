@@ -151,6 +151,15 @@ def test_clamped_entries_do_not_teach():
     assert torch.equal(trace.samples[..., 1], x[:, 1].expand(20, 64))
 
 
+def test_entries_held_in_some_chains_stay_under_a_dense_mass():
+    energy = energies.Gaussian(torch.zeros(3, dtype=F64), torch.eye(3, dtype=F64) + 0.5)
+    x, mass = torch.randn(64, 3, generator=gen(), dtype=F64), torch.linalg.inv(energy.covariance)
+    for clamp in (torch.tensor([False, True, False]), torch.rand(64, 3, generator=gen(1)) < 0.4):
+        for kernel, learned in ((kernels.ChEES(0.3, mass=mass), None), (kernels.ChEES(0.3), "dense")):
+            last = gb.warm_up(energy, kernel, x, 40, mass=learned, clamp=clamp, generator=gen(2)).trace.last
+            assert torch.equal(last[clamp.expand_as(x)], x[clamp.expand_as(x)])
+
+
 def test_chees_refuses():
     with pytest.raises(ArgumentError, match="one number for all"):
         kernels.ChEES(torch.tensor([0.1, 0.2]))

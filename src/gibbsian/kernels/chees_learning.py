@@ -81,16 +81,15 @@ class TrajectoryLearning(Adaptation):
         self.held = None if plan.clamp is None else plan.clamp.expand_as(plan.x).all(0).flatten()
         self.divergences = torch.zeros(chains, dtype=torch.long, device=plan.x.device)
         self.energy = kernel.target(plan.energy)
-        self.state = self._clamped().init(self.energy, plan.x.detach().clone(), plan.clamp)
+        self.state = self._clamped(kernel).init(self.energy, plan.x.detach().clone(), plan.clamp)
         self._tune(float(kernel.step_size))
         self.ascent = _Ascent(math.exp(self.tuner.log_step))  # of one step: a long one may end at a later crest
 
-    def _clamped(self) -> Any:
-        return self.kernel if self.plan.clamp is None else self.kernel.clamped(self.plan.clamp)
+    def _clamped(self, kernel: Any) -> Any:
+        return kernel if self.plan.clamp is None else kernel.clamped(self.plan.clamp)
 
     def _tune(self, guess: float) -> None:
-        probe = MALA(1.0, mass=self.kernel.mass)
-        probe = probe if self.plan.clamp is None else probe.clamped(self.plan.clamp)
+        probe = self._clamped(MALA(1.0, mass=self.kernel.mass))
 
         def acceptance(step_size: float) -> float:
             inputs = gaussian_inputs(self.state.x, 1, self.plan.generator, step_size, 0)
@@ -103,7 +102,7 @@ class TrajectoryLearning(Adaptation):
 
     def step(self, at: int) -> dict[str, float]:
         step_size, trajectory = math.exp(self.tuner.log_step), math.exp(self.ascent.log_t)
-        kernel = replace(self._clamped(), step_size=step_size, trajectory=trajectory)
+        kernel = self._clamped(replace(self.kernel, step_size=step_size, trajectory=trajectory))
         inputs = kernel.draw(self.energy, self.state.x, 1, self.plan.generator, at)
         one = type(inputs)(*(part[0] for part in inputs))
         old, clamp = self.state, self.plan.clamp
