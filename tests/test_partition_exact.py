@@ -229,6 +229,9 @@ def test_quadrature_refuses_what_has_no_integral():
     ):
         with pytest.raises(DivergenceError):
             partition.quadrature(energy)
+    arcsine = gb.as_energy(lambda x: 0.5 * (x * (1 - x)).log().sum(-1), domains.Box(1))  # -∞ where 1 - x rounds to 0
+    with pytest.raises(DivergenceError, match="bounds="):
+        partition.quadrature(arcsine)
     with pytest.raises(DomainError, match="up to three"):
         partition.quadrature(normal([0.0] * 4, torch.eye(4).tolist()))
     with pytest.raises(DomainError, match=r"partition\.exact"):

@@ -127,14 +127,23 @@ class _LogDensity:
 
     def probe(self, x: Tensor) -> Tensor:
         """The log density at points that are only tried out: -∞, so never gone to, where it overflows to NaN."""
-        value = -self.energy(x.to(self.dtype).reshape(-1, *self.shape)).double()
+        value = self._at(x)
         return torch.where(torch.isnan(value), -math.inf, value)
 
     def __call__(self, x: Tensor) -> Tensor:
-        value = -self.energy(x.to(self.dtype).reshape(-1, *self.shape)).double()
+        value = self._at(x)
         if bool(torch.isnan(value).any()):
             where = x[int(torch.isnan(value).nonzero()[0])].tolist()
             raise DivergenceError(f"the energy is NaN at {where} (unbounded coordinates); restrict it with bounds=")
+        return value
+
+    def _at(self, x: Tensor) -> Tensor:
+        value = -self.energy(x.to(self.dtype).reshape(-1, *self.shape)).double()
+        if bool((value == math.inf).any()):
+            raise DivergenceError(
+                "the energy is -∞ somewhere, at a wall perhaps: exp(-E) is not normalizable, or not by quadrature, which rounding "
+                "leads right there; keep away from it with bounds="
+            )
         return value
 
 
