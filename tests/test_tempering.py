@@ -181,6 +181,17 @@ def test_a_machine_with_hidden_units_is_tempered_exactly(inner):
     assert float(((singles - laws) / (laws / n).sqrt()).abs().max()) < 6
 
 
+def test_a_machine_with_as_many_hidden_units_as_replicas_keeps_its_biases():
+    past = torch.zeros(3, 1, 4, dtype=D)
+    for hidden in (2, 3):  # beside two replicas
+        for machine in (models.TemporalRBM(4, hidden, order=1), models.GatedRBM(4, 4, hidden, factors=2)):
+            given = machine.double().given(past if isinstance(machine, models.TemporalRBM) else past[:, 0])
+            trace = gb.sample(
+                given, kernels.ParallelTempering(kernels.Gibbs(), [1.0, 0.5]), past[:, 0], steps=5, generator=gen()
+            )
+            assert trace.samples.shape == (5, 3, 4)
+
+
 def test_odd_and_even_pairs_swap_in_turn():
     """On a flat energy every swap is accepted, so positions travel along a known braid."""
     flat = gb.as_energy(lambda x: 0 * x.sum(-1), domains.Real(1))

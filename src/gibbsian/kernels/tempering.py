@@ -219,7 +219,8 @@ class ParallelTempering(Kernel):
         if not isinstance(parts[0], Tensor):
             return [one for part in parts for one in part]
         whole, replicas = torch.cat(list(parts)), len(self.betas)
-        if whole.dim() == 2 and whole.shape[1] == replicas != rows:
+        each = any(isinstance(value, Tensor) and value.dim() == 2 for value in self.kernel.schedules())
+        if each and whole.dim() == 2 and whole.shape[1] == replicas != rows:  # a bias of a machine may be as long
             whole = whole.repeat_interleave(rows // replicas, 1)
         return whole
 
