@@ -126,23 +126,18 @@ class _LogDensity:
         return Box(self.shape, low, high)
 
     def probe(self, x: Tensor) -> Tensor:
-        """The log density at points that are only tried out: -∞, so never gone to, where it overflows to NaN."""
-        value = self._at(x)
-        return torch.where(torch.isnan(value), -math.inf, value)
+        """The log density at points that are only tried out: -∞, so never gone to, where it overflows, to NaN or to +∞."""
+        value = -self.energy(x.to(self.dtype).reshape(-1, *self.shape)).double()
+        return torch.where(value < math.inf, value, -math.inf)
 
     def __call__(self, x: Tensor) -> Tensor:
-        value = self._at(x)
-        if bool(torch.isnan(value).any()):
-            where = x[int(torch.isnan(value).nonzero()[0])].tolist()
-            raise DivergenceError(f"the energy is NaN at {where} (unbounded coordinates); restrict it with bounds=")
-        return value
-
-    def _at(self, x: Tensor) -> Tensor:
         value = -self.energy(x.to(self.dtype).reshape(-1, *self.shape)).double()
-        if bool((value == math.inf).any()):
+        bad = ~(value < math.inf)
+        if bool(bad.any()):
+            first = int(bad.nonzero()[0])
+            what = "NaN" if bool(value[first].isnan()) else "-∞"
             raise DivergenceError(
-                "the energy is -∞ somewhere, at a wall perhaps: exp(-E) is not normalizable, or not by quadrature, which rounding "
-                "leads right there; keep away from it with bounds="
+                f"the energy is {what} at {x[first].tolist()} (unbounded coordinates); restrict it with bounds="
             )
         return value
 
