@@ -153,6 +153,13 @@ def test_categorical_labels_and_one_hot():
     assert domain.units == 3
 
 
+def test_a_box_is_the_same_domain_however_its_bounds_are_written():
+    uniform = gb.as_energy(torch.distributions.Uniform(torch.zeros(2), torch.ones(2)))
+    assert uniform.domain == domains.Box(2)
+    assert hash(uniform.domain) == hash(domains.Box(2))
+    assert (uniform + gb.as_energy(lambda x: x.sum(-1), domains.Box(2))).domain == domains.Box(2)
+
+
 def test_box_bounds_and_volume():
     box = domains.Box(2, low=tensor(-1.0, 0.0), high=tensor(1.0, 3.0))
     assert math.isclose(box.log_volume, math.log(6))

@@ -146,7 +146,8 @@ def _bound(value: object, shape: tuple[int, ...], name: str) -> Bound:
         return float(t)
     if tuple(t.shape) != shape:
         raise ShapeError(f"{name} of a box has shape {tuple(t.shape)}, expected a number or the event shape {shape}")
-    return tuple(t.flatten().tolist())
+    ends: tuple[float, ...] = tuple(t.flatten().tolist())
+    return ends[0] if len(set(ends)) == 1 else ends  # one box is one domain, however its bounds were written
 
 
 @dataclass(frozen=True, init=False)
