@@ -140,6 +140,11 @@ def test_redundant_features_are_no_trouble():
     assert found.converged
     total = found.eta[:2] + found.eta[2:4] + found.eta[4]
     torch.testing.assert_close(total, torch.logit(mu), atol=1e-6, rtol=1e-6)
+    # squares of spins are 1
+    squares = gb.maximum_entropy(energies.Monomials(2, 2), [0.1, 0.2, 1.0, 0.3, 1.0], domains.Spin(2))
+    without = gb.maximum_entropy(energies.Monomials(2, 2, squares=False), [0.1, 0.2, 0.3], domains.Spin(2))
+    assert squares.converged
+    torch.testing.assert_close(squares.eta[[0, 1, 3]], without.eta, atol=1e-9, rtol=0)
 
 
 # --- slack ------------------------------------------------------------------------------------------

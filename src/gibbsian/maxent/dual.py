@@ -84,13 +84,14 @@ def minimize_dual(points: Points, problem: Problem) -> Solution:
     """The minimizer of the dual, where there is one."""
     mu, eta, slack, tolerance, iterations = problem
     signs = torch.zeros_like(eta)
-    spread = points.f.std(0).clamp(min=1e-300)
+    varies = points.f.amax(0) > points.f.amin(0)  # a constant says nothing: its η is left alone
+    spread = torch.where(varies, points.f.std(0), 1.0).clamp(min=1e-300)
     if slack > 0:
         eta = _sparse(points, mu, eta, slack, spread)
-        signs = torch.where((eta * spread).abs() > 1e-7, eta.sign(), 0.0)
+        signs = torch.where(varies & ((eta * spread).abs() > 1e-7), eta.sign(), 0.0)
         eta = torch.where(signs != 0, eta, 0.0)
     target = mu - slack * signs
-    active = signs != 0 if slack > 0 else torch.ones_like(mu, dtype=torch.bool)
+    active = signs != 0 if slack > 0 else varies
     found = _newton(points, target, eta, active, tolerance, iterations)
     if slack > 0:
         over = (found.moments - mu).abs() - slack
