@@ -764,3 +764,24 @@ def test_two_valued_domains_hold_their_values_and_nothing_near_them(domain, dtyp
         x = torch.ones(2, 3, dtype=dtype)
         x[1, 2] = value
         assert domain.holds(x) == bool(domain.contains(x).all()), float(value)
+
+
+@pytest.mark.parametrize(
+    "visible", [gb.units.Joined(gb.units.Softmax(1, 2), gb.units.Gaussian(1)), gb.units.Count(3, total=4)]
+)
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda rbm, x: gb.minimize(rbm, x),
+        lambda rbm, x: gb.elastic_band(rbm, x[0], x[1]),
+        lambda rbm, x: gb.denoise(rbm, x, 0.5),
+        lambda rbm, x: gb.inpaint(rbm, x, torch.zeros(3, dtype=torch.bool)),
+        lambda rbm, x: gb.recommend(gb.as_energy(rbm, rbm.domain)),
+    ],
+    ids=["minimize", "band", "denoise", "inpaint", "recommend"],
+)
+def test_mixed_states_and_counts_are_not_taken_for_real_numbers(use, visible):
+    rbm = models.RBM(visible, 2)
+    x = rbm.domain.sample(2, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(GibbsianError, match=r"Joined\(|Counts\("):
+        use(rbm, x)

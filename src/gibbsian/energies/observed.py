@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from gibbsian.domains import Bounded, Real
 from gibbsian.energies.experts import StudentExperts
 from gibbsian.energy import Energy, rows_for
 from gibbsian.errors import ArgumentError, CapabilityError, DataError, ShapeError, check_number, check_tensor
@@ -53,7 +54,7 @@ class Observed(Energy):
         if not isinstance(prior, Energy):
             raise ArgumentError(f"the prior is a {type(prior).__name__}, expected an energy")
         super().__init__(prior.domain)
-        if prior.domain.discrete:
+        if not isinstance(prior.domain, Real | Bounded):
             raise ArgumentError(f"Gaussian noise needs continuous events, the prior lives on {prior.domain}")
         check_number(self, "sigma", sigma, open_low=True)
         check_tensor(observation, "observation")

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from gibbsian.domains import Bounded, Discrete, Domain, Real
+from gibbsian.domains import Bounded, Counts, Discrete, Domain, Joined, Real
 from gibbsian.energy import Energy, ScoreField
 from gibbsian.errors import ArgumentError, CapabilityError, DomainError
 from gibbsian.random import normals
@@ -411,6 +411,8 @@ class Lockstep(FreeRunning):
 
 
 def _advice(domain: Domain) -> str:
+    if isinstance(domain, Joined | Counts):
+        return "for mixed states and counts use kernels.Gibbs on a machine, or kernels.Metropolis with a proposal of your own"
     if isinstance(domain, Discrete):
         return "for discrete states use kernels.Gibbs, SiteGibbs, GibbsWithGradients or DiscreteLangevin"
     return "for continuous states use kernels.RandomWalk, MALA, HMC, NUTS or Langevin"

@@ -90,9 +90,10 @@ def recommend(energy: Any, chains: int = 4) -> Recommendation:
         reason = f"{name} knows exact block conditionals: a sweep draws whole blocks anew and refuses nothing"
         return Recommendation(Gibbs(), 0, reason)
     smooth = _has_score(energy)
-    if isinstance(energy.domain, Discrete):
-        return _discrete(energy, name, smooth)
-    return _continuous(energy, name, smooth, chains)
+    discrete = isinstance(energy.domain, Discrete)
+    found = _discrete(energy, name, smooth) if discrete else _continuous(energy, name, smooth, chains)
+    found.kernel.check(energy)  # nothing moves mixed states and counts but what is made for them
+    return found
 
 
 def fits(kernel: Kernel, energy: Any) -> bool:

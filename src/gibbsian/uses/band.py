@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gibbsian.domains import Bounded, Domain
+from gibbsian.domains import Bounded, Domain, Real
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, DivergenceError, DomainError, check_count, check_number
 from gibbsian.placement import check_rows
@@ -106,7 +106,7 @@ def _checked(energy: Energy, start: Tensor, end: Tensor, via: Tensor | None) -> 
     """The corners of the first band, flattened."""
     if not isinstance(energy, Energy):
         raise ArgumentError(f"energy is a {type(energy).__name__}, expected an energy")
-    if energy.domain.discrete:
+    if not isinstance(energy.domain, Real | Bounded):
         raise DomainError(f"an elastic band bends through continuous events, but x lives on {energy.domain}")
     middle = [] if via is None else [via]
     for name, event in (("start", start), ("end", end)):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from gibbsian.domains import Binary, Bounded, Box, Categorical, Discrete, Domain, Spin
+from gibbsian.domains import Binary, Bounded, Box, Categorical, Discrete, Domain, Real, Spin
 from gibbsian.energy import Energy
 from gibbsian.errors import (
     ArgumentError,
@@ -115,6 +115,11 @@ def _method(energy: Any, given: str | None) -> str:
     """The way that was asked for where it suits the domain, else the default there."""
     if not isinstance(energy, Energy):
         raise CapabilityError(f"{type(energy).__name__} is not an energy; wrap it with gibbsian.as_energy")
+    if not isinstance(energy.domain, Discrete | Real | Bounded):  # counts, and mixed events
+        raise DomainError(
+            f"minimize goes through real numbers, or through finitely many discrete states, and this energy lives on "
+            f"{energy.domain}; draw at a low temperature instead, or minimize over its real part alone"
+        )
     allowed = DISCRETE if isinstance(energy.domain, Discrete) else CONTINUOUS
     method = allowed[0] if given is None else given
     if method not in allowed:
