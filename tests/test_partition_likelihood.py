@@ -200,6 +200,15 @@ def test_few_dimensions_are_integrated():
     assert float(inside.log_z.value) == pytest.approx(2 * math.log(1 - math.exp(-1)))
 
 
+def test_members_that_do_not_know_the_log_z_of_their_class_are_integrated():
+    x = torch.randn(20, 2, generator=gen(), dtype=F64)
+    free = gb.unconstrained(gb.as_energy(lambda x: (3 * x).sum(-1), domains.Box(2)))
+    for energy in (energies.ProductOfExperts(2, 3).double(), free):
+        out = gb.log_likelihood(energy, x)
+        assert out.method == "quadrature"
+        assert torch.allclose(out.per_sample, -energy(x) - partition.quadrature(energy).value)
+
+
 def test_other_models_are_annealed_where_a_generator_is_given():
     """40 hidden units on weights in two blocks that do not touch: log Z is the sum of two exact ones."""
     halves = [scramble(models.RBM(20, 20), seed=i, scale=0.3) for i in range(2)]

@@ -172,7 +172,7 @@ def log_z_for(
         return exactly(value.reshape(()), "given")
     try:
         return exact(energy, limit=_REACH)
-    except DomainError as error:
+    except (DomainError, CapabilityError) as error:  # not all members of a class that knows log Z do
         reason = error
     if isinstance(energy.domain, Real | Bounded) and energy.domain.numel <= _DIMENSIONS:
         return quadrature(energy)
