@@ -615,6 +615,7 @@ def test_spike_slab_learns_a_covariance():
     (lambda: objectives.Conditional("cd"), ArgumentError),
     (lambda: objectives.Conditional(objectives.PersistentContrastiveDivergence(kernels.Gibbs(), fast_weights=0.1)),
      CapabilityError),
+    (lambda: objectives.Conditional(objectives.EnergyMatching()), CapabilityError),  # transport ties noise to inputs
     (lambda: objectives.Conditional(objectives.PseudoLikelihood()).init(RBM(4, 2), torch.zeros(2, 4), gen()),
      CapabilityError),
     (lambda: objectives.Conditional(objectives.PseudoLikelihood()).init(

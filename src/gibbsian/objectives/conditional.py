@@ -13,6 +13,7 @@ from gibbsian.kernels.base import where_chain
 from gibbsian.kernels.tempering import ParallelTempering
 from gibbsian.objectives.base import Batch, Loss, Step, WrappedObjective, dealt, finish
 from gibbsian.objectives.chains import walk
+from gibbsian.objectives.matching import EnergyMatching
 from gibbsian.objectives.persistent import PersistentContrastiveDivergence, written
 from gibbsian.objectives.starts import start_points
 from gibbsian.random import require_generator
@@ -59,6 +60,11 @@ class Conditional(WrappedObjective):
                     "persistent chains bound to inputs have no classes, fast weights, penalty, reinit_far or tempered replicas; "
                     "leave those out, or use ContrastiveDivergence, which takes any kernel"
                 )
+        if isinstance(inner, EnergyMatching) and inner.pairing != "independent":
+            raise CapabilityError(
+                f"EnergyMatching(pairing={inner.pairing!r}) pairs noise with rows whatever their inputs are: under one input the flow "
+                "would then not begin at the noise that draws begin at; give pairing='independent'"
+            )
 
     def gentler(self, steps_factor: float, penalty: float) -> Self:
         if isinstance(self.objective, PersistentContrastiveDivergence):
