@@ -8,7 +8,7 @@ import torch
 
 import gibbsian as gb
 from gibbsian import domains, energies, models, partition, units
-from gibbsian.errors import ArgumentError, CapabilityError, DivergenceError, DomainError, RandomnessError
+from gibbsian.errors import ArgumentError, CapabilityError, DivergenceError, DomainError, GibbsianError, RandomnessError
 from gibbsian.partition.base import LogZ
 
 F64 = torch.float64
@@ -207,6 +207,19 @@ def test_members_that_do_not_know_the_log_z_of_their_class_are_integrated():
         out = gb.log_likelihood(energy, x)
         assert out.method == "quadrature"
         assert torch.allclose(out.per_sample, -energy(x) - partition.quadrature(energy).value)
+
+
+@pytest.mark.filterwarnings("ignore::gibbsian.errors.EstimateWarning")
+@pytest.mark.parametrize("estimate", [partition.exact, lambda e: partition.ais(e, chains=4, betas=3, generator=gen())])
+def test_laws_of_their_own_in_every_row_have_no_common_log_z(estimate):
+    """Two of them share 8 states and 4 chains evenly, so that a sum would mix them without a stumble."""
+    machine, past = scramble(models.TemporalRBM(3, 2, order=1)), torch.eye(2, 3, dtype=F64)[:, None]
+    labels = scramble(models.ClassificationRBM(3, 2, 2)).given(torch.tensor([0, 1]))
+    hot = scramble(models.RBM(3, 2))
+    two = torch.tensor([0.5, 2.0], dtype=F64)
+    for energy in (machine.given(past), machine.given(past) / 2, labels, hot.tempered(two), hot.annealed(two)):
+        with pytest.raises(GibbsianError, match=r"one log Z for each|one for each row"):
+            estimate(energy)
 
 
 def test_other_models_are_annealed_where_a_generator_is_given():

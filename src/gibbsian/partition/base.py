@@ -8,10 +8,11 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from gibbsian.capabilities import Pairwise, PairwiseModel, PairwiseTables, TabledModel, require
+from gibbsian.capabilities import ConditionedModel, Pairwise, PairwiseModel, PairwiseTables, TabledModel, require
 from gibbsian.drawing.html import card, number
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, CapabilityError, DivergenceError
+from gibbsian.errors import ArgumentError, CapabilityError, DivergenceError, ShapeError
+from gibbsian.placement import STUMBLES, placement
 
 
 class Parameters:
@@ -111,6 +112,31 @@ def require_energy(energy: Any) -> Energy:
             "gibbsian.as_energy(function, domain)"
         )
     return energy
+
+
+def require_one_law(energy: Any) -> None:
+    """Refuse what is not an energy, and one whose rows have laws of their own (inputs, labels, temperatures): there is no log Z
+    for all of them, and a sum over states would go through them in turn.
+
+    >>> import gibbsian as gb
+    >>> require_one_law(gb.models.RBM(3, 2).tempered(torch.tensor([0.5, 1.0])))
+    Traceback (most recent call last):
+        ...
+    gibbsian.errors.ShapeError: 2 temperatures met 1 rows; give one, or one for each row
+    """
+    if isinstance(require_energy(energy), ConditionedModel) and len(energy.inputs()) > 1:
+        raise CapabilityError(
+            f"there are {len(energy.inputs())} inputs and one log Z for each: use partition.exact_each or ais_each, "
+            "or given() with one input"
+        )
+    dtype, device = placement(energy)
+    try:
+        with torch.no_grad():
+            energy(energy.domain.sample(1, generator=torch.Generator(device).manual_seed(0), dtype=dtype))
+    except ShapeError:  # one row is too few for several laws
+        raise
+    except STUMBLES:  # hidden units beyond summing, documents of any length: said where it matters
+        return
 
 
 def pairwise(energy: Energy) -> Pairwise:

@@ -12,8 +12,8 @@ from torch.utils.checkpoint import checkpoint
 from gibbsian.capabilities import ConditionedModel, DocumentModel, Normalized, SummableModel, require
 from gibbsian.domains import Discrete
 from gibbsian.energy import Energy
-from gibbsian.errors import CapabilityError, DomainError, check_count, check_number
-from gibbsian.partition.base import LogZ, exactly, refuse_nan, require_energy
+from gibbsian.errors import DomainError, check_count, check_number
+from gibbsian.partition.base import LogZ, exactly, refuse_nan, require_energy, require_one_law
 from gibbsian.placement import placement
 from gibbsian.progress import progress_bar
 
@@ -45,12 +45,12 @@ def exact(
     >>> exact(independent).value  # 3 log(1 + e)
     tensor(3.9398, dtype=torch.float64)
     """
-    require_energy(energy)
+    require_one_law(energy)
     if isinstance(energy, Normalized):
         with torch.no_grad():
             return exactly(energy.log_z().double(), "closed form").of(energy)
     law = energy if total is None else require(energy, DocumentModel, "a log Z of one length").of_length(total)
-    summed, domain = smallest_marginal(law)
+    summed, domain = _smallest(law)
     _check(summed, domain, rows, limit)
     dtype, device = placement(energy)
     value = torch.full((), -math.inf, dtype=torch.float64, device=device)
@@ -86,7 +86,7 @@ def exact_log_z(energy: Energy, *, rows: int = 1 << 14, limit: int = LIMIT) -> T
     dtype, device = placement(energy)
     if isinstance(energy, ConditionedModel) and len(energy.inputs()) > 1:
         return exact_each(energy, rows=rows, limit=limit).value.to(dtype)
-    summed, domain = smallest_marginal(energy)
+    summed, domain = _smallest(energy)
     _check(summed, domain, rows, limit)
 
     def block(index: Tensor) -> Tensor:
@@ -151,17 +151,8 @@ def require_inputs(machine: object) -> ConditionedModel:
     return require(machine, ConditionedModel, "one log Z for every input", advice)
 
 
-def smallest_marginal(energy: Energy) -> tuple[Energy, Discrete]:
-    """The energy whose enumeration gives log Z, and the domain to enumerate: the smallest of a model's marginals."""
-    if isinstance(energy, ConditionedModel) and len(energy.inputs()) > 1:
-        raise CapabilityError(
-            f"there are {len(energy.inputs())} inputs and one log Z for each: use partition.exact_each or ais_each, "
-            "or given() with one input"
-        )
-    return _smallest(energy)
-
-
 def _smallest(energy: Energy) -> tuple[Energy, Discrete]:
+    """The energy whose enumeration gives log Z, and the domain to enumerate: the smallest of a model's marginals."""
     laws = energy.marginals() if isinstance(energy, SummableModel) else [energy]
     finite = [(law, law.domain) for law in laws if isinstance(law.domain, Discrete)]
     if not finite:

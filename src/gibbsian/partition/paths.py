@@ -20,7 +20,7 @@ from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DomainError, EstimateWarning
 from gibbsian.kernels import HMC, Gibbs, Kernel, SiteGibbs
 from gibbsian.kernels.base import MoveInputs, where_chain
-from gibbsian.partition.base import require_energy
+from gibbsian.partition.base import require_one_law
 from gibbsian.placement import check_rows, placement
 from gibbsian.trees import like_tuple
 
@@ -175,7 +175,7 @@ def path_of(
     energy: Energy, data: Tensor | None, base: "Energy | Tensor | None", kernel: Kernel | None, *, stacklevel: int = 3
 ) -> Path:
     """The path that suits an energy: its own, or the geometric one."""
-    require_energy(energy)
+    require_one_law(energy)
     if data is not None and base is not None:
         raise ArgumentError("give data, to which a base is fitted, or base, not both")
     if data is not None:

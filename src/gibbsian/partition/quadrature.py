@@ -17,7 +17,7 @@ from torch import Tensor
 from gibbsian.domains import Bounded, Box, Discrete, Real
 from gibbsian.energy import Energy, FunctionEnergy, Unconstrained
 from gibbsian.errors import ArgumentError, DivergenceError, DomainError, EstimateWarning, check_count, check_number
-from gibbsian.partition.base import LogZ, refuse_nan, require_energy
+from gibbsian.partition.base import LogZ, refuse_nan, require_one_law
 from gibbsian.placement import placement
 from gibbsian.quadrature import sinh, uniform_grid
 
@@ -62,7 +62,7 @@ def quadrature(
     >>> quadrature(quartic).value  # log 2Γ(5/4)
     tensor(0.5949, dtype=torch.float64)
     """
-    require_energy(energy)
+    require_one_law(energy)
     density = _LogDensity(energy, bounds)
     if points is not None:
         points = check_count("quadrature", "points", points, 3)
