@@ -202,9 +202,19 @@ def test_packed_joint_energies_are_drawn_by_class_without_their_data(joint_run, 
         raise AssertionError("the data were asked for")
 
     monkeypatch.setattr(sample, "open_run", no_data)
-    begun = sample._begun(small, recipe, energy, 1, 4)
+    begun = sample._begun(small, recipe, energy, 1, 4, 0)
     assert begun.shape == (4, 2)
     likely = energy.class_log_prob(begun)[:, 1]
     assert (likely >= energy.class_log_prob(zoo.chains_of(small))[:, 1].median()).all()
     recipe.sample.start = "reference"
-    assert sample._begun(small, recipe, energy, 1, 4) is None
+    assert sample._begun(small, recipe, energy, 1, 4, 0) is None
+
+
+def test_draws_of_no_class_begin_at_chains_of_all_classes(tmp_path):
+    """Packed chains lie class by class: the first eight of the digits are ones and nothing else. Of the 160, about a tenth are, so that
+    eight by lot hold fewer than three classes with a chance below 1e-3; the seed is fixed."""
+    joint, target = zoo.load("mnist-jem"), tmp_path / "x.npy"
+    assert len(joint.class_log_prob(zoo.chains("mnist-jem")[:8]).argmax(1).unique()) == 1
+    assert main(["sample", "zoo:mnist-jem", "-n", "8", "--steps", "1", "--out", str(target), "-q"]) == 0
+    drawn = torch.from_numpy(np.load(target))[:, None] / 127.5 - 1
+    assert len(joint.class_log_prob(drawn).argmax(1).unique()) > 2

@@ -64,5 +64,8 @@ def load(name: str, *, device: torch.device | str = "cpu") -> Any:
 
 
 def chains(name: str) -> torch.Tensor | None:
-    """Chains of the training of a member, `(rows, *event)`: where draws of it may well begin; None where it has none."""
+    """Chains of the training of a member, `(rows, *event)`: where draws of it may well begin; None where it has none.
+
+    They lie class by class: take rows of them by lot, not the first.
+    """
     return chains_of(path(name))

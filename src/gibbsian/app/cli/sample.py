@@ -50,7 +50,7 @@ def run_sample(options: argparse.Namespace, rest: list[str]) -> int:
         start, clamp = (part.repeat_interleave(n, 0) for part in _partial(Path(options.clamp), pipeline, energy))
         n = len(start)
     else:
-        start = _begun(folder, recipe, energy, label, n)
+        start = _begun(folder, recipe, energy, label, n, options.seed)
     how: dict[str, Any] = {
         "start": start,
         "clamp": clamp,
@@ -73,8 +73,11 @@ def run_sample(options: argparse.Namespace, rest: list[str]) -> int:
     return 0
 
 
-def _begun(folder: Path, recipe: Recipe, energy: Any, label: int | None, n: int) -> Tensor | None:
-    """Where chains begin: at chains that were packed with the model, else as the recipe says."""
+def _begun(folder: Path, recipe: Recipe, energy: Any, label: int | None, n: int, seed: int) -> Tensor | None:
+    """Where chains begin: at chains that were packed with the model, else as the recipe says.
+
+    Packed chains lie class by class, so that their first rows would be of one class: they are taken in an order by lot.
+    """
     if recipe.sample.start == "reference":
         return None
     chains = chains_of(folder)
@@ -82,7 +85,9 @@ def _begun(folder: Path, recipe: Recipe, energy: Any, label: int | None, n: int)
         return start_of(*open_run(folder), energy, label)
     dtype, device = placement(energy)
     chains = chains.to(device, dtype)
-    return chains if label is None else begin(energy, chains, torch.full((n,), label, device=device))
+    if label is None:
+        return chains[torch.randperm(len(chains), generator=stream(seed, "start")).to(device)]
+    return begin(energy, chains, torch.full((n,), label, device=device))
 
 
 def _label(given: str | None, pipeline: Pipeline) -> int | None:
