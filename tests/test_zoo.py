@@ -165,6 +165,21 @@ def test_damage_is_noticed(tmp_path, monkeypatch):
         zoo.card("digits-rbm")
 
 
+@pytest.mark.parametrize("name", ["chains.safetensors", "recipe.yaml", "checkpoints/step-000000999999/state.json"])
+def test_every_way_to_a_member_holds_its_files_to_the_card(name, tmp_path, monkeypatch, capsys):
+    """Chains and recipe are read without a checksum of their own, and a later checkpoint would be loaded instead of the one."""
+    folder = tmp_path / "mnist-jem"
+    shutil.copytree(zoo.path("mnist-jem"), folder)
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text("of something else")
+    monkeypatch.setattr(zoo, "_MEMBERS", tmp_path)
+    for way in (zoo.load, zoo.chains):
+        with pytest.raises(errors.CheckpointError, match=name):
+            way("mnist-jem")
+    assert main(["sample", "zoo:mnist-jem", "--out", str(tmp_path / "x.npy")]) == 1
+    assert name in capsys.readouterr().err
+
+
 def test_the_law_of_a_table_is_at_hand_without_its_rows():
     law = zoo.load("penguins-table")
     drawn = law.sample(20, generator=gen())

@@ -24,8 +24,8 @@ from gibbsian.zoo.cards import Card, Figure, check_files, read_card, share, writ
 from gibbsian.zoo.packing import begin, chains_of, pack, pack_table, save
 
 __all__ = [
-    "Card", "Figure", "begin", "card", "chains", "chains_of", "load", "names", "pack", "pack_table", "path", "read_card", "save", "share",
-    "write_card",
+    "Card", "Figure", "begin", "card", "chains", "chains_of", "checked_path", "load", "names", "pack", "pack_table", "path", "read_card",
+    "save", "share", "write_card",
 ]  # fmt: skip
 
 _MEMBERS = Path(__file__).parent / "members"
@@ -44,6 +44,13 @@ def path(name: str) -> Path:
     return _MEMBERS / name
 
 
+def checked_path(name: str) -> Path:
+    """The folder of a member, once every file in it is the one that its card was written for."""
+    folder = path(name)
+    check_files(folder, read_card(folder))
+    return folder
+
+
 def card(name: str) -> Card:
     """What is known of a member: data, settings, seed, figures with intervals, license, checksums."""
     return read_card(path(name))
@@ -56,8 +63,7 @@ def load(name: str, *, device: torch.device | str = "cpu") -> Any:
         name: one of `names()`.
         device: where to put it; laws of tables stay on the CPU.
     """
-    folder = path(name)
-    check_files(folder, read_card(folder))
+    folder = checked_path(name)
     if (folder / "table.json").exists():
         return model_of(checkpoint.read_tree(folder, "table"))
     return load_run(folder, device=device)
@@ -68,4 +74,4 @@ def chains(name: str) -> torch.Tensor | None:
 
     They lie class by class: take rows of them by lot, not the first.
     """
-    return chains_of(path(name))
+    return chains_of(checked_path(name))

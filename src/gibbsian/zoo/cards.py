@@ -11,6 +11,7 @@ from gibbsian.errors import CheckpointError
 from gibbsian.training import checkpoint
 
 CARD = "card.json"
+_READ = {".json", ".safetensors", ".yaml"}  # by loading
 
 
 class Figure(NamedTuple):
@@ -91,10 +92,13 @@ def read_card(folder: Path) -> Card:
 
 
 def check_files(folder: Path, card: Card) -> None:
-    """Refuse a folder whose files are not those that its card was written for."""
+    """Refuse a folder whose files are not those that its card was written for, or that has more of those which loading reads."""
     found = digests(folder)
     wrong = sorted(name for name in card.files if found.get(name) != card.files[name])
     if wrong:
         raise CheckpointError(
             f"{folder / wrong[0]} is damaged or missing: its checksum is not that on the card; install anew"
         )
+    more = sorted(name for name in found if name not in card.files and Path(name).suffix in _READ)
+    if more:  # such as a later checkpoint, which would be loaded instead
+        raise CheckpointError(f"{folder / more[0]} is not on the card of {card.name}; remove it, or install anew")

@@ -49,8 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
     except SystemExit as stop:  # --help, --version, or wrong use, already said
         return int(stop.code or 0)
-    except ArgumentError as error:
-        return _fail(str(error), 2)
+    except GibbsianError as error:  # wrong use, or a member of the zoo that is damaged
+        return _fail(str(error), 2 if isinstance(error, ArgumentError) else 1)
     try:
         return _run(options, rest)
     except SystemExit as stop:  # --print_config, or SIGTERM while training
@@ -120,7 +120,7 @@ def _find_in_the_zoo(options: argparse.Namespace) -> None:
             f"{named[0]} is a trained model, which is drawn from (gibbsian sample {named[0]}); its figures stand on its card: "
             f"gibbsian list {named[0]}"
         )
-    folders = {place: import_module("gibbsian.zoo").path(place[4:]) for place in named}
+    folders = {place: import_module("gibbsian.zoo").checked_path(place[4:]) for place in named}
     if options.places:
         options.places = [str(folders.get(place, place)) for place in options.places]
     else:
