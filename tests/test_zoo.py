@@ -204,6 +204,17 @@ def test_the_command_line_draws_from_the_zoo(tmp_path, monkeypatch, capsys):
     assert main(["sample", "zoo:nothing"]) == 2
 
 
+@pytest.mark.parametrize(
+    ("given", "says"), [("²", "from 0 to 9"), ("10", "from 0 to 9"), ("Bag", "did you mean 'bag'")]
+)
+def test_a_class_that_is_none_is_one_sentence(given, says, capsys):
+    assert main(["sample", "zoo:fashion-jem", "--class", given, "-q"]) == 2
+    assert says in capsys.readouterr().err
+    joint = gb.models.JointEnergy(gb.nets.MLP(2, (8,), outputs=3), gb.domains.Box(2, -1.0, 1.0))
+    with pytest.raises(errors.ArgumentError, match="class 3"):  # where no names say how many there are
+        zoo.begin(joint, torch.zeros(5, 2), torch.tensor([3, 3]))
+
+
 def test_packed_joint_energies_are_drawn_by_class_without_their_data(joint_run, tmp_path, monkeypatch):
     """As the command line does it for recipes that begin at data: chains of the folder stand for them."""
     from gibbsian.app.cli import sample

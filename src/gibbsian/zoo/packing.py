@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from gibbsian.capabilities import JointModel
-from gibbsian.errors import CheckpointError
+from gibbsian.errors import ArgumentError, CheckpointError
 from gibbsian.random import stream
 from gibbsian.tables.keeping import model_of
 from gibbsian.training import checkpoint, keep
@@ -97,6 +97,8 @@ def begin(energy: Any, chains: Tensor, labels: Tensor) -> Tensor:
     others."""
     with torch.no_grad():
         best = torch.cat([energy.class_log_prob(part) for part in chains.split(256)]).argsort(0, descending=True)
+    if int(labels.min()) < 0 or int(labels.max()) >= best.shape[1]:
+        raise ArgumentError(f"class {int(labels.max())} was asked for; the model knows 0 to {best.shape[1] - 1}")
     each = max(1, len(chains) // best.shape[1])
     earlier = (labels[:, None] == labels[None, :]).tril(-1).sum(1)
     return chains[best[earlier % each, labels]]

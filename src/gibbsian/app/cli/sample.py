@@ -22,7 +22,7 @@ from gibbsian.app.tables import is_run
 from gibbsian.data import Pipeline
 from gibbsian.data.readers import read_partial
 from gibbsian.distributed.world import World
-from gibbsian.errors import ArgumentError, DataError
+from gibbsian.errors import ArgumentError, DataError, suggest
 from gibbsian.placement import placement
 from gibbsian.random import stream
 from gibbsian.zoo import begin, chains_of
@@ -96,9 +96,10 @@ def _label(given: str | None, pipeline: Pipeline) -> int | None:
     names = pipeline.classes
     if given in names:
         return names.index(given)
-    if not given.isdigit():
-        known = f"a number, or one of {', '.join(names)}" if names else "a number: the classes have no names here"
-        raise ArgumentError(f"--class {given}: expected {known}")
+    if not given.isdecimal() or (names and int(given) >= len(names)):
+        numbers = f"a number from 0 to {len(names) - 1}, or one of {', '.join(names)}"
+        known = numbers if names else "a number: the classes have no names here"
+        raise ArgumentError(f"--class {given}: {suggest(given, names)}expected {known}")
     return int(given)
 
 
