@@ -215,6 +215,17 @@ def test_a_class_that_is_none_is_one_sentence(given, says, capsys):
         zoo.begin(joint, torch.zeros(5, 2), torch.tensor([3, 3]))
 
 
+def test_an_energy_that_was_learned_without_a_recipe_is_drawn_too(tmp_path, capsys):
+    target = tmp_path / "sequences.npy"
+    command = ["sample", "zoo:riboswitch-potts", "-n", "3", "--steps", "2", "--out", str(target), "-q"]
+    assert main(command) == 0
+    drawn = np.load(target)
+    assert drawn.shape == (3, 102, 5)
+    assert (drawn.sum(2) == 1).all()
+    assert main([*command, "--class", "1"]) == 2
+    assert "has no recipe" in capsys.readouterr().err
+
+
 def test_packed_joint_energies_are_drawn_by_class_without_their_data(joint_run, tmp_path, monkeypatch):
     """As the command line does it for recipes that begin at data: chains of the folder stand for them."""
     from gibbsian.app.cli import sample

@@ -25,7 +25,10 @@ from gibbsian.distributed.world import World
 from gibbsian.errors import ArgumentError, DataError, suggest
 from gibbsian.placement import placement
 from gibbsian.random import stream
+from gibbsian.training.fit import load
+from gibbsian.uses.draw import draw_with_trace
 from gibbsian.zoo import begin, chains_of
+from gibbsian.zoo.cards import CARD
 
 
 def run_sample(options: argparse.Namespace, rest: list[str]) -> int:
@@ -41,6 +44,8 @@ def run_sample(options: argparse.Namespace, rest: list[str]) -> int:
     target = Path(options.out) if options.out else folder / "samples.npz"
     if target.suffix not in _WRITERS:
         raise ArgumentError(f"--out {target}: give a file that ends in {', '.join(_WRITERS)}")
+    if (folder / CARD).exists() and not (folder / "recipe.yaml").exists():
+        return _sample_alone(out, options, folder, target)
     recipe, pipeline = open_pipeline(folder)
     energy = trained(folder, recipe)
     label = _label(options.label, pipeline)
@@ -64,12 +69,31 @@ def run_sample(options: argparse.Namespace, rest: list[str]) -> int:
     x = pipeline.undo(made.x.detach().float().cpu())
     if recipe.sample.shape and x.dim() == 2:
         x = x.reshape(len(x), *recipe.sample.shape)
+    return _write(out, folder, target, x, made.how)
+
+
+def _sample_alone(out: Output, options: argparse.Namespace, folder: Path, target: Path) -> int:
+    """Draw from an energy of the zoo that was learned without a recipe: rows are as the energy has them."""
+    refuse_processes(options, "drawing from a model without a recipe")
+    for name, given in (("class", options.label), ("clamp", options.clamp)):
+        if given is not None:
+            raise ArgumentError(
+                f"--{name} {given}: {folder.name} has no recipe, which would say what that is in its rows; leave it out, or draw in "
+                f"Python: gibbsian.draw(gibbsian.zoo.load({folder.name!r}), ...)"
+            )
+    steps = {} if options.steps is None else {"steps": options.steps}
+    generator = stream(options.seed, "sample")
+    made = draw_with_trace(load(folder), options.n, generator=generator, progress=out.progress, **steps)
+    return _write(out, folder, target, made.x.detach(), made.how)
+
+
+def _write(out: Output, folder: Path, target: Path, x: Tensor, how: str) -> int:
     content = io.BytesIO()
     _WRITERS[target.suffix](content, x)
     target.parent.mkdir(parents=True, exist_ok=True)
     write_whole(target, content.getvalue())
-    out.say(f"{len(x)} samples of shape {tuple(x.shape[1:])} by {made.how}: {target}")
-    out.document({"run": str(folder), "samples": str(target), "shape": list(x.shape), "how": made.how})
+    out.say(f"{len(x)} samples of shape {tuple(x.shape[1:])} by {how}: {target}")
+    out.document({"run": str(folder), "samples": str(target), "shape": list(x.shape), "how": how})
     return 0
 
 
