@@ -4,6 +4,7 @@ import json
 import math
 import runpy
 import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ import torch
 from gibbsian.app.cli import main
 from gibbsian.app.tables import TableRecipe, compared, load
 from gibbsian.errors import ArgumentError, DataError
-from gibbsian.tables import TableWarning
+from gibbsian.tables import TableWarning, reading
 from gibbsian.tables.drift import counted, drift
 from gibbsian.tables.families import Options
 from gibbsian.tables.fitting import fit_table
@@ -202,6 +203,26 @@ def test_rows_are_scored_explained_filled_in_and_drawn_without_the_training_file
     assert pd.read_csv("again.csv").equals(drawn)
 
 
+@pytest.mark.parametrize("command", [["impute"], ["impute", "--draws", "2"], ["score"]])
+def test_rows_are_written_as_a_whole_or_not_at_all(command, run, tmp_path, monkeypatch, capsys):
+    """A target may be the file that the rows are read from, which must not shrink meanwhile, nor vanish where a later row is odd."""
+    monkeypatch.setattr(reading, "pieces", partial(reading.pieces, rows=30))
+    rows, folder = people(90, seed=1).astype({"age": object}), tmp_path / "not yet" / "there"
+    first, *more = command
+    target = folder / ("rows-1.csv" if more else "rows.csv")
+    given = [first, str(run), str(tmp_path / "rows.csv"), "--out", str(folder / "rows.csv"), *more]
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    assert main([*given, "-q"]) == 0
+    whole = target.read_text()
+    assert len(pd.read_csv(target)) == 90
+    rows.loc[75, "age"] = "old"
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    assert main([*given, "-q"]) == 1
+    assert "row 76" in capsys.readouterr().err
+    assert target.read_text() == whole
+    assert not list(folder.glob(".*"))
+
+
 def test_the_report_tells_of_the_table(run):
     assert main(["report", str(run), "-q"]) == 0
     page = (run / "report.html").read_text()
@@ -257,6 +278,9 @@ def test_shares_of_few_rows_are_compared_at_their_level():
         (["sample", "RUN", "--out", "a.npz"], "ends in .csv"),
         (["resume", "RUN"], "is the run of a table"),
         (["evaluate", "RUN"], "is the run of a table"),
+        (["score", "RUN", "ROWS", "--out", "a.npz"], "ends in .csv"),
+        (["score", "RUN", "HEADER"], "holds a header and no rows"),
+        (["impute", "RUN", "HEADER"], "holds a header and no rows"),
         (["score", "RUN"], "say a run and a table of rows"),
         (["score", "nowhere", "ROWS"], "there is no run folder"),
         (["train", "ROWS", "--famly", "mixture"], "did you mean 'family'"),
@@ -269,7 +293,8 @@ def test_shares_of_few_rows_are_compared_at_their_level():
 )
 def test_wrong_use_is_said_in_one_line(run, capsys, tmp_path, monkeypatch, arguments, words):
     monkeypatch.chdir(tmp_path)
-    places = {"RUN": str(run), "ROWS": str(run.parent / "rows.csv")}
+    people(0).to_csv("header.csv", index=False)
+    places = {"RUN": str(run), "ROWS": str(run.parent / "rows.csv"), "HEADER": "header.csv"}
     assert main([places.get(word, word) for word in arguments]) in {1, 2}
     error = capsys.readouterr().err
     assert words in error

@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from gibbsian.app import tables
 from gibbsian.app.cli.show import Output
 from gibbsian.app.files import free_folder
 from gibbsian.app.report.table import table_verdict, write_table_report
-from gibbsian.errors import ArgumentError, suggest
+from gibbsian.errors import ArgumentError, DataError, suggest
 from gibbsian.random import stream
 from gibbsian.tables.drift import drift
 from gibbsian.tables.frames import as_table
@@ -125,8 +126,11 @@ def _source(options: argparse.Namespace, path: str) -> Source:
 
 def _pieces(run: tables.TableRun, source: Source) -> Iterator[Any]:
     """New rows in the columns of a run."""
-    schema = run.model.schema
-    return in_pieces(source, {column.name: column.kind for column in schema if column.kind != "ignored"}, schema.names)
+    schema, kinds = run.model.schema, {c.name: c.kind for c in run.model.schema if c.kind != "ignored"}
+    for piece in in_pieces(source, kinds, schema.names):
+        if not len(piece):
+            raise DataError(f"{source.path} holds a header and no rows; give a table with some")
+        yield piece
 
 
 def run_score(options: argparse.Namespace, rest: list[str]) -> int:
@@ -134,24 +138,25 @@ def run_score(options: argparse.Namespace, rest: list[str]) -> int:
     out = Output(options)
     folder, rows = _places(options)
     run = tables.load(folder)
-    target = Path(options.out) if options.out else None
+    target = _csv_file(options.out) if options.out else None
     shown: list[tuple[str, str, str, str]] = []
     scores, kept, n, flagged, total = list[np.ndarray](), list[Rows](), 0, 0, 0.0
-    for piece in _pieces(run, _source(options, rows)):
-        encoded = run.model.rows(piece)
-        made, score = _scored(run, encoded, options.alpha, options.explain)
-        made.index = range(n + 1, n + 1 + len(made))
-        if target is not None:
-            made.to_csv(target, index_label="row", mode="a" if n else "w", header=not n)
-        shown += [_line(i, row) for i, row in made.nsmallest(5, "log_likelihood").iterrows()]
-        n, flagged, total = (
-            n + len(made),
-            flagged + int(made["outlier"].sum()),
-            total + float(made["log_likelihood"].sum()),
-        )
-        if options.against:
-            scores.append(score)
-            kept = [Rows.cat([*kept, encoded]).take(slice(0, _HIDDEN))]
+    with _growing([] if target is None else [target]) as files:
+        for piece in _pieces(run, _source(options, rows)):
+            encoded = run.model.rows(piece)
+            made, score = _scored(run, encoded, options.alpha, options.explain)
+            made.index = range(n + 1, n + 1 + len(made))
+            for file in files:
+                made.to_csv(file, index_label="row", mode="a", header=not n)
+            shown += [_line(i, row) for i, row in made.nsmallest(5, "log_likelihood").iterrows()]
+            n, flagged, total = (
+                n + len(made),
+                flagged + int(made["outlier"].sum()),
+                total + float(made["log_likelihood"].sum()),
+            )
+            if options.against:
+                scores.append(score)
+                kept = [Rows.cat([*kept, encoded]).take(slice(0, _HIDDEN))]
     found: dict[str, Any] = {
         "run": str(folder),
         "rows": n,
@@ -226,24 +231,46 @@ def run_impute(options: argparse.Namespace, rest: list[str]) -> int:
     out = Output(options)
     run = tables.load(Path(options.run))
     path = Path(options.rows)
-    target = Path(options.out) if options.out else Path(f"{path.name.split('.')[0]}-filled.csv")
-    if target.suffix != ".csv":
-        raise ArgumentError(f"--out {target}: give a file that ends in .csv")
+    target = _csv_file(options.out or f"{path.name.split('.')[0]}-filled.csv")
     files = (
         [target]
         if options.draws is None
         else [target.with_name(f"{target.stem}-{i + 1}.csv") for i in range(options.draws)]
     )
     generator, n, filled = stream(options.seed, "impute"), 0, 0
-    for piece in _pieces(run, _source(options, str(path))):
-        for file in files:
-            made = run.model.impute(piece) if options.draws is None else run.model.draw(piece, generator=generator)
-            _written(run, as_table(made)).to_csv(file, index=False, mode="a" if n else "w", header=not n)
-        n, filled = n + len(piece), filled + int(piece.isna().to_numpy().sum())
+    with _growing(files) as growing:
+        for piece in _pieces(run, _source(options, str(path))):
+            for file in growing:
+                made = run.model.impute(piece) if options.draws is None else run.model.draw(piece, generator=generator)
+                _written(run, as_table(made)).to_csv(file, index=False, mode="a", header=not n)
+            n, filled = n + len(piece), filled + int(piece.isna().to_numpy().sum())
     where = str(files[0]) if len(files) == 1 else f"{files[0]} to {files[-1].name}"
     out.say(f"{filled} gaps in {n} rows filled in: {where}")
     out.document({"run": options.run, "rows": n, "filled": filled, "files": list(map(str, files))})
     return 0
+
+
+def _csv_file(given: str | Path) -> Path:
+    target = Path(given)
+    if target.suffix != ".csv":
+        raise ArgumentError(f"--out {target}: rows of a table go into a file that ends in .csv")
+    return target
+
+
+@contextmanager
+def _growing(targets: list[Path]) -> Iterator[list[Path]]:
+    """Hidden files that take the places of the targets once all rows are in them: a target may be the file that the rows come from."""
+    growing = [target.with_name(f".{target.name}.new") for target in targets]
+    for target, new in zip(targets, growing, strict=True):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        new.write_text("", encoding="utf-8")
+    try:
+        yield growing
+        for target, new in zip(targets, growing, strict=True):
+            new.replace(target)
+    finally:
+        for new in growing:
+            new.unlink(missing_ok=True)
 
 
 def _written(run: tables.TableRun, table: Any) -> Any:
@@ -261,13 +288,11 @@ def sample_table(out: Output, options: argparse.Namespace) -> int:
                 f"--{'class' if name == 'label' else name} is not for tables; hold cells with --given age=30,sex=female"
             )
     run = tables.load(folder)
-    target = Path(options.out) if options.out else folder / "samples.csv"
-    if target.suffix != ".csv":
-        raise ArgumentError(f"--out {target}: rows of a table go into a file that ends in .csv")
+    target = _csv_file(options.out or folder / "samples.csv")
     given = pairs(options.given, "--given") if options.given else {}
     drawn = _written(run, as_table(run.model.sample(options.n, given, generator=stream(options.seed, "sample"))))
-    target.parent.mkdir(parents=True, exist_ok=True)
-    drawn.to_csv(target, index=False)
+    with _growing([target]) as files:
+        drawn.to_csv(files[0], index=False)
     out.say(f"{options.n} rows: {target}")
     out.say(drawn.head(5).to_string(index=False))
     out.document({"run": str(folder), "samples": str(target), "rows": options.n, "given": given})
