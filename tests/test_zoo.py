@@ -199,8 +199,14 @@ def test_the_command_line_draws_from_the_zoo(tmp_path, monkeypatch, capsys):
     assert "digits-rbm" in json.dumps(json.loads(capsys.readouterr().out))
     assert main(["list", "zoo:digits-rbm"]) == 0
     assert "nats a row" in capsys.readouterr().out
-    assert main(["evaluate", "zoo:digits-rbm"]) == 2
-    assert "is drawn from" in capsys.readouterr().err
+    for command in ("evaluate", "resume", "report", "watch"):
+        assert main([command, "zoo:digits-rbm"]) == 2
+        assert "is drawn from" in capsys.readouterr().err
+        assert main([command, "zoo:digit-rbm"]) == 2
+        assert "did you mean 'digits-rbm'" in capsys.readouterr().err
+    assert main(["report", "elsewhere", "zoo:digits-rbm"]) == 2
+    assert main(["score", "penguins-table-samples.csv", "--against", "zoo:penguins-table", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["drift"]["rows"] >= 0
     assert main(["sample", "zoo:nothing"]) == 2
 
 

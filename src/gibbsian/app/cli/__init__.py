@@ -98,6 +98,8 @@ def _read(parser: argparse.ArgumentParser, arguments: list[str]) -> tuple[argpar
         "folder": None,
         "run": None,
         "places": None,
+        "runs": None,
+        "against": None,
         "trust": [],
         "live": False,
         "processes": None,
@@ -112,19 +114,35 @@ def _read(parser: argparse.ArgumentParser, arguments: list[str]) -> tuple[argpar
 
 def _find_in_the_zoo(options: argparse.Namespace) -> None:
     """Put the folder of a trained model where it is named as zoo:NAME."""
-    named = [place for place in options.places or [options.run] if str(place).startswith("zoo:")]
+    named = _named_of_the_zoo(options)
     if not named:
         return
+    zoo = import_module("gibbsian.zoo")
+    folders = {place: zoo.path(place[4:]) for place in named}
     if options.command not in {"sample", "score", "impute"}:
         raise ArgumentError(
             f"{named[0]} is a trained model, which is drawn from (gibbsian sample {named[0]}); its figures stand on its card: "
             f"gibbsian list {named[0]}"
         )
-    folders = {place: import_module("gibbsian.zoo").checked_path(place[4:]) for place in named}
+    for place in named:
+        zoo.checked_path(place[4:])
     if options.places:
         options.places = [str(folders.get(place, place)) for place in options.places]
+        options.against = options.against and str(folders.get(options.against, options.against))
     else:
         _draw_from(folders[options.run], options)
+
+
+def _named_of_the_zoo(options: argparse.Namespace) -> list[str]:
+    """The places that are called zoo:NAME."""
+    if options.command in {"train", "search", "sequences"}:  # whose new folder may be called anything
+        return []
+    places = [*(options.places or []), *_listed(options.run), *_listed(options.runs), *_listed(options.against)]
+    return [place for place in places if place.startswith("zoo:")]
+
+
+def _listed(places: str | list[str] | None) -> list[str]:
+    return places if isinstance(places, list) else [places or ""]
 
 
 def _draw_from(folder: Path, options: argparse.Namespace) -> None:

@@ -59,9 +59,9 @@ def _trusting(parser: _Parser) -> None:
     )
 
 
-def _of_a_run(parser: _Parser) -> None:
+def _of_a_run(parser: _Parser, what: str = "the run's folder") -> None:
     _trusting(parser)
-    parser.add_argument("run", metavar="RUN", help="the run's folder, or to draw from zoo:NAME (gibbsian list zoo)")
+    parser.add_argument("run", metavar="RUN", help=what)
 
 
 def _reading(parser: _Parser) -> None:
@@ -112,7 +112,7 @@ def _resume(parser: _Parser) -> None:
 
 
 def _sample(parser: _Parser) -> None:
-    _of_a_run(parser)
+    _of_a_run(parser, "the run's folder, or zoo:NAME (see gibbsian list zoo)")
     parser.add_argument("-n", type=_count, default=64, metavar="N", help="how many (default: 64)")
     parser.add_argument("--class", dest="label", metavar="Y", help="of one class, by number or name")
     parser.add_argument(
