@@ -287,6 +287,13 @@ def test_shares_of_few_rows_are_compared_at_their_level():
         (["train", "ROWS", "--types", "age=number"], "must be one of 'numeric'"),
         (["train", "ROWS", "--family", "forest"], "must be one of 'mixture'"),
         (["train", "ROWS", "--units", "20"], "give at most 12, or take the family mixture or tilted"),
+        (["train", "ROWS", "--seed", "2001-99-99"], "seed must be a whole number"),
+        (["train", "ROWS", "--seed", "9" * 5000], "--seed 999"),
+        (["train", "ROWS", "--components", "["], "is not understood"),
+        (["train", "ROWS", "--decimal", ";"], "is . or ,"),
+        (["score", "RUN", "ROWS", "--encoding", "nonsense"], "such as utf-8"),
+        (["sample", "RUN", "--given", "sex=male,sex=female"], "said twice"),
+        (["train", "ROWS", "--hidden", ""], "hidden is empty"),
         (["train", "ROWS", "--hidden", "8,many"], "hidden must be a whole number"),
         (["train", "ROWS", "--components", "two"], "components must be a whole number"),
     ],
@@ -316,6 +323,32 @@ def test_the_example_of_a_table_with_gaps_runs(tmp_path, capsys, monkeypatch):
     said_ = capsys.readouterr().out
     assert "of 20 draws" in said_
     assert "strangest cell: age" in said_
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("table: {path: [a.csv]}", "path: ['a.csv'] was given where one word"),
+        ("table: {path: a.csv, schema: 3}", "schema: 3 was given"),
+        ("table: {path: a.csv, label: [a]}", "label: ['a'] was given"),
+        ("table: {path: a.csv, rows: many}", "rows must be a whole number"),
+        ("table: {path: a.csv, drop: [[a]]}", "drop: [['a']] holds more than names"),
+        ("table: {path: a.csv, types: [a]}", "types: ['a'] was given"),
+        ("table: {path: a.csv, types: {a: [1]}}", "types: {'a': [1]} was given"),
+        ("table: {path: a.csv, encoding: nonsense}", "such as utf-8"),
+        ("table: {path: a.csv, seed: 2001-99-99}", "seed must be a whole number"),
+        (f"table: {{path: a.csv, seed: {'9' * 5000}}}", "is not valid YAML"),
+        ("[" * 3000, "is not valid YAML"),
+        ("a: &a [x, x, x]\n" + "".join(f"{b}: &{b} [{', '.join([f'*{a}'] * 99)}]\n" for a, b in zip("abcd", "bcdt", strict=True)), "too long"),
+    ],
+)  # fmt: skip
+def test_a_recipe_of_a_table_that_is_none_is_refused_in_one_line(text, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.yaml").write_text(text)
+    assert main(["train", "a.yaml"]) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert error.count("\n") == 1
 
 
 def test_a_recipe_of_a_table_does_the_same(run, tmp_path):

@@ -20,7 +20,8 @@ import torch
 import yaml
 
 from gibbsian.app.files import write_whole
-from gibbsian.errors import ArgumentError, CheckpointError, DataError, suggest
+from gibbsian.app.notation import read_yaml
+from gibbsian.errors import ArgumentError, CheckpointError, DataError, check_count, suggest
 from gibbsian.random import stream
 from gibbsian.tables.families import Options
 from gibbsian.tables.fitting import fit_table, learn_from_all
@@ -34,6 +35,8 @@ from gibbsian.training import checkpoint
 
 _KEPT = 1000  # rows that are kept for comparison with new ones
 _TUPLES = {"columns", "drop", "missing", "hidden"}
+_NAMES = _TUPLES - {"hidden"}
+_WORDS: dict[str, Any] = {"path": str, "encoding": str} | dict.fromkeys(("label", "schema", "decimal"), str | None)
 _OWN = {"label", "family", "rows", "schema"}  # keys of a table besides those of reading and of families
 
 
@@ -67,10 +70,10 @@ class TableRecipe:
                 raise ArgumentError(f"a table has no key {key!r}; {suggest(key, known)}there are {', '.join(known)}")
         if "path" not in plain:
             raise ArgumentError("say which file holds the table: table: {path: rows.csv}")
+        check_count("a table", "rows", plain.get("rows", cls.rows))
         held: dict[str, Any] = {}
         for key, value in plain.items():
-            if key in _TUPLES and not isinstance(value, list | tuple):
-                raise ArgumentError(f"{key}: {value!r} was given where a list is expected, such as {key}: [{value}]")
+            _check_key(key, value)
             held[key] = tuple(value) if key in _TUPLES else value
         parts = [{key: held[key] for key in held if key in keys} for keys in (reading, fitting, _OWN)]
         return cls(Source(**parts[0]), options=Options(**parts[1]), **parts[2])
@@ -82,6 +85,24 @@ class TableRecipe:
         plain |= {"label": self.label, "family": self.family, "rows": self.rows, "schema": self.schema}
         listed = {k: list(v) if isinstance(v, tuple) else v for k, v in plain.items() if v is not None}
         return yaml.safe_dump({"table": listed}, sort_keys=False, allow_unicode=True)
+
+
+def _check_key(key: str, value: Any) -> None:
+    """Refuse what YAML may say of a key and no table is read by."""
+    if key in _TUPLES and not isinstance(value, list | tuple):
+        raise ArgumentError(f"{key}: {value!r} was given where a list is expected, such as {key}: [{value}]")
+    if key in _NAMES and not all(isinstance(one, str | int | float) for one in value):
+        raise ArgumentError(f"{key}: {value!r} holds more than names; give a list of them, such as {key}: [a, b]")
+    if key == "types" and not _is_named_words(value):
+        raise ArgumentError(
+            f"types: {value!r} was given where columns with their kinds are expected, such as {{age: numeric}}"
+        )
+    if key in _WORDS and not isinstance(value, _WORDS[key]):
+        raise ArgumentError(f"{key}: {value!r} was given where one word is expected")
+
+
+def _is_named_words(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(kind, str) for kind in value.values())
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,7 +201,7 @@ def load(folder: Path) -> TableRun:
 def recipe_of(text: str, name: str) -> dict[str, Any] | None:
     """The keys under `table:` of a YAML text, or None where it has none."""
     try:
-        plain = yaml.safe_load(text)
+        plain = read_yaml(text)
     except yaml.YAMLError:
         return None  # said elsewhere
     if not isinstance(plain, dict) or "table" not in plain:

@@ -63,6 +63,8 @@ class Options:
     def __post_init__(self) -> None:
         if self.components is not None:
             check_count("a table", "components", self.components)
+        if not self.hidden:
+            raise ArgumentError("hidden is empty: say the widths of the networks, such as hidden: [64, 64]")
         for width in self.hidden:
             check_count("a table", "hidden", width)
         check_count("a table", "steps", self.steps)

@@ -51,6 +51,16 @@ class Source:
     encoding: str = "utf-8"
     header: bool | None = None
 
+    def __post_init__(self) -> None:
+        if self.decimal not in (None, ".", ","):
+            raise ArgumentError(f"decimal={self.decimal!r}: the decimal sign of a table is . or ,")
+        try:
+            "".encode(self.encoding)
+        except LookupError as error:
+            raise ArgumentError(
+                f"encoding={self.encoding!r} is none that is known; say one such as utf-8 or latin-1"
+            ) from error
+
 
 def is_table(path: str | Path) -> bool:
     """Whether a file looks like a table."""

@@ -12,6 +12,7 @@ import yaml
 from gibbsian.app import tables
 from gibbsian.app.cli.show import Output
 from gibbsian.app.files import free_folder
+from gibbsian.app.notation import read_yaml
 from gibbsian.app.report.table import table_verdict, write_table_report
 from gibbsian.errors import ArgumentError, DataError, suggest
 from gibbsian.random import stream
@@ -50,13 +51,22 @@ def _flags(rest: list[str]) -> dict[str, Any]:
 
 def _value(key: str, text: str) -> Any:
     """What a flag says."""
+    try:
+        return _plain(key, text)
+    except yaml.YAMLError as error:
+        raise ArgumentError(
+            f"--{key} {text[:40]} is not understood ({' '.join(str(error).split())[:80]}); give a number or a word"
+        ) from error
+
+
+def _plain(key: str, text: str) -> Any:
     if key == "types":
         return pairs(text, "--types")
     if key in {"columns", "drop"} or (key == "family" and "," in text):
         return [part.strip() for part in text.split(",")]
     if key == "hidden":
-        return [yaml.safe_load(part) for part in text.strip("[]() ").split(",") if part.strip()]
-    return text if key in _WORDS else yaml.safe_load(text)
+        return [read_yaml(part) for part in text.strip("[]() ").split(",") if part.strip()]
+    return text if key in _WORDS else read_yaml(text)
 
 
 def pairs(text: str, flag: str) -> dict[str, str]:
@@ -72,6 +82,8 @@ def pairs(text: str, flag: str) -> dict[str, str]:
             raise ArgumentError(
                 f"{flag} {text}: expected name=value, several with commas between, such as age=30,sex=female"
             )
+        if name.strip() in out:
+            raise ArgumentError(f"{flag} {text}: {name.strip()} is said twice; leave one of them out")
         out[name.strip()] = value.strip()
     return out
 
