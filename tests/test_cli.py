@@ -4,6 +4,7 @@ import inspect
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -402,6 +403,27 @@ def test_a_machine_whose_hidden_units_cannot_be_summed_goes_all_the_way(tmp_path
     assert found["likelihood"]["lower"] < found["likelihood"]["value"]
     assert len(list((tmp_path / "run" / "snapshots").iterdir())) == 3
     assert "its own way" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_no_link_in_a_folder_from_elsewhere_is_written_through(run, tmp_path):
+    """Hidden files that are made on the way may be links already: to a file of whoever samples, reports or goes on."""
+    folder, mine = tmp_path / "run", tmp_path / "mine"
+    shutil.copytree(run, folder)
+    mine.write_text("mine")
+    (folder / ".lock").unlink()
+    for name in (
+        ".lock",
+        "metrics.new",
+        ".samples.npz.new",
+        ".command.json.new",
+        ".evaluation.json.new",
+        ".report.html.new",
+    ):
+        (folder / name).symlink_to(mine)
+    assert main(["sample", str(folder), "-n", "2", "--steps", "2", "-q"]) == 0
+    assert main(["resume", str(folder), "--steps", "31", "-q"]) == 0
+    assert mine.read_text() == "mine"
+    assert np.load(folder / "samples.npz")["x"].shape == (2, 8, 8)
 
 
 def test_resume_gives_what_one_go_gives(run, tmp_path):

@@ -12,6 +12,7 @@ def write_whole(path: Path, content: bytes | str) -> None:
     """Write a file so that it is there as a whole, or stays as it was where that fails (a full disk, a kill)."""
     new = path.with_name(f".{path.name}.new")
     try:
+        new.unlink(missing_ok=True)  # in a folder from elsewhere it may be a link to a file of yours
         new.write_bytes(content if isinstance(content, bytes) else content.encode())
         new.replace(path)
     except OSError as error:

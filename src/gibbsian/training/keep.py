@@ -343,7 +343,7 @@ def locked(folder: Path | None) -> Iterator[None]:
         return
     from fcntl import LOCK_EX, LOCK_NB, flock  # here, since not every system has it
 
-    with (folder / ".lock").open("w") as file:
+    with (folder / ".lock").open("a") as file:  # which empties nothing, where a folder from elsewhere has a link there
         try:
             flock(file, LOCK_EX | LOCK_NB)
         except BlockingIOError as error:

@@ -59,6 +59,7 @@ class Log:
             return
         path = folder / "metrics.jsonl"
         rewritten = path.with_suffix(".new")  # a resumed run forgets the lines after its checkpoint
+        rewritten.unlink(missing_ok=True)  # in a folder from elsewhere it may be a link to a file of yours
         rewritten.write_text("".join(lines))
         rewritten.replace(path)
         self.file = os.open(path, os.O_WRONLY | os.O_APPEND)

@@ -275,6 +275,7 @@ def _growing(targets: list[Path]) -> Iterator[list[Path]]:
     growing = [target.with_name(f".{target.name}.new") for target in targets]
     for target, new in zip(targets, growing, strict=True):
         target.parent.mkdir(parents=True, exist_ok=True)
+        new.unlink(missing_ok=True)  # in a folder from elsewhere it may be a link to a file of yours
         new.write_text("", encoding="utf-8")
     try:
         yield growing
