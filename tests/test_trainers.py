@@ -68,6 +68,17 @@ def rows(path):
         return list(csv.DictReader(file))
 
 
+@pytest.mark.parametrize("kind", [loggers.CSV, loggers.JSONLines])
+@pytest.mark.parametrize("text", ["a,b\n1,2\n", '{"a": 1}\n', "[1]\n", "export PATH\n"])
+def test_a_file_that_is_no_log_is_spared(kind, text, tmp_path):
+    """A recipe from elsewhere may name any file, and one of yours may name the wrong one."""
+    path = tmp_path / "mine"
+    path.write_text(text)
+    with pytest.raises(gb.errors.ArgumentError, match="holds something else"):
+        loggers.check_loggers([kind(str(path))], None)
+    assert path.read_text() == text
+
+
 def test_files_hold_the_history_also_after_a_resume_from_before_its_end(tmp_path):
     def both():
         return [loggers.CSV(), loggers.JSONLines(str(tmp_path / "elsewhere.jsonl"))]

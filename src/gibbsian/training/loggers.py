@@ -9,12 +9,14 @@ import json
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gibbsian.errors import ArgumentError, CapabilityError
+
+_LONGEST = 1_000_000  # characters of a line
 
 
 @dataclass
@@ -51,6 +53,17 @@ def _place(given: str | None, folder: Path | None, usual: str, owner: str) -> Pa
     return folder / usual
 
 
+def _spare(path: Path, is_log: Callable[[str], bool]) -> None:
+    """Refuse a file that is no log: it would be written anew, and a recipe from elsewhere may name any."""
+    if path.is_file():
+        with path.open(encoding="utf-8", errors="replace") as file:
+            first = file.readline(_LONGEST)
+        if first and not is_log(first):
+            raise ArgumentError(
+                f"{path} holds something else than the log of a training, which would be lost; say another path"
+            )
+
+
 def _plain(value: Any) -> Any:
     odd = isinstance(value, float) and not math.isfinite(value)
     return str(value) if odd else value  # as words: JSON has none for them
@@ -67,7 +80,7 @@ class JSONLines(Logger):
     path: str | None = None
 
     def check(self, folder: Path | None) -> None:
-        _place(self.path, folder, "log.jsonl", "JSONLines")
+        _spare(_place(self.path, folder, "log.jsonl", "JSONLines"), lambda line: _step_of(line) < math.inf)
 
     def open(self, folder: Path | None, about: dict[str, Any], step: int) -> None:
         path = _place(self.path, folder, "log.jsonl", "JSONLines")
@@ -103,7 +116,7 @@ class CSV(Logger):
     path: str | None = None
 
     def check(self, folder: Path | None) -> None:
-        _place(self.path, folder, "log.csv", "CSV")
+        _spare(_place(self.path, folder, "log.csv", "CSV"), lambda line: line.split(",")[0].strip() == "step")
 
     def open(self, folder: Path | None, about: dict[str, Any], step: int) -> None:
         self.target = _place(self.path, folder, "log.csv", "CSV")
