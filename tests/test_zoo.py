@@ -180,6 +180,12 @@ def test_every_way_to_a_member_holds_its_files_to_the_card(name, tmp_path, monke
     assert name in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("device", ["cuda:99", "nonsense", 99])
+def test_a_device_that_is_none_is_one_sentence(device):
+    with pytest.raises(errors.ArgumentError, match=f"device {device} cannot be used on this machine; say"):
+        zoo.load("digits-rbm", device=device)
+
+
 def test_the_law_of_a_table_is_at_hand_without_its_rows():
     law = zoo.load("penguins-table")
     drawn = law.sample(20, generator=gen())

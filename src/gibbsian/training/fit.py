@@ -12,6 +12,7 @@ from gibbsian.distributed.world import join
 from gibbsian.energy import Energy, ScoreField
 from gibbsian.errors import ArgumentError, CapabilityError, CheckpointError, TrainingWarning
 from gibbsian.objectives.base import Objective
+from gibbsian.placement import device_named
 from gibbsian.training import checkpoint, keep
 from gibbsian.training.captured import steps_of
 from gibbsian.training.feeds.base import Loading
@@ -279,6 +280,7 @@ def load(
             library and `torch.nn` define.
     """
     trust_modules(trust)
+    device = device_named(device, "device", "say cpu, cuda or cuda:1, whichever `gibbsian doctor` finds")
     folder = Path(run_dir)
     energy = keep.read_config(folder, ("energy",))["energy"]
     step = which if isinstance(which, int) else None
