@@ -478,6 +478,30 @@ def test_values_that_carry_mass_of_their_own_keep_it():
     assert float(p[40]) == pytest.approx((hours == 40).mean(), abs=0.05)
 
 
+@pytest.mark.parametrize(
+    ("origin", "unit"), [(1e9, 1.0), (1e12, 1.0), (0.0, 1e-9), (0.0, 1e30)], ids=["1e9", "1e12", "tiny", "huge"]
+)
+def test_the_units_of_a_column_change_its_law_by_their_logarithm(origin, unit):
+    x, y = np.random.default_rng(0).normal(size=(2, 300))
+    plain, other = (
+        fit_table(c[:, None], family="mixture", options=Options(components=1)) for c in (x, origin + unit * x)
+    )
+    assert other.schema["x0"].step is None
+    expected = plain.log_prob(y[:, None]).value - math.log(unit)
+    np.testing.assert_allclose(other.log_prob((origin + unit * y)[:, None]).value, expected, atol=1e-3)
+    drawn = as_table(other.sample(1000, generator=stream(0, "s")))[:, 0]
+    assert len(np.unique(drawn)) > 950  # on no grid
+    assert abs((drawn - origin).std() / unit - x.std()) < 0.1  # four standard errors
+
+
+def test_whole_numbers_far_from_zero_are_drawn_with_all_their_digits():
+    """Milliseconds since 1970, of an hour: the last digits are as likely as each other."""
+    x = 1_700_000_000_000 + np.random.default_rng(0).integers(0, 3_600_000, (300, 1))
+    drawn = as_table(fit_table(x, family="mixture").sample(1000, generator=stream(0, "s")))
+    assert drawn.dtype == np.int64
+    assert stats.chisquare(np.bincount(drawn[:, 0] % 10, minlength=10)).pvalue > 1e-4
+
+
 # --- the estimator --------------------------------------------------------------------------------------
 
 

@@ -270,8 +270,12 @@ class Numbers:
             x = self.transform.inverse(z)
         else:
             x = self._origin() + step * self._expanded(self._index(z))
-            if self.column.kind != "date":  # whose grid, a day or a second, is none of decimals
-                x = np.round(x, 12 - math.ceil(math.log10(max(abs(self.column.high or 1.0), step))))
+            digits = 12 - math.ceil(math.log10(max(abs(self.column.high or 1.0), step)))
+            grid = np.array([step, self._origin()]) * 10.0**digits
+            if (
+                grid[0] > 0.5 and np.abs(grid - grid.round()).max() < 1e-3
+            ):  # neither one of hours nor finer than the digits
+                x = np.round(x, digits)
         if self.column.atoms:
             x = np.where(is_atom, np.array([*self.column.atoms, 0.0])[np.where(is_atom, code, -1)], x)
         return x

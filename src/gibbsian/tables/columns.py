@@ -15,6 +15,7 @@ _MOST_CATEGORIES = 255  # that are told apart; rarer ones are pooled
 _COARSE = 32  # different values, at most, of a column of numbers whose values are told apart like categories
 _SPAN = 64  # steps, at most, from its lowest to its highest
 _MOST_ATOMS = 8
+_BLUR = 0.02  # of a step, that values on a grid may be off
 _CELLS = 1e7  # more steps than these between lowest and highest, and a column is taken as continuous
 
 
@@ -191,11 +192,14 @@ def _step(x: np.ndarray, kind: str) -> float | None:
     if len(values) < 2:
         only = values[0] == np.round(values[0])
         return 1.0 if only or kind == "integer" else None
-    offsets = values - values[0]
+    offsets, top = values - values[0], float(np.abs(values).max())
     for digits in range(7):
         scaled = offsets * 10.0**digits
         whole = np.round(scaled)
-        if np.abs(scaled - whole).max() <= 1e-6 * max(1.0, 10.0**digits * 1e-9 * float(np.abs(values).max())) * 10:
+        blur = 1e-5 * max(1.0, 10.0**digits * 1e-9 * top)  # of decimals that are kept in binary
+        if whole[-1] >= 2**53 or (kind != "integer" and 10.0**digits * np.spacing(top) > _BLUR):
+            break  # any number is on a grid as fine as this
+        if whole[-1] > 0 and np.abs(scaled - whole).max() <= min(blur, _BLUR):
             step = float(np.gcd.reduce(whole[1:].astype(np.int64))) / 10.0**digits
             if offsets[-1] / step > _CELLS:
                 return None if kind != "integer" else step

@@ -52,7 +52,7 @@ class NearNormal:
         most = float(-ndtri(min(0.3, 0.5 / max(len(x), 1))))  # the outermost knots are the extremes
         z = np.linspace(-most, most, count)
         u = base.axis(np.quantile(x if len(x) else np.zeros(1), ndtr(z), method="hazen"))
-        apart = np.r_[True, np.diff(np.maximum.accumulate(u)) > 1e-9 * max(1.0, float(np.ptp(u)))]
+        apart = np.r_[True, np.diff(np.maximum.accumulate(u)) > 1e-9 * float(np.ptp(u))]
         u, z = u[apart], z[apart]
         if len(u) < 2:
             u, z = u[0] + np.array([-1.0, 1.0]), np.array([-1.0, 1.0])
