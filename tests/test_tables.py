@@ -601,6 +601,20 @@ def test_categories_that_are_numbers_are_given_as_anyone_writes_them(written):
         estimator.sample(4, given={"stage": "1.5"})
 
 
+def test_declared_categories_stay_what_they_are_declared():
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame({"x": rng.normal(size=90), "ward": pd.Categorical(rng.choice([1, 2, 10], 90), [1, 2, 5, 10])})
+    for types in (None, {"ward": "category"}):
+        estimator = TableEnergy("mixture", n_components=1, types=types, random_state=0).fit(table)
+        assert sorted(estimator.schema_["ward"].categories) == [1, 2, 5, 10]
+        gaps = table.assign(ward=table["ward"].where(table.index > 40))
+        assert estimator.impute(gaps)["ward"].value_counts()[5] == 0
+        assert not estimator.impute(gaps).isna().any().any()
+        assert set(estimator.sample(50)["ward"]) <= {1, 2, 5, 10}
+    binary = table.assign(ward=np.where(table["x"] > 0, b"u", b"v"))
+    assert set(TableEnergy("mixture", n_components=1, random_state=0).fit(binary).sample(50)["ward"]) == {b"u", b"v"}
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [

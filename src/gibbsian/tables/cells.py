@@ -103,6 +103,17 @@ def is_missing(value: Any) -> bool:
     return isinstance(value, float | np.floating | np.datetime64) and bool(value != value)
 
 
+def key_of(value: Any) -> str:
+    """How names are compared: 3, 3.0 and "3" are one.
+
+    >>> key_of(3.0), key_of("3"), key_of(True), key_of(2.5)
+    ('3', '3', 'True', '2.5')
+    """
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        return str(int(value))
+    return str(value)
+
+
 def _objects(name: str, values: np.ndarray, missing: np.ndarray | None) -> tuple[str, np.ndarray, np.ndarray]:
     """A column of objects: of what form they are, and as what they are kept."""
     gone = np.array([is_missing(value) for value in values], dtype=bool)

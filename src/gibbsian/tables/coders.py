@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gibbsian.errors import DataError, GibbsianWarning
-from gibbsian.tables.cells import Cells
+from gibbsian.tables.cells import Cells, key_of
 from gibbsian.tables.columns import Column
 from gibbsian.tables.transform import NearNormal
 
@@ -279,17 +279,6 @@ class Numbers:
         if self.column.atoms:
             x = np.where(is_atom, np.array([*self.column.atoms, 0.0])[np.where(is_atom, code, -1)], x)
         return x
-
-
-def key_of(value: Any) -> str:
-    """How names are compared: 3, 3.0 and "3" are one.
-
-    >>> key_of(3.0), key_of("3"), key_of(True), key_of(2.5)
-    ('3', '3', 'True', '2.5')
-    """
-    if isinstance(value, float | np.floating) and float(value).is_integer():
-        return str(int(value))
-    return str(value)
 
 
 def number_key(key: str) -> str:

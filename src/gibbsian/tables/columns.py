@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gibbsian.errors import ArgumentError, DataError, check_choice
-from gibbsian.tables.cells import Cells
+from gibbsian.tables.cells import Cells, key_of
 
 KINDS = ("numeric", "integer", "boolean", "category", "date", "ignored")
 NUMBERS = ("numeric", "integer", "date")
@@ -114,11 +114,11 @@ def learn_column(cells: Cells, kind: str | None = None) -> Column:
 
 def _named(cells: Cells, seen: np.ndarray, common: dict[str, Any]) -> Column:
     """A column of names: the most frequent first, those that are declared and never seen last."""
-    names, counts = np.unique(seen.astype(str), return_counts=True)
-    first = {str(value): value for value in seen[::-1]}
-    order = [first[str(names[i])] for i in np.argsort(-counts, kind="stable")]
+    names, counts = np.unique(np.array([key_of(value) for value in seen], dtype=object), return_counts=True)
+    first = {key_of(value): value for value in (*seen[::-1], *(cells.categories or ()))}  # as they are declared
+    order = [first[names[i]] for i in np.argsort(-counts, kind="stable")]
     plain = [value.item() if isinstance(value, np.generic) else value for value in order]
-    unused = [c for c in cells.categories or () if str(c) not in first]
+    unused = [c for c in cells.categories or () if key_of(c) not in set(names)]
     kept, pooled = (*plain[:_MOST_CATEGORIES], *unused), tuple(plain[_MOST_CATEGORIES:])
     return Column(kind="category", categories=kept, pooled=pooled, declared=cells.categories, **common)
 
@@ -126,7 +126,7 @@ def _named(cells: Cells, seen: np.ndarray, common: dict[str, Any]) -> Column:
 def _guess(cells: Cells, seen: np.ndarray) -> str:
     if cells.form in {"truth", "date"}:
         return {"truth": "boolean", "date": "date"}[cells.form]
-    if cells.form == "number":
+    if cells.form == "number" and cells.categories is None:
         return _number(cells, seen)
     if cells.form == "text" and cells.categories is None:
         several = len(set(seen.tolist()))
