@@ -611,6 +611,9 @@ def test_declared_categories_stay_what_they_are_declared():
         assert estimator.impute(gaps)["ward"].value_counts()[5] == 0
         assert not estimator.impute(gaps).isna().any().any()
         assert set(estimator.sample(50)["ward"]) <= {1, 2, 5, 10}
+    day = table.assign(ward=pd.Categorical(pd.date_range("2020-01-01", periods=90)))
+    gaps = day.assign(ward=day["ward"].where(day.index > 40))
+    assert not TableEnergy("mixture", n_components=1, random_state=0).fit(day).impute(gaps).isna().any().any()
     binary = table.assign(ward=np.where(table["x"] > 0, b"u", b"v"))
     assert set(TableEnergy("mixture", n_components=1, random_state=0).fit(binary).sample(50)["ward"]) == {b"u", b"v"}
 
@@ -718,6 +721,39 @@ def test_a_stack_is_the_weighted_sum_of_its_laws(tmp_path):
 def test_bad_tables_are_refused_in_a_sentence(table, words):
     with pytest.raises((GibbsianError, ValueError), match=words):
         TableEnergy("mixture").fit(table)
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "words"),
+    [
+        (pd.date_range("2020-01-01", periods=30), "category", "holds dates and is said to be of kind 'category'"),
+        (pd.date_range("2020-01-01", periods=30), "numeric", "holds dates and is said to be of kind 'numeric'"),
+        (np.arange(30), "date", "holds numbers and is said to be of kind 'date'"),
+        (np.arange(30) / 4, "integer", "row 2, column 'c' holds 0.25, which is no whole number"),
+        (np.arange(30) > 9, "numeric", "holds truth values and is said to be numeric"),
+    ],
+    ids=["dates as names", "dates as numbers", "numbers as dates", "parts of numbers", "truth"],
+)
+def test_kinds_that_cells_cannot_be_of_are_refused(column, kind, words):
+    with pytest.raises(DataError, match=words):
+        TableEnergy("mixture", types={"c": kind}).fit(pd.DataFrame({"c": column, "x": np.arange(30.0)}))
+
+
+def test_new_cells_of_another_make_are_refused():
+    """A date is no number of days where numbers were learned, nor a year a date."""
+    table = pd.DataFrame(
+        {"day": pd.date_range("2020-01-01", periods=60), "x": np.random.default_rng(0).normal(size=60)}
+    )
+    estimator = TableEnergy("mixture", n_components=1, random_state=0).fit(table)
+    for other, words in [
+        (table.assign(day=2020), "row 1, column 'day' holds 2020, a date was expected"),
+        (table.assign(x=table["day"]), "row 1, column 'x' holds 2020-01-01, a number was expected"),
+    ]:
+        with pytest.raises(DataError, match=words):
+            estimator.score_samples(other)
+    for given, words in [({"day": 2020}, "a date"), ({"x": table["day"][0]}, "a number"), ({"x": [1, 2]}, "one value")]:
+        with pytest.raises(ArgumentError, match=f"{words} was expected"):
+            estimator.sample(2, given=given)
 
 
 def test_odd_tables_are_taken_with_a_word():

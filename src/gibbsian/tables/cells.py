@@ -9,6 +9,7 @@ import numpy as np
 from gibbsian.errors import DataError
 
 DAY = np.timedelta64(1, "D")
+FORMS = {"number": "numbers", "text": "words", "truth": "truth values", "date": "dates", "empty": "nothing"}  # in words
 _DATES = (datetime.date, datetime.datetime, np.datetime64)
 
 
@@ -157,9 +158,8 @@ class MixedError(DataError):
 
     def __init__(self, name: str, row: int, value: Any, form: str, usual: str) -> None:
         self.name = name
-        words = {"number": "numbers", "text": "words", "truth": "truth values", "date": "dates"}
         super().__init__(
-            f"row {row + 1}, column {name!r} holds {value!r} where most cells hold {words[usual]}; correct or empty the cell, "
+            f"row {row + 1}, column {name!r} holds {value!r} where most cells hold {FORMS[usual]}; correct or empty the cell, "
             f"or take all as categories: types={{{name!r}: 'category'}}, on the command line --types {name}=category"
         )
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from gibbsian.errors import DataError
 from gibbsian.tables.cells import Cells
 from gibbsian.tables.coders import Coder, FewValues, Names, Numbers
+from gibbsian.tables.columns import check_form
 from gibbsian.tables.frames import Frame
 from gibbsian.tables.rows import Rows
 from gibbsian.tables.schema import Schema
@@ -62,11 +62,7 @@ class Codec:
         for i, (coder, cells) in enumerate(zip(self.coders, frame.columns, strict=True)):
             if coder is None:
                 continue
-            if coder.column.numbers and cells.form not in {"number", "date", "truth", "empty"}:
-                row = int(np.argmax(~cells.missing))
-                raise DataError(
-                    f"row {row + 1}, column {cells.name!r} holds {cells.values[row]!r}, a number was expected"
-                )
+            check_form(coder.column, cells)
             if cells.form == "empty":
                 cells = cells._replace(values=np.full(n, np.nan))
             part = coder.encode(cells, strict)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from gibbsian.errors import ArgumentError, DataError, check_choice
-from gibbsian.tables.cells import Cells, key_of
+from gibbsian.tables.cells import FORMS, Cells, key_of
 
 KINDS = ("numeric", "integer", "boolean", "category", "date", "ignored")
 NUMBERS = ("numeric", "integer", "date")
@@ -102,14 +102,42 @@ def learn_column(cells: Cells, kind: str | None = None) -> Column:
     }
     if kind == "ignored" or not len(seen):
         return Column(kind="ignored", **common)
+    _refuse_form(cells, kind)
     if kind in NUMBERS:
-        if cells.form not in {"number", "date", "truth"}:
-            row = int(np.argmax(~cells.missing))
-            raise DataError(f"row {row + 1}, column {cells.name!r} holds {cells.values[row]!r}, which is no number; correct it, or take the column as categories")  # fmt: skip
         return _numeric(seen.astype(np.float64), kind, common)
     if kind == "boolean":
         return Column(kind=kind, categories=_two(cells, seen), **common)
     return _named(cells, seen, common)
+
+
+def check_form(column: Column, cells: Cells) -> None:
+    """Refuse new cells that are not of the kind that a column has: days are no numbers, and numbers no days."""
+    if cells.form == "empty" or not (column.numbers or cells.form == "date"):
+        return
+    if cells.form not in ({"date"} if column.kind == "date" else {"number", "truth"}):
+        row = int(np.argmax(~cells.missing))
+        value = cells.values[row]
+        held = _shown(value, cells.form) if cells.form in {"date", "number"} else repr(value)
+        wanted = "date" if column.kind == "date" else "number" if column.numbers else "name"
+        raise DataError(f"row {row + 1}, column {cells.name!r} holds {held}, a {wanted} was expected")
+
+
+def _refuse_form(cells: Cells, kind: str) -> None:
+    """Refuse a kind that the values of a column cannot be of."""
+    row = int(np.argmax(~cells.missing))
+    if kind in NUMBERS and cells.form == "text":
+        raise DataError(f"row {row + 1}, column {cells.name!r} holds {cells.values[row]!r}, which is no number; correct it, or take the column as categories")  # fmt: skip
+    if (kind == "date") != (cells.form == "date"):
+        raise DataError(f"column {cells.name!r} holds {FORMS[cells.form]} and is said to be of kind {kind!r}; turn it into {'dates' if kind == 'date' else 'words or numbers'} first, or leave its kind out")  # fmt: skip
+    if kind == "numeric" and cells.form == "truth":
+        raise DataError(
+            f"column {cells.name!r} holds truth values and is said to be numeric; make it numbers first, or take it as boolean or integer"
+        )
+    if kind == "integer" and cells.form == "number":
+        part = ~cells.missing & (cells.values != np.round(cells.values))
+        if part.any():
+            row = int(np.argmax(part))
+            raise DataError(f"row {row + 1}, column {cells.name!r} holds {cells.values[row]:g}, which is no whole number; round the column, or take it as numeric")  # fmt: skip
 
 
 def _named(cells: Cells, seen: np.ndarray, common: dict[str, Any]) -> Column:

@@ -102,6 +102,9 @@ def _from_pandas(table: Any) -> _Parts:
     for i in range(table.shape[1]):
         series = table.iloc[:, i]
         missing, kind, categories = series.isna().to_numpy(), series.dtype, None
+        if isinstance(kind, pd.CategoricalDtype) and kind.categories.dtype.kind == "M":  # dates are numbers here
+            kind = kind.categories.dtype
+            series = series.astype(kind)
         if isinstance(kind, pd.CategoricalDtype):
             categories, values = tuple(kind.categories), series.astype(object).to_numpy()
         elif pd.api.types.is_bool_dtype(kind):

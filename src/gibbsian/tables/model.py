@@ -12,6 +12,7 @@ from gibbsian.errors import ArgumentError, DataError, suggest
 from gibbsian.tables.cells import Cells, cells_of, dates_of
 from gibbsian.tables.codec import Codec
 from gibbsian.tables.coders import FewValues, Names, Numbers
+from gibbsian.tables.columns import check_form
 from gibbsian.tables.frames import Frame, as_frame, check_columns, float_type
 from gibbsian.tables.gaps import Gaps
 from gibbsian.tables.laws import CellLaw, Law
@@ -144,15 +145,18 @@ class TableModel:
 
     def _cell(self, name: str, value: Any) -> Cells:
         column = self.schema[name]
+        if np.ndim(value):
+            raise ArgumentError(f"given {name}={value!r}: one value was expected; draw once for each of several")
         if value is None:
             return Cells(name, "empty", np.full(1, None, dtype=object), np.ones(1, bool))
         if isinstance(value, str) and column.numbers:
             value = _number(name, value, column.kind)
         try:
             cells = cells_of(name, np.array([value], dtype=None if not isinstance(value, str) else object))
+            check_form(column, cells)
         except DataError as error:
             raise ArgumentError(f"given {name}={value!r}: {error}") from error
-        if cells.missing[0] or (column.numbers and cells.form not in {"number", "date", "truth"}):
+        if cells.missing[0]:
             raise ArgumentError(f"given {name}={value!r}: {'a number' if column.numbers else 'a value'} was expected")
         return cells
 
