@@ -739,6 +739,15 @@ def test_kinds_that_cells_cannot_be_of_are_refused(column, kind, words):
         TableEnergy("mixture", types={"c": kind}).fit(pd.DataFrame({"c": column, "x": np.arange(30.0)}))
 
 
+def test_no_rows_are_refused(estimator):
+    for ask in (estimator.score_samples, estimator.predict, estimator.explain, estimator.p_values):
+        with pytest.raises(DataError, match="the table has no rows"):
+            ask(people(5).head(0))
+    for n in (0, -1, 2.5):
+        with pytest.raises(ArgumentError, match="n must be a whole number from 1 on"):
+            estimator.sample(n)
+
+
 def test_new_cells_of_another_make_are_refused():
     """A date is no number of days where numbers were learned, nor a year a date."""
     table = pd.DataFrame(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gibbsian.errors import ArgumentError, DataError, suggest
+from gibbsian.errors import ArgumentError, DataError, check_count, suggest
 from gibbsian.tables.cells import Cells, cells_of, dates_of
 from gibbsian.tables.codec import Codec
 from gibbsian.tables.coders import FewValues, Names, Numbers
@@ -71,7 +71,10 @@ class TableModel:
 
     def rows(self, table: Any) -> Rows:
         """A table as the law takes it; rows that are so already stay as they are."""
-        return table if isinstance(table, Rows) else self.codec.encode(self.frame(table))
+        rows = table if isinstance(table, Rows) else self.codec.encode(self.frame(table))
+        if not rows.n:
+            raise DataError("the table has no rows; give at least one")
+        return rows
 
     def _blockwise(self, rows: Rows, function: Callable[[Rows], Any]) -> list[Any]:
         return [function(rows.take(slice(i, i + _BLOCK))) for i in range(0, rows.n, _BLOCK)]
@@ -111,6 +114,7 @@ class TableModel:
 
     def sample(self, n: int, given: Mapping[str, Any] | None = None, *, generator: torch.Generator) -> Frame:
         """n rows, with some cells given."""
+        n = check_count("sample", "n", n)
         held = self._given(given or {})
         start = empty(self.codec, n)
         if given:
