@@ -571,6 +571,25 @@ def test_dates_and_nullable_types_come_back():
     assert not model.impute(table).isna().any().any()
 
 
+@pytest.mark.filterwarnings("ignore:column '(key|x0)'")
+@pytest.mark.parametrize("make", ["pandas", "nullable", "polars", "arrow", "array"])
+def test_keys_of_more_digits_than_floats_have_come_back_as_they_went_in(make):
+    keys = 2**53 + 1 + 2 * np.arange(60)
+    table = pd.DataFrame({"key": keys, "x": np.arange(60) % 7})
+    if make == "nullable":
+        table = table.astype({"key": "Int64"})
+        table.loc[3, "key"] = pd.NA
+    given = {
+        "polars": pytest.importorskip("polars").DataFrame,
+        "arrow": pytest.importorskip("pyarrow").Table.from_pandas,
+    }
+    other = table.to_numpy() if make == "array" else given[make](table) if make in given else table
+    filled = TableEnergy("mixture", n_components=1, random_state=0).fit(other).impute(other)
+    assert pd.DataFrame(filled).equals(table) if make == "nullable" else np.array_equal(np.array(filled)[:, 0], keys)
+    names = TableEnergy("mixture", n_components=1, types={"key" if make != "array" else "x0": "category"}).fit(other)
+    assert len(names.schema_.columns[0].categories) == 60 - (make == "nullable")
+
+
 @pytest.mark.filterwarnings("ignore:column 'none'")
 def test_orders_zones_and_what_is_predicted_keep_their_types():
     rng, n = np.random.default_rng(0), 80  # before summer time begins

@@ -23,7 +23,8 @@ class Cells(NamedTuple):
     Attributes:
         name: of the column.
         form: "number", "date", "truth", "text" or "empty".
-        values: float64 (numbers; days since 1970 for dates), bool, or objects; anything where `missing`.
+        values: float64 (numbers; days since 1970 for dates), whole numbers that it cannot tell apart as they are, bool, or
+            objects; anything where `missing`.
         missing: `(n,)` bool.
         dtype: as its library calls it, for the way back.
         categories: names that the column declares, where it does.
@@ -54,7 +55,7 @@ def cells_of(
         form, missing = "date", np.isnat(values) if missing is None else missing | np.isnat(values)
         values = _days(values, missing)
     elif values.dtype.kind in "iuf":
-        form, values = "number", values.astype(np.float64)
+        form, values = "number", values if _is_key(values) else values.astype(np.float64)
         missing = np.isnan(values) if missing is None else missing | np.isnan(values)
     else:
         raise CellError(f"column {name!r} is of type {values.dtype}; give numbers, words, dates or truth values")
@@ -62,6 +63,11 @@ def cells_of(
     if form == "number":
         _refuse_infinite(name, values, missing)
     return Cells(name, "empty" if missing.all() else form, values, missing, dtype, categories)
+
+
+def _is_key(values: np.ndarray) -> bool:
+    """Whether an array holds whole numbers that a float cannot tell apart."""
+    return values.dtype.kind in "iu" and len(values) > 0 and max(-int(values.min()), int(values.max())) >= 2**53
 
 
 def _refuse_infinite(name: str, values: np.ndarray, missing: np.ndarray) -> None:

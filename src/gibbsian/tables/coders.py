@@ -287,10 +287,12 @@ def number_key(key: str) -> str:
     >>> number_key("1.0"), number_key("2.50"), number_key("many")
     ('1', '2.5', 'many')
     """
-    try:
-        return key_of(float(key))
-    except (ValueError, OverflowError):
-        return key
+    for number in (int, float):  # of which floats cannot tell long keys apart
+        try:
+            return key_of(number(key))
+        except (ValueError, OverflowError):
+            continue
+    return key
 
 
 Coder = Names | FewValues | Numbers

@@ -112,7 +112,8 @@ def _from_pandas(table: Any) -> _Parts:
         elif pd.api.types.is_numeric_dtype(kind):
             if pd.api.types.is_complex_dtype(kind):
                 raise CellError(f"column {series.name!r}: complex data not supported")
-            values = series.to_numpy(dtype=np.float64, na_value=np.nan)
+            exact = pd.api.types.is_integer_dtype(kind)  # keys have more digits than floats
+            values = series.fillna(0).to_numpy() if exact else series.to_numpy(dtype=np.float64, na_value=np.nan)
         elif pd.api.types.is_datetime64_any_dtype(kind):
             plain = series.dt.tz_convert(None) if isinstance(kind, pd.DatetimeTZDtype) else series
             values = plain.to_numpy(dtype="datetime64[us]")
@@ -129,7 +130,9 @@ def _from_polars(table: Any) -> _Parts:
     columns = []
     for series in table.get_columns():
         missing = series.is_null().to_numpy()
-        if series.dtype.is_numeric():
+        if series.dtype.is_integer():
+            values = series.fill_null(0).to_numpy()
+        elif series.dtype.is_numeric():
             values = series.cast(pl.Float64).to_numpy()
         elif series.dtype == pl.Boolean:
             values = series.fill_null(False).to_numpy()
@@ -147,7 +150,9 @@ def _from_arrow(table: Any) -> _Parts:
     columns = []
     for column in table.columns:
         kind, missing = column.type, column.is_null().to_numpy()
-        if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        if pa.types.is_integer(kind):
+            values = column.fill_null(0).to_numpy()
+        elif pa.types.is_floating(kind) or pa.types.is_decimal(kind):
             values = column.cast(pa.float64()).to_numpy()
         elif pa.types.is_boolean(kind):
             values = column.fill_null(False).to_numpy()
@@ -182,7 +187,10 @@ def _plain(cells: Cells) -> np.ndarray:
         dates[cells.missing] = np.datetime64("NaT")
         return dates
     if cells.form == "number":
-        return np.where(cells.missing, np.nan, cells.values.astype(np.float64))
+        if cells.values.dtype.kind not in "iu":
+            return np.where(cells.missing, np.nan, cells.values.astype(np.float64))
+        if not cells.missing.any():
+            return cells.values
     values = cells.values.astype(object)
     values[cells.missing] = None
     return values
@@ -259,10 +267,10 @@ def _to_array(frame: Frame) -> np.ndarray:
     forms = {cells.form for cells in frame.columns}
     kinds = {cells.dtype for cells in frame.columns}
     if forms <= {"number", "truth", "empty"}:
-        columns = [np.where(c.missing, np.nan, c.values.astype(object)).astype(np.float64) for c in frame.columns]
-        array = np.stack(columns, 1)
         kind = kinds.pop() if len(kinds) == 1 else "float64"
-        return array if np.isnan(array).any() or kind == "object" else array.astype(kind)
+        if kind == "object" or any(c.missing.any() for c in frame.columns):
+            kind = "float64"
+        return np.stack([np.where(c.missing, np.nan, c.values.astype(object)).astype(kind) for c in frame.columns], 1)
     return np.stack([_plain(cells).astype(object) for cells in frame.columns], 1)
 
 
