@@ -49,6 +49,11 @@ def test_a_table_is_read_with_its_types(tmp_path):
     assert table["age"].isna().tolist() == [False, True, True]
     assert table["born"].dtype.kind == "M"
     assert table["born"].isna().tolist() == [False, True, False]
+    assert table["zip"].tolist() == ["0123", "0456", "0789"]  # names, as they are written
+    (piece,) = in_pieces(Source(str(tmp_path / "a.csv")), {"zip": "category"}, list(table.columns))
+    assert piece["zip"].tolist() == ["0123", "0456", "0789"]
+    summer = read_table(written(tmp_path, "a\n2020-01-01T08:00+01:00\n\n2020-07-01T08:00+02:00\n", "f.csv"))
+    assert summer["a"].dt.hour.tolist() == [7, 6]
     semicolons = read_table(written(tmp_path, "a;b\n1,5;x\n2,25;y\n", "b.csv"))
     assert semicolons["a"].tolist() == [1.5, 2.25]
     tabs = read_table(written(tmp_path, "1\t2\n3\t4\n", "c.tsv"))
@@ -81,6 +86,9 @@ def test_parquet(tmp_path):
         ("a\n2020-01-01\nsoon\n", {"types": {"a": "date"}}, "row 2, column 'a' holds 'soon', which is no date"),
         ("a,b\n1,2\n", {"columns": ("aa",)}, "no column 'aa'; did you mean 'a'"),
         ("a,b\n1,2\n", {"drop": ("z",)}, "no column 'z'"),
+        ("zip,b\n1,2\n", {"types": {"zpi": "category"}}, "types names a column 'zpi', .* did you mean 'zip'"),
+        ("sep=;\na;b\n1;2\n", {}, "begins with 'sep=;', which is neither names nor a row"),
+        ("a\n2020-01-01T08:00Z\n2020-01-02\n", {}, "row 2, column 'a' holds '2020-01-02' without a time zone"),
     ],
 )
 def test_what_cannot_be_understood_is_said_in_a_sentence(tmp_path, text, how, words):

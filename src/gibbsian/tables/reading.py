@@ -8,7 +8,7 @@ import gzip
 import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ SUFFIXES = (".csv", ".tsv", ".parquet", ".feather")
 MISSING = ("?",)  # besides those that pandas knows: empty, NA, N/A, NaN, null, None, ...
 _COMMA = re.compile(r"\s*[-+]?\d+,\d+\s*")
 _DATE = re.compile(r"\s*\d{4}-\d\d?-\d\d?([ T]\d\d?:\d\d(:\d\d(\.\d+)?)?)?(Z|[+-]\d\d:?\d\d)?\s*")
+_ZONE = re.compile(r"[T ].*(Z|[+-]\d\d:?\d\d)\s*$")
 _MOSTLY = 0.8  # share of numbers in a column above which words in it are taken for mistakes
 _PARTLY = 0.5  # share of numbers above which words among them are spoken of
 _LOOK = 1 << 16  # bytes that tell how a file is written
@@ -99,6 +100,9 @@ def read_table(path: str | Path | Source, *, most: int | None = None, seed: int 
             whole, keys = whole.iloc[keep], keys[keep]
     if whole is None or not len(whole):
         raise DataError(f"{source.path} has no rows; give a table with at least one")
+    for name in source.types:
+        if name not in whole.columns and name not in source.drop:
+            raise ArgumentError(f"types names a column {name!r}, which is not there; {suggest(name, whole.columns)}there are {', '.join(map(str, whole.columns))}")  # fmt: skip
     table = understood(whole, source)
     table.attrs["rows"] = rows
     return table
@@ -169,6 +173,8 @@ def _arrow(path: Path, rows: int) -> Iterator[Any]:
 def _written(path: Path, source: Source) -> dict[str, Any]:
     """How a text file is written: delimiter, header, decimal sign."""
     lines = _first_lines(path, source.encoding)
+    if re.fullmatch('"?sep=."?', lines[0].strip()):  # which spreadsheets write for themselves
+        raise DataError(f"{path} begins with {lines[0].strip()!r}, which is neither names nor a row; remove this line")
     separator = "\t" if ".tsv" in path.name else max(",;\t|", key=lambda mark: (lines[0].count(mark), mark == ","))
     head, *rows = csv.reader(lines, delimiter=separator)
     named = source.header if source.header is not None else not all(map(_is_number, head))
@@ -177,9 +183,11 @@ def _written(path: Path, source: Source) -> dict[str, Any]:
     _refuse_longer(head, rows, path)
     comma = separator != "," and any(_COMMA.fullmatch(cell) for row in rows for cell in row)
     sign = "," if comma else "."
+    told = [name for name in names if source.types.get(name) == "category"]  # of which 00123 is not 123
     return {
         "sep": separator, "header": 0 if named else None, "names": names, "decimal": source.decimal or sign,
         "index_col": False, "encoding": source.encoding, "na_values": [*MISSING, *source.missing], "skipinitialspace": True, "low_memory": False,
+        "dtype": dict.fromkeys(told, object),
     }  # fmt: skip
 
 
@@ -308,7 +316,12 @@ def _numbers(name: str, column: Any, first: int | None) -> Any:
 def _dates(name: str, column: Any, first: int | None) -> Any:
     import pandas as pd
 
-    dates = pd.to_datetime(column, errors="coerce", format="ISO8601", utc=False)
+    zones = column.dropna().astype(str).str.extract(_ZONE)[0]
+    if zones.isna().any() and zones.notna().any():
+        at = int(np.flatnonzero(column.notna())[np.argmax(zones.isna())])
+        raise DataError(f"row {_row(column, at, first)}, column {name!r} holds {column.iloc[at]!r} without a time zone where other cells have one; write it in all or in none")  # fmt: skip
+    several = zones.nunique() > 1  # summer and winter time: told in UTC
+    dates = pd.to_datetime(column, errors="coerce", format="ISO8601", utc=several)
     bad = dates.isna() & column.notna()
     if bad.any():
         at = int(np.argmax(bad.to_numpy()))
@@ -319,7 +332,9 @@ def _dates(name: str, column: Any, first: int | None) -> Any:
 def in_pieces(source: Source, kinds: Mapping[str, str], names: Sequence[str]) -> Iterator[Any]:
     """New rows of a table that is known, piece by piece: columns by name, in any order; the others are refused."""
     first = 0
-    for piece in pieces(source):
+    for piece in pieces(
+        replace(source, types={**{name: kinds[name] for name in names if name in kinds}, **source.types})
+    ):
         check_columns([str(name) for name in piece.columns], names, source.path)
         yield understood(piece[list(names)], source, kinds, first)
         first += len(piece)
