@@ -224,6 +224,16 @@ def test_gaussian_rbm_is_a_density_in_the_units_of_the_data():
     assert np.array_equal(again.components_, rbm.components_)
 
 
+@pytest.mark.parametrize("origin", [0.1, 1.7e9], ids=["small", "seconds since 1970"])
+def test_columns_far_from_zero_are_standardized_and_constant_ones_stay(origin):
+    x = np.random.default_rng(0).normal(size=(400, 2))
+    moved = np.c_[origin + 100 * x[:, 0], x[:, 1], np.full(400, origin)]
+    columns = GaussianRBM(2, n_iter=1, random_state=0).fit(moved).columns_
+    np.testing.assert_allclose(columns.scale, [100 * x[:, 0].std(), x[:, 1].std(), 1], rtol=1e-6)
+    same = [EnergyOutlierDetector(random_state=0).fit(part).score_samples(part) for part in (x, moved[:, :2])]
+    np.testing.assert_allclose(*same, atol=1e-4)
+
+
 @pytest.mark.parametrize("method", ["exact", "cd", "pcd"])
 def test_gaussian_rbm_learns_in_parts(method):
     rng = np.random.RandomState(0)

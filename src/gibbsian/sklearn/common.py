@@ -99,7 +99,9 @@ class Columns(NamedTuple):
 
     def _steady(self, x: Tensor) -> "Columns":
         spread = self.scale
-        tiny = spread <= 1e-6 * (x.abs().amax(0) + 1e-30)  # rounding of a constant column is no spread
+        tiny = spread <= 10 * torch.finfo(x.dtype).eps * (
+            x.abs().amax(0) + 1e-30
+        )  # a constant column's rounding is none
         return Columns(self.mean, torch.where(tiny, torch.ones_like(spread), spread))
 
     def apply(self, x: Tensor) -> Tensor:
