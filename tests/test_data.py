@@ -296,6 +296,26 @@ def test_steps_learn_from_training_rows_only_and_are_undone():
     assert sorted(back.round().flatten().tolist()) == sorted(gray().train.x.flatten().tolist())
 
 
+def test_steps_learn_from_all_rows_that_are_in_memory():
+    x = torch.randn(2**16 + 4000, 2, generator=gen())
+    x[: 2**16, 1] = 0  # sorted, as files often are
+    x[2**16 :] += 9
+    whole = data.DataSet("sorted", data.Rows(x))
+    torch.testing.assert_close(data.prepare(whole, ["standardize"]).data.train.x.std(0), torch.ones(2))
+    scaled = data.prepare(whole, ["rescale"]).data.train.x
+    assert (scaled.min(), scaled.max()) == (0, 1)
+    assert data.prepare(whole, [{"columns": {"varying": True}}]).data.train.x.shape == x.shape
+    with pytest.raises(DataError, match="lies outside"):
+        data.prepare(whole, [{"binarize": {"how": "sample", "anew": True}}])
+
+
+def test_a_column_that_never_changes_repeats_none():
+    x = torch.randn(90, 3, generator=gen())
+    x[:, 0] = 1
+    made = data.prepare(data.DataSet("still", data.Rows(x)), [{"columns": {"correlation": 0.9}}])
+    assert made.data.train.x.shape == (90, 3)
+
+
 def test_steps_are_repeated_exactly_from_what_was_learned():
     steps = [{"split": {"test": 10}}, "flatten", "rescale", {"binarize": {"how": "sample"}}]
     once, again = (data.prepare(gray(), steps, seed=1) for _ in range(2))

@@ -112,9 +112,14 @@ class Step:
         return data.replace(**parts)
 
 
+def _at_hand(train: Rows) -> Tensor:
+    """The rows that a step learns from: all that are in memory, else the first."""
+    return (train[:LOOK] if train.on_disk else train).tensor
+
+
 def _looked_at(train: Rows, step: str) -> Tensor:
     """The rows from which means and scales are taken."""
-    x = train[:LOOK].tensor.double()
+    x = _at_hand(train).double()
     odd = int((~torch.isfinite(x)).sum())
     if odd:
         raise DataError(f"{step}: {odd} of {x.numel()} entries are not finite; leave out such rows, or fill them in")
@@ -132,7 +137,7 @@ class Columns(Step):
     moves = True
 
     def fit(self, train: Rows) -> Fitted:
-        x = train[:LOOK].tensor.double()
+        x = _at_hand(train).double()
         if x.dim() != 2:
             raise DataError(f"columns: rows have shape {tuple(x.shape[1:])}; flatten first")
         kept = list(range(x.shape[1])) if self.keep is None else list(self.keep)
@@ -156,7 +161,7 @@ class Columns(Step):
 
 def _uncorrelated(x: Tensor, columns: list[int], most: float) -> list[int]:
     """Those columns that correlate with no earlier one by more than `most`."""
-    r = torch.corrcoef(x[:, columns].T).abs()
+    r = torch.corrcoef(x[:, columns].T).abs().nan_to_num()  # a column that never changes repeats none
     chosen: list[int] = []
     for i in range(len(columns)):
         if all(float(r[i, j]) <= most for j in chosen):
@@ -296,7 +301,7 @@ class Binarize(Step):
 
     def fit(self, train: Rows) -> Fitted:
         if self.anew:  # the values are looked at here, once; every batch would wait for the device
-            binarize(train[:LOOK].tensor.float(), "threshold")
+            binarize(_at_hand(train).float(), "threshold")
         return {}
 
     def apply(self, x: Tensor, fitted: Fitted, generator: torch.Generator) -> Tensor:
