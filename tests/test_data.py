@@ -15,7 +15,7 @@ from gibbsian.data import named
 from gibbsian.data.named import NAMED, Named
 from gibbsian.data.prepare import make_steps
 from gibbsian.data.readers import read_idx
-from gibbsian.errors import ArgumentError, CapabilityError, DataError, RandomnessError
+from gibbsian.errors import ArgumentError, CapabilityError, DataError, PrecisionWarning, RandomnessError
 
 
 def gen(seed=0):
@@ -190,6 +190,16 @@ def test_parquet_is_read(tmp_path):
 
 
 # --- named sets -----------------------------------------------------------------------------------
+
+
+def test_numbers_that_single_precision_cannot_hold_do_not_pass_in_silence(tmp_path):
+    seconds = 1.7e9 + 10.0 * np.arange(50)
+    np.savez(tmp_path / "a.npz", x=np.stack([np.arange(50.0), seconds], 1))
+    with pytest.warns(PrecisionWarning, match="column 1 of 2 varies by 144.309 about 1.7e.09, .* in steps of 128"):
+        data.load(str(tmp_path / "a.npz"))
+    (tmp_path / "a.csv").write_text("a,b\n1,2\n1e39,3\n")
+    with pytest.raises(DataError, match=r"numbers reach 1e\+39, beyond 3.40282e\+38"):
+        data.load(str(tmp_path / "a.csv"))
 
 
 def test_digits_are_embedded():

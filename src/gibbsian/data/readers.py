@@ -6,6 +6,7 @@ No reader unpickles anything. Labels are found under the usual names, or under t
 import csv
 import gzip
 import math
+import warnings
 import zipfile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,10 +18,11 @@ from torch import Tensor
 from gibbsian.data.hugging_face import is_saved, read_hugging_face
 from gibbsian.data.parquet import Parquet, files_of, weight_of
 from gibbsian.data.sets import DataSet, Rows
-from gibbsian.errors import CapabilityError, DataError
+from gibbsian.errors import CapabilityError, DataError, PrecisionWarning
 
 _INPUTS = ("x", "data", "images", "features", "arr_0")
 _LABELS = ("y", "labels", "label", "target", "targets", "class")
+_COARSE = 1e-3  # of a column's spread, that rounding to single precision may take without a word
 _PARTS = {"train": "train", "test": "test"} | dict.fromkeys(("valid", "validation", "val", "dev"), "validation")
 _IDX = {0x08: "u1", 0x09: "i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _IMAGES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".pgm", ".ppm", ".tif", ".tiff"}
@@ -107,8 +109,31 @@ def _tensor(array: Any, where: str) -> Tensor:
             raise DataError(
                 f"{where}: entry {place} is {array[tuple(place)]} ({many} such entries); leave out such rows, or fill them in"
             )
-        array = array.astype(np.float32)
+        array = _single(array, where)
     return torch.from_numpy(np.ascontiguousarray(array))
+
+
+def _single(array: np.ndarray, where: str) -> np.ndarray:
+    """Numbers in single precision; refused where they are beyond it, with a warning where it is too coarse to tell rows apart."""
+    if not len(array):
+        return array.astype(np.float32)
+    top, limits = np.abs(array).max(0), np.finfo(np.float32)
+    if (top > limits.max).any():
+        raise DataError(
+            f"{where}: numbers reach {top.max():g}, beyond {limits.max:g} of single precision; divide them by a unit first"
+        )
+    if array.ndim == 2 and array.dtype != np.float32:
+        spread = array.std(0)
+        coarse = np.flatnonzero((spread > 1e-12 * top) & (limits.eps * top > _COARSE * spread))
+        if len(coarse):
+            at = coarse[0]
+            warnings.warn(
+                f"{where}: column {at} of {array.shape[1]} varies by {spread[at]:g} about {array[:, at].mean():g}, where single precision "
+                f"is in steps of {np.spacing(np.float32(top[at])):g} ({len(coarse)} such columns); subtract a number from it first",
+                PrecisionWarning,
+                stacklevel=2,
+            )
+    return array.astype(np.float32)
 
 
 def _codes(arrays: list[np.ndarray]) -> tuple[list[Tensor], tuple[str, ...]]:
