@@ -112,6 +112,24 @@ def test_small_letters_and_gaps_are_what_one_says(tmp_path):
         sequences.read(tmp_path / "b.fasta", "rna", most_gaps=0.5)
 
 
+def test_dots_that_are_gaps_do_not_shift_sequences_in_silence(tmp_path):
+    file = tmp_path / "family.fasta"
+    file.write_text(">a\nA.CD\n>b\nAE.D\n")
+    with pytest.raises(DataError, match="'a' and 'b' have dots or small letters at other sites"):
+        sequences.read(file)
+    assert sequences.read(file, insertions=False).text(1) == "AE-D"
+    file.write_text(">a\nAc.D\n>b\nA.eD\n>c\n-..D\n")
+    assert [sequences.read(file).text(i) for i in range(3)] == ["AD", "AD", "-D"]
+
+
+def test_nucleotides_that_are_read_as_a_protein_are_spoken_of(tmp_path):
+    file = tmp_path / "family.fasta"
+    file.write_text(">a\n" + "ACGT" * 20 + "\n>b\n" + "AC-T" * 20 + "\n")
+    with pytest.warns(DataWarning, match="is alphabet='dna' meant"):
+        sequences.read(file)
+    assert sequences.read(file, "dna").sites == 80
+
+
 def test_large_files_stream(tmp_path):
     """8 MB of lines, of which few sequences are kept, are read in little more memory than these take."""
     row = b">name\n" + b"A" + b"-" * 998 + b"\n"

@@ -16,6 +16,8 @@ from gibbsian.sequences.alphabet import Alphabet
 from gibbsian.sequences.family import Family
 
 _SMALL = bytes(range(ord("a"), ord("z") + 1))
+_CASE = bytes(ord(".") if chr(i).islower() or chr(i) == "." else ord("A") for i in range(128)) + b"A" * 128
+_TELLING = 100  # letters that tell DNA from a protein
 _LONGEST = 1 << 24  # characters of a line
 
 
@@ -75,6 +77,7 @@ class _Reader:
         self.first: tuple[str, int] | None = None  # name and length
         self.strange: Counter[str] = Counter()
         self.undecoded = 0
+        self.dotted: tuple[str, bytes] | None = None  # the first sequence with a dot, and where it has insertions
 
     def take(self, raw_name: bytes, raw: bytes) -> None:
         """One sequence more."""
@@ -82,6 +85,8 @@ class _Reader:
         self.undecoded += "\N{REPLACEMENT CHARACTER}" in name
         if self.insertions is None and raw.strip(b"-."):
             self.insertions = raw != raw.lower()
+        if self.insertions:
+            self._check_dots(name, raw)
         sequence = raw.translate(None, _SMALL + b".") if self.insertions else raw.upper()
         codes = np.frombuffer(sequence, dtype=np.uint8)
         states = self.table[codes]
@@ -100,6 +105,18 @@ class _Reader:
             return
         self.names.append(name)
         self.states += states.tobytes()
+
+    def _check_dots(self, name: str, raw: bytes) -> None:
+        """Refuse dots that stand where another sequence of the same length has a capital: they are gaps, and leaving them out would
+        shift one sequence against the other. In a2m dots fill the sites of insertions, which are those of all sequences."""
+        sites = raw.translate(_CASE)
+        if self.dotted is None and b"." in raw:
+            self.dotted = name, sites
+        if self.dotted is not None and len(sites) == len(self.dotted[1]) and sites != self.dotted[1]:
+            raise DataError(
+                f"{self.file}: sequences {self.dotted[0]!r} and {name!r} have dots or small letters at other sites, so that dots are gaps "
+                "and no insertions; say insertions=False (--insertions keep)"
+            )
 
     def _check_length(self, name: str, length: int) -> None:
         if self.first is None:
@@ -135,6 +152,9 @@ class _Reader:
             said.append(f"{self.strange.total()} letters outside {self.alphabet.letters} were read as gaps ({kinds})")
             if self.strange.total() > 0.05 * len(self.states):
                 said[-1] += f"; is alphabet={self.alphabet.name!r} meant?"
+        used = {self.alphabet.letters[i] for i in np.unique(np.frombuffer(self.states, dtype=np.uint8))}
+        if self.alphabet.name == "protein" and len(self.states) >= _TELLING and used | {"-"} == set("-ACGT"):
+            said.append("no other letters than A, C, G and T; is alphabet='dna' meant?")
         counts = Counter(self.names)
         if len(counts) < len(self.names):
             name, count = counts.most_common(1)[0]
