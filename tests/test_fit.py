@@ -20,7 +20,7 @@ import gibbsian as gb
 from gibbsian import domains, energies, errors, kernels, models, objectives
 from gibbsian.fast.graphs import tensors_of
 from gibbsian.objectives.base import Loss, Objective, labels, observed
-from gibbsian.training import Checkpoints, Engine, Guard, Logging, checkpoint
+from gibbsian.training import Checkpoints, EarlyStopping, Engine, Guard, Logging, checkpoint
 from gibbsian.training.feeds.choose import make_feed
 from gibbsian.training.loop import Plan, timed
 from gibbsian.training.optimize import CapturableSGD, Ema, build_optimizer, rate_at
@@ -750,6 +750,27 @@ def test_a_best_that_was_rolled_back_is_best_no_more(keep_last, tmp_path):
     best = (4, 0.5) if keep_last == 9 else (12, 0.7)
     assert checkpoint.read_latest(tmp_path / "r", keys=("best",))["best"] == best
     assert torch.isfinite(weights(gb.load(tmp_path / "r", "best"))).all()
+
+
+@pytest.mark.parametrize(
+    ("numbers", "rule", "best"),
+    [
+        ([math.nan, 3.0, 2.0, 5.0], None, 6),
+        ([0.1, 0.9, 0.7, 0.5], EarlyStopping(patience=9, number="accuracy", largest=True), 4),
+    ],
+    ids=["not a number at first", "the largest is best"],
+)
+def test_what_is_best_is_neither_no_number_nor_the_other_end_of_early_stopping(numbers, rule, best, tmp_path):
+    found = iter(numbers)
+    gb.fit(gaussian(), Likelihood(), cloud(), steps=8, batch_size=8, run_dir=tmp_path / "run", early_stopping=rule, logging=Logging(validate_every=2),
+           validation=lambda e: {"accuracy": next(found)}, checkpoints=Checkpoints(keep_best=True, keep_last=1))  # fmt: skip
+    assert checkpoint.steps_saved(tmp_path / "run") == [best, 8]
+
+
+@pytest.mark.parametrize("answer", [None, "good", torch.zeros(2)])
+def test_a_validation_that_returns_no_number_is_refused(answer):
+    with pytest.raises(errors.ArgumentError, match=r"validation returned .* as 'score'; return one number"):
+        gb.fit(gaussian(), Likelihood(), cloud(), steps=1, validation=lambda e: answer)
 
 
 def test_the_best_checkpoint_is_kept(tmp_path):

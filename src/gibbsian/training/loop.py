@@ -219,7 +219,7 @@ class Validation:
         named = found if isinstance(found, dict) else {"score": found}
         if not named:
             raise ArgumentError("validation returned no numbers; return one, or a dictionary of them")
-        values = {f"validation_{name}": float(value) for name, value in named.items()}
+        values = {f"validation_{name}": _as_number(name, value) for name, value in named.items()}
         main = next(iter(named))
         values = job.world.mean(values, job.device)
         first = values[f"validation_{main}"]
@@ -235,9 +235,21 @@ class Validation:
         job.updates.observe(first)
         if job.watch is not None and job.watch.look(values):
             job.event("early stopping", job.watch.why())
-        if job.settings.checkpoints.keep_best and (job.best is None or first < job.best[1]):
-            job.best = (run.step, first)
+        value = first if job.watch is None else job.watch.value(values)
+        better = not math.isnan(value) and (job.best is None or value < job.best[1])
+        if job.settings.checkpoints.keep_best and better:
+            job.best = (run.step, value)
             keep.save(job)
+
+
+def _as_number(name: str, value: Any) -> float:
+    """What a validation found, refused where it is no number."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise ArgumentError(
+            f"validation returned {value!r} as {name!r}; return one number, or a dictionary of them"
+        ) from None
 
 
 _SHORT = {"energy_gap": "gap"}  # names beside the bar

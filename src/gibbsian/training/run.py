@@ -39,7 +39,8 @@ class Checkpoints:
     Args:
         every: steps between two checkpoints.
         keep_last: how many of the newest are kept.
-        keep_best: also keep the one with the lowest validation number, the first of several.
+        keep_best: also keep the one with the best validation number: the lowest of the first one, or of what early stopping is told to
+            look at.
     """
 
     every: int = 1000

@@ -40,14 +40,18 @@ class Watch:
 
     def look(self, values: dict[str, float]) -> bool:
         """Is it time to stop, after a validation that found these?"""
+        value = self.value(values)
+        better = value < self.best - (self.rule.least if math.isfinite(self.best) else 0.0)
+        self.best, self.bad = (value, 0) if better else (self.best, self.bad + 1)
+        return self.over
+
+    def value(self, values: dict[str, float]) -> float:
+        """The number that is looked at, as one whose least is best."""
         name = self.rule.number or next(iter(values))
         key = name if name in values else f"validation_{name}"
         if key not in values:
             raise ArgumentError(f"EarlyStopping(number={name!r}): the validation gives {', '.join(values)}")
-        value = -values[key] if self.rule.largest else values[key]
-        better = value < self.best - (self.rule.least if math.isfinite(self.best) else 0.0)
-        self.best, self.bad = (value, 0) if better else (self.best, self.bad + 1)
-        return self.over
+        return -values[key] if self.rule.largest else values[key]
 
     @property
     def over(self) -> bool:
