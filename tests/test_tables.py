@@ -539,6 +539,19 @@ def test_what_comes_back_is_what_went_in(estimator):
     assert set(estimator.predict_outliers(table)) <= {-1, 1}
 
 
+@pytest.mark.parametrize("labels", [[0, 1], [("a", "x"), ("a", "y")]], ids=["numbers", "levels"])
+def test_columns_are_called_as_they_were(labels):
+    table = pd.DataFrame(np.random.default_rng(0).normal(size=(40, 2)))
+    table.columns = pd.MultiIndex.from_tuples(labels) if isinstance(labels[0], tuple) else labels
+    model = TableEnergy("mixture", n_components=1, random_state=0).fit(table)
+    for made in (model.impute(table), model.impute(table, draws=1)[0], model.explain(table), model.sample(3)):
+        pd.testing.assert_index_equal(made.columns, table.columns, exact=False)
+    assert (model.sample(3, given={labels[0]: 0.5})[labels[0]] == 0.5).all()
+    assert len(model.predict(table, labels[1])) == 40
+    with pytest.raises(ArgumentError, match=r"alpha must be a finite number in \(0, 1\)"):
+        model.predict_outliers(table, alpha=2.0)
+
+
 @pytest.mark.parametrize("make", ["polars", "pyarrow"])
 def test_other_frames(make, estimator):
     library = pytest.importorskip(make)

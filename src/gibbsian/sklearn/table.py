@@ -91,6 +91,7 @@ class TableEnergy(DensityMixin, BaseEstimator):
         self._validate_params()
         check_number(self, "alpha", self.alpha, 0, 1, open_low=True, open_high=True)
         frame = self._frame(X, reset=True)
+        self._labels = X.columns if frame.make == "pandas" else None  # names of columns may be numbers there
         seed = seed_of(self.random_state)
         options = Options(
             self.n_components, tuple(self.hidden_layer_sizes), self.n_hidden, self.max_iter, seed, self.gaps
@@ -121,6 +122,13 @@ class TableEnergy(DensityMixin, BaseEstimator):
         )
         return as_frame(X)
 
+    def _made(self, frame: Frame) -> Any:
+        """A table with the columns called as those of the training table are."""
+        table, labels = as_table(frame), vars(self).get("_labels")
+        if frame.make == "pandas" and labels is not None:
+            table.columns = labels
+        return table
+
     def _table(self, X: Any) -> Frame:
         check_is_fitted(self)
         return self._frame(X)
@@ -139,7 +147,8 @@ class TableEnergy(DensityMixin, BaseEstimator):
     def sample(self, n_samples: int = 1, given: Mapping[str, Any] | None = None, random_state: Any = None) -> Any:
         """Rows drawn from the law, in the types and units of the training table; `given` holds some cells."""
         check_is_fitted(self)
-        return as_table(self.model_.sample(n_samples, given, generator=self._generator("sample", random_state)))
+        held = {str(name): value for name, value in (given or {}).items()}
+        return self._made(self.model_.sample(n_samples, held, generator=self._generator("sample", random_state)))
 
     def impute(self, X: Any, draws: int | None = None, random_state: Any = None, *, round_integers: bool = True) -> Any:
         """Missing cells filled in: numbers by their mean given the rest of the row, others by the most probable value; with `draws` a
@@ -151,9 +160,9 @@ class TableEnergy(DensityMixin, BaseEstimator):
         """
         frame = self._table(X)
         if draws is None:
-            return as_table(self.model_.impute(frame, rounded=round_integers))
+            return self._made(self.model_.impute(frame, rounded=round_integers))
         generator = self._generator("impute", random_state)
-        return [as_table(self.model_.draw(frame, generator=generator)) for _ in range(draws)]
+        return [self._made(self.model_.draw(frame, generator=generator)) for _ in range(draws)]
 
     def explain(self, X: Any) -> Any:
         """-log p(xᵢ | x₋ᵢ) of every cell, a table like X: how surprising it is given the rest of its row; NaN where missing.
@@ -165,14 +174,10 @@ class TableEnergy(DensityMixin, BaseEstimator):
         gone = np.zeros(len(surprise), bool)
         kind = float_type(frame.make)
         columns = [Cells(name, "number", surprise[:, i], gone, kind) for i, name in enumerate(frame.names)]
-        return as_table(Frame(tuple(columns), frame.make, frame.index))
+        return self._made(Frame(tuple(columns), frame.make, frame.index))
 
     def predict(
-        self,
-        X: Any,
-        column: str | None = None,
-        return_probabilities: bool = False,
-        return_interval: float | None = None,
+        self, X: Any, column: Any = None, return_probabilities: bool = False, return_interval: float | None = None
     ) -> Any:
         """A column given the others, whatever X holds there; by default the last.
 
@@ -180,7 +185,7 @@ class TableEnergy(DensityMixin, BaseEstimator):
         `return_interval=0.9` also the ends `(n, 2)` of an interval that holds 90 % of its law.
         """
         frame = self._table(X)
-        name = self.schema_.names[-1] if column is None else column
+        name = self.schema_.names[-1] if column is None else str(column)
         value = self.model_.predict(frame, name)
         if return_probabilities:
             return value, *self.model_.probabilities(frame, name)
@@ -196,7 +201,9 @@ class TableEnergy(DensityMixin, BaseEstimator):
 
     def predict_outliers(self, X: Any, alpha: float | None = None) -> np.ndarray:
         """-1 for rows whose p-value is at most `alpha`, else 1."""
-        return np.where(self.p_values(X) <= (self.alpha if alpha is None else alpha), -1, 1)
+        alpha = self.alpha if alpha is None else alpha
+        check_number("predict_outliers", "alpha", alpha, 0, 1, open_low=True, open_high=True)
+        return np.where(self.p_values(X) <= alpha, -1, 1)
 
     def fit_predict(self, X: Any, y: Any = None) -> np.ndarray:
         """Fit, then tell outliers (-1) among the same rows."""
