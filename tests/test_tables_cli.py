@@ -111,6 +111,12 @@ def test_rows_and_header_of_other_lengths_neither_shift_columns_nor_pass_in_sile
     assert short["b"].isna().tolist() == [False, True, False, False]
 
 
+def test_row_numbers_without_a_name_are_spoken_of(tmp_path):
+    people(20).to_csv(tmp_path / "a.csv")
+    with pytest.warns(TableWarning, match="the first column of .* has no name and counts the rows"):
+        read_table(tmp_path / "a.csv", most=15)
+
+
 def test_a_wrong_encoding_and_a_missing_file_are_said(tmp_path):
     path = tmp_path / "a.csv"
     path.write_bytes(b"name\nJos\xe9\n")

@@ -105,7 +105,23 @@ def read_table(path: str | Path | Source, *, most: int | None = None, seed: int 
             raise ArgumentError(f"types names a column {name!r}, which is not there; {suggest(name, whole.columns)}there are {', '.join(map(str, whole.columns))}")  # fmt: skip
     table = understood(whole, source)
     table.attrs["rows"] = rows
+    _tell_row_numbers(table, source)
     return table
+
+
+def _tell_row_numbers(table: Any, source: Source) -> None:
+    """A warning where the first column has no name and counts the rows, as pandas and R write the index: new rows count anew."""
+    name = table.columns[0]
+    column = table[name]
+    if str(name) in ("", "Unnamed: 0") and column.dtype.kind in "iu" and len(column) > 1:
+        from_first = column.to_numpy() - table.index.to_numpy()
+        if (from_first == from_first[0]).all():
+            warnings.warn(
+                f"the first column of {source.path} has no name and counts the rows; it is taken as any other, so leave it out of the "
+                "file (to_csv(index=False))",
+                TableWarning,
+                stacklevel=3,
+            )
 
 
 def pieces(source: Source, rows: int = 50_000) -> Iterator[Any]:
