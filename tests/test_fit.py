@@ -718,6 +718,12 @@ def test_validation_judges_the_averaged_weights_where_there_are_any():
     assert seen == [(run.ema, False)]
 
 
+def test_a_total_that_is_behind_already_is_spoken_of(tmp_path):
+    gb.fit(gaussian(), Likelihood(), cloud(), steps=4, run_dir=tmp_path / "r")
+    with pytest.warns(errors.TrainingWarning, match="has 4 steps and a total of 3 was asked for: nothing is trained"):
+        assert gb.resume(tmp_path / "r", cloud(), steps=3, trust=__name__).step == 4
+
+
 def test_the_first_of_equal_bests_is_kept(tmp_path):
     scores = {2: 1.0, 4: 0.5, 6: 0.5, 8: 0.7, 10: 0.5}
     steps: list[int] = []

@@ -223,6 +223,11 @@ def go_on(
         keep.check_given(config, folder, transform=transform, validation=validation, hooks=hooks, loggers=loggers)
         config["settings"] = _changed(config["settings"], **changes or {})
         job = _reopened(folder, config, data, epochs, device, transform or None)
+        if job.run.step > job.settings.steps:
+            total = f"the run has {job.run.step} steps and a total of {job.settings.steps} was asked for"
+            warnings.warn(
+                f"{total}: nothing is trained; say how many there are to be in all", TrainingWarning, stacklevel=2
+            )
         held_out = None if validation is False else validation
         return train(job, steps_of(job), held_out, calls, progress, loggers or ())
 
