@@ -145,6 +145,12 @@ class _Reader:
         states = torch.frombuffer(self.states, dtype=torch.uint8).reshape(len(self.names), self.first[1])
         return Family(states, self.alphabet, tuple(self.names), source=source)
 
+    def _nucleotides(self) -> list[str]:
+        """What is said where a protein has the letters of DNA and no others."""
+        used = {self.alphabet.letters[i] for i in np.unique(np.frombuffer(self.states, dtype=np.uint8))} | {"-"}
+        meant = self.alphabet.name == "protein" and len(self.states) >= _TELLING and used == set("-ACGT")
+        return ["no other letters than A, C, G and T; is alphabet='dna' meant?"] if meant else []
+
     def _warn(self) -> None:
         said = []
         if self.strange:
@@ -152,9 +158,7 @@ class _Reader:
             said.append(f"{self.strange.total()} letters outside {self.alphabet.letters} were read as gaps ({kinds})")
             if self.strange.total() > 0.05 * len(self.states):
                 said[-1] += f"; is alphabet={self.alphabet.name!r} meant?"
-        used = {self.alphabet.letters[i] for i in np.unique(np.frombuffer(self.states, dtype=np.uint8))}
-        if self.alphabet.name == "protein" and len(self.states) >= _TELLING and used | {"-"} == set("-ACGT"):
-            said.append("no other letters than A, C, G and T; is alphabet='dna' meant?")
+        said += self._nucleotides()
         counts = Counter(self.names)
         if len(counts) < len(self.names):
             name, count = counts.most_common(1)[0]

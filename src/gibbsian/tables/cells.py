@@ -55,7 +55,7 @@ def cells_of(
         form, missing = "date", np.isnat(values) if missing is None else missing | np.isnat(values)
         values = _days(values, missing)
     elif values.dtype.kind in "iuf":
-        form, values = "number", values if _is_key(values) else values.astype(np.float64)
+        form, values = "number", _exact(values)
         missing = np.isnan(values) if missing is None else missing | np.isnan(values)
     else:
         raise CellError(f"column {name!r} is of type {values.dtype}; give numbers, words, dates or truth values")
@@ -65,9 +65,10 @@ def cells_of(
     return Cells(name, "empty" if missing.all() else form, values, missing, dtype, categories)
 
 
-def _is_key(values: np.ndarray) -> bool:
-    """Whether an array holds whole numbers that a float cannot tell apart."""
-    return values.dtype.kind in "iu" and len(values) > 0 and max(-int(values.min()), int(values.max())) >= 2**53
+def _exact(values: np.ndarray) -> np.ndarray:
+    """Numbers as floats, but whole ones that floats cannot tell apart as they are."""
+    whole = values.dtype.kind in "iu" and len(values) > 0
+    return values if whole and max(-int(values.min()), int(values.max())) >= 2**53 else values.astype(np.float64)
 
 
 def _refuse_infinite(name: str, values: np.ndarray, missing: np.ndarray) -> None:

@@ -100,13 +100,18 @@ def read_table(path: str | Path | Source, *, most: int | None = None, seed: int 
             whole, keys = whole.iloc[keep], keys[keep]
     if whole is None or not len(whole):
         raise DataError(f"{source.path} has no rows; give a table with at least one")
-    for name in source.types:
-        if name not in whole.columns and name not in source.drop:
-            raise ArgumentError(f"types names a column {name!r}, which is not there; {suggest(name, whole.columns)}there are {', '.join(map(str, whole.columns))}")  # fmt: skip
+    _check_types(whole, source)
     table = understood(whole, source)
     table.attrs["rows"] = rows
     _tell_row_numbers(table, source)
     return table
+
+
+def _check_types(table: Any, source: Source) -> None:
+    """Refuse types of columns that are not there."""
+    for name in source.types:
+        if name not in table.columns and name not in source.drop:
+            raise ArgumentError(f"types names a column {name!r}, which is not there; {suggest(name, table.columns)}there are {', '.join(map(str, table.columns))}")  # fmt: skip
 
 
 def _tell_row_numbers(table: Any, source: Source) -> None:
