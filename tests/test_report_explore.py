@@ -219,6 +219,13 @@ def test_runs_are_named_apart_and_compared(runs, capsys, monkeypatch):
     assert main(["report", str(runs / "short"), "--out", "x.html"]) != 0
 
 
+def test_a_recipe_that_is_none_is_named_where_runs_are_compared(tmp_path):
+    for name, text in (("a", "fit: {lr: 0.1}"), ("b", "fit: {lr: [}")):
+        (tmp_path / f"{name}.yaml").write_text(text)
+    with pytest.raises(ArgumentError, match=r"b\.yaml is not valid YAML: line 1"):
+        comparison.differences([tmp_path / "a.yaml", tmp_path / "b.yaml"])
+
+
 def test_runs_on_other_data_are_not_ranked():
     ll = {"value": -5.0, "lower": -5.5, "upper": -4.5}
     a, b = ({"likelihood": ll, "baseline": {"what": "one Gaussian", "value": value}} for value in (-9.0, -30.0))

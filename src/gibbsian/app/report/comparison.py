@@ -9,11 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import yaml
-
 import gibbsian
 from gibbsian.app.draws import snapshots_of
 from gibbsian.app.files import read_json, write_whole
+from gibbsian.app.notation import read_recipe
 from gibbsian.app.report import figures
 from gibbsian.app.report.verdict import Finding, verdict
 from gibbsian.app.report.words import duration, end, render, shortened, thousands
@@ -173,7 +172,7 @@ def _curves(logs: Mapping[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
 
 def differences(files: list[Path]) -> list[list[str]]:
     """Keys of YAML files that are not the same in all, and their values."""
-    flat = [_flat(yaml.safe_load(file.read_text(encoding="utf-8"))) for file in files]
+    flat = [_flat(read_recipe(file.read_text(encoding="utf-8"), str(file))) for file in files]
     keys = dict.fromkeys(key for one in flat for key in one if key not in {"about", "name"})
     rows = [[key, *(one.get(key, "") for one in flat)] for key in keys]
     return [row for row in rows if len(set(row[1:])) > 1][:_KEYS]
