@@ -248,6 +248,10 @@ def test_color_photographs_are_read_from_the_members_of_their_archive_or_from_it
     monkeypatch.setattr(named, "_CIFAR_MEMBERS", digests)
     loose = data.load("cifar10", offline=True)
     archive = folder.parent / "cifar-10-binary.tar.gz"
+    (folder / "test_batch.bin").rename(tmp_path / "away.bin")
+    with pytest.raises(DataError, match=r"unpacked, in cifar-10-batches-bin/, where test_batch\.bin cannot be found"):
+        data.load("cifar10", offline=True)
+    (tmp_path / "away.bin").rename(folder / "test_batch.bin")
     with tarfile.open(archive, "w:gz") as tar:
         tar.add(folder, "cifar-10-batches-bin")
     (folder / "test_batch.bin").unlink()

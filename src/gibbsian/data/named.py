@@ -15,7 +15,7 @@ from gibbsian.data.hugging_face import PREFIX, read_hugging_face
 from gibbsian.data.readers import read, read_idx
 from gibbsian.data.sets import DataSet, Rows
 from gibbsian.data.toy import TOYS, toy
-from gibbsian.errors import ArgumentError, suggest
+from gibbsian.errors import ArgumentError, DataError, suggest
 from gibbsian.random import stream
 
 Get = Callable[[str], Path]  # the path of a file of a set
@@ -179,7 +179,12 @@ def _cifar10(entry: Named, get: Get, part: str | None) -> DataSet:
     if len(paths) == len(asked):
         contents = [path.read_bytes() for path in paths]
     else:
-        with tarfile.open(get("cifar-10-binary.tar.gz")) as tar:
+        try:
+            archive = get("cifar-10-binary.tar.gz")
+        except DataError as error:
+            missing = ", ".join(name for name, path in zip(asked, unpacked, strict=True) if path is None)
+            raise DataError(f"{error}; or unpacked, in {inside}, where {missing} cannot be found") from error
+        with tarfile.open(archive) as tar:
             contents = [tar.extractfile(inside + name).read() for name in asked]  # type: ignore[union-attr]
     held = rows(contents[-1:])
     return DataSet(entry.folder, held if part == "test" else rows(contents[:-1]), test=held, classes=entry.classes)
