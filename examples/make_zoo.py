@@ -70,7 +70,8 @@ def figures_of(found: dict[str, Any]) -> dict[str, Figure]:
     if "likelihood" in found:
         ll = found["likelihood"]
         how = f"nats a row, {ll.get('rows', rows)} {found['part']} rows, {ll['method']}"
-        figures["test log-likelihood"] = Figure(ll["value"], ll["lower"], ll["upper"], how)
+        bound = "bound on the " if ll["upper"] is None else ""
+        figures[f"{bound}test log-likelihood"] = Figure(ll["value"], ll["lower"], ll["upper"], how)
     if "classes" in found:
         classes, n = found["classes"], rows
         figures["accuracy"] = share(round(classes["accuracy"] * n), n, f"of {n} {found['part']} rows")

@@ -120,7 +120,7 @@ def test_every_member_has_a_card_that_is_true_of_its_files():
         assert card.license
         assert "seed" in card.made
         for figure in card.figures.values():
-            assert figure.low <= figure.value <= figure.high
+            assert figure.low <= figure.value <= (figure.value if figure.high is None else figure.high)
         cards.check_files(folder, card)
         assert set(card.files) == set(cards.digests(folder))
         size += sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
@@ -135,7 +135,7 @@ def test_the_page_of_the_zoo_shows_every_member():
     for name in zoo.names():
         (row,) = [line for line in page.splitlines() if line.startswith(f"| `{name}`")]
         figure = next(iter(zoo.card(name).figures.values()))
-        assert f"{figure.value:.4g} in [{figure.low:.4g}, {figure.high:.4g}]" in row, name
+        assert str(figure).partition("  (")[0] in row, name
         assert f"{zoo.card(name).made.get('updates', '')}" in row, name
 
 

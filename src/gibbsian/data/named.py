@@ -164,30 +164,36 @@ _CIFAR_MEMBERS = {  # of the archive, by the SHA-256 of each
 }
 
 
+_CIFAR_INSIDE = "cifar-10-batches-bin/"
+
+
 def _cifar10(entry: Named, get: Get, part: str | None) -> DataSet:
     """The members of the archive, unpacked in `cifar-10-batches-bin/` or still inside it."""
-    inside = "cifar-10-batches-bin/"
     *train, test = _CIFAR_MEMBERS
     asked = [test] if part == "test" else [*train, test]
-    unpacked = [find(entry.folder, inside + name, _CIFAR_MEMBERS[name]) for name in asked]
-    paths = [path for path in unpacked if path is not None]
+    unpacked = {name: find(entry.folder, _CIFAR_INSIDE + name, _CIFAR_MEMBERS[name]) for name in asked}
+    missing = [name for name, path in unpacked.items() if path is None]
 
     def rows(contents: list[bytes]) -> Rows:
         pixels = torch.frombuffer(bytearray(b"".join(contents)), dtype=torch.uint8).reshape(-1, 3073)
         return Rows(pixels[:, 1:].reshape(-1, 3, 32, 32), pixels[:, 0].long())
 
-    if len(paths) == len(asked):
-        contents = [path.read_bytes() for path in paths]
-    else:
-        try:
-            archive = get("cifar-10-binary.tar.gz")
-        except DataError as error:
-            missing = ", ".join(name for name, path in zip(asked, unpacked, strict=True) if path is None)
-            raise DataError(f"{error}; or unpacked, in {inside}, where {missing} cannot be found") from error
-        with tarfile.open(archive) as tar:
-            contents = [tar.extractfile(inside + name).read() for name in asked]  # type: ignore[union-attr]
+    loose = [path.read_bytes() for path in unpacked.values() if path is not None and not missing]
+    contents = _cifar_archived(get, asked, missing) if missing else loose
     held = rows(contents[-1:])
     return DataSet(entry.folder, held if part == "test" else rows(contents[:-1]), test=held, classes=entry.classes)
+
+
+def _cifar_archived(get: Get, asked: list[str], missing: list[str]) -> list[bytes]:
+    """Members out of the archive."""
+    try:
+        archive = get("cifar-10-binary.tar.gz")
+    except DataError as error:
+        raise DataError(
+            f"{error}; or unpacked, in {_CIFAR_INSIDE}, where {', '.join(missing)} cannot be found"
+        ) from error
+    with tarfile.open(archive) as tar:
+        return [tar.extractfile(_CIFAR_INSIDE + name).read() for name in asked]  # type: ignore[union-attr]
 
 
 def _wine(entry: Named, get: Get, _part: str | None) -> DataSet:

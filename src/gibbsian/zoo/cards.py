@@ -15,12 +15,21 @@ _READ = {".json", ".safetensors", ".yaml"}  # by loading
 
 
 class Figure(NamedTuple):
-    """A measured number, an interval that holds it (95 % where a share is counted, else as `how` says), and how it was found."""
+    """A measured number, an interval that holds it (95 % where a share is counted, else as `how` says; open above for a lower
+    bound), and how it was found.
+
+    >>> print(Figure(-85.0, -86.0, None, "a bound"))
+    -85 in [-86, open]  (a bound)
+    """
 
     value: float
     low: float
-    high: float
+    high: float | None
     how: str
+
+    def __str__(self) -> str:
+        high = "open" if self.high is None else f"{self.high:.4g}"
+        return f"{self.value:.4g} in [{self.low:.4g}, {high}]  ({self.how})"
 
 
 @dataclass(frozen=True)
@@ -48,9 +57,7 @@ class Card:
     files: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        numbers = [
-            f"  {name}: {f.value:.4g} in [{f.low:.4g}, {f.high:.4g}]  ({f.how})" for name, f in self.figures.items()
-        ]
+        numbers = [f"  {name}: {figure}" for name, figure in self.figures.items()]
         made = ", ".join(
             f"{key} {round(v) if key == 'seconds' else v}" for key, v in self.made.items() if key != "note"
         )
