@@ -70,6 +70,8 @@ def figures_of(found: dict[str, Any]) -> dict[str, Figure]:
     if "likelihood" in found:
         ll = found["likelihood"]
         how = f"nats a row, {ll.get('rows', rows)} {found['part']} rows, {ll['method']}"
+        if "ess" in found.get("log_z", {}):
+            how += f" with {found['log_z']['ess']:.0f} effective weights"
         bound = "bound on the " if ll["upper"] is None else ""
         figures[f"{bound}test log-likelihood"] = Figure(ll["value"], ll["lower"], ll["upper"], how)
     if "classes" in found:
