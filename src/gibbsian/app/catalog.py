@@ -113,7 +113,8 @@ def _zoo() -> list[Entry]:
 
 def _first_figure(card: dict[str, Any]) -> str:
     for name, figure in card["figures"].items():
-        return f"; {name} {figure['value']:.4g} in [{figure['low']:.4g}, {figure['high']:.4g}]"
+        high = "open" if figure["high"] is None else f"{figure['high']:.4g}"  # above, where it is a lower bound
+        return f"; {name} {figure['value']:.4g} in [{figure['low']:.4g}, {high}]"
     return ""
 
 
