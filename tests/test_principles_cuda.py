@@ -15,37 +15,37 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUD
 F64 = torch.float64
 
 
-def gen(seed=0):
-    return torch.Generator("cuda").manual_seed(seed)
+def gen(seed=0, device="cuda"):
+    return torch.Generator(device).manual_seed(seed)
 
 
 def plane():
-    return energies.MLPEnergy(2, (16, 16), confine=0.1).double().cuda()
+    return energies.MLPEnergy(2, (16, 16), confine=0.1).double()
 
 
 def family():
     net = models.LevelEnergy(gb.nets.MLP(3, (16, 16)))
-    return models.NoiseConditionalEnergy(net, domains.Real(2), schedules.recovery_ladder(spread=1.7)).double().cuda()
+    return models.NoiseConditionalEnergy(net, domains.Real(2), schedules.recovery_ladder(spread=1.7)).double()
 
 
-def moons():
-    return gb.data.toy("moons", 512, generator=gen(), dtype=F64)
+def moons(device):
+    return gb.data.toy("moons", 512, generator=gen(0, device), dtype=F64)
 
 
-def bits():
-    return (torch.rand(512, 9, generator=gen(), dtype=F64, device="cuda") < 0.3).to(F64)
+def bits(device):
+    return (torch.rand(512, 9, generator=gen(0, device), dtype=F64, device=device) < 0.3).to(F64)
 
 
-def symbols():
-    return domains.Categorical(4, classes=5).sample(512, generator=gen(), dtype=F64)
+def symbols(device):
+    return domains.Categorical(4, classes=5).sample(512, generator=gen(0, device), dtype=F64)
 
 
 def rbm():
-    return models.RBM(9, 6).double().cuda()
+    return models.RBM(9, 6).double()
 
 
 def potts():
-    return models.Potts(4, 5).double().cuda()
+    return models.Potts(4, 5).double()
 
 
 CASES = {
@@ -71,7 +71,7 @@ def test_captured_steps_are_the_eager_ones(name):
         with warnings.catch_warnings():
             warnings.simplefilter("error", CompileWarning)
             how = {"steps": 60, "batch_size": 64, "progress": False, "engine": Engine(compile=compile)}
-            runs.append(gb.fit(make(), objective, data(), **how))
+            runs.append(gb.fit(make().cuda(), objective, data("cuda"), **how))
     for eager, captured in zip(*(run.energy.parameters() for run in runs), strict=True):
         torch.testing.assert_close(captured, eager, rtol=0, atol=1e-7)
 
@@ -79,9 +79,9 @@ def test_captured_steps_are_the_eager_ones(name):
 def test_exact_pairs_are_found_by_the_host_and_said():
     with pytest.warns(CompileWarning, match="eagerly"):
         gb.fit(
-            plane(),
+            plane().cuda(),
             objectives.EnergyMatching(flow_steps=1000),
-            moons(),
+            moons("cuda"),
             steps=8,
             batch_size=64,
             engine=Engine(compile=True),
@@ -89,7 +89,7 @@ def test_exact_pairs_are_found_by_the_host_and_said():
 
 
 def test_runs_draw_where_they_live():
-    run = gb.fit(plane(), objectives.EnergyMatching(flow_steps=1000), moons(), steps=2, batch_size=64)
+    run = gb.fit(plane().cuda(), objectives.EnergyMatching(flow_steps=1000), moons("cuda"), steps=2, batch_size=64)
     assert run.draw(9, generator=gen(), time=0.1).is_cuda
-    run = gb.fit(family(), objectives.RecoveryLikelihood(2), moons(), steps=2, batch_size=64)
+    run = gb.fit(family().cuda(), objectives.RecoveryLikelihood(2), moons("cuda"), steps=2, batch_size=64)
     assert run.draw(9, generator=gen()).is_cuda

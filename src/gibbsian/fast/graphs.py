@@ -30,6 +30,12 @@ def first_cause(error: BaseException) -> str:
     return " ".join(str(error).split())[:200]
 
 
+def capturing(value: Tensor) -> bool:
+    """Is what is done with this tensor being captured now? Nothing can be read then: what has to be checked is checked in the eager
+    steps before, or after the replay."""
+    return value.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
 class Pool:
     """Memory that several graphs share, so that they need that of the largest and not of all.
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from gibbsian.energy import Energy, ScoreField
+from gibbsian.fast import graphs
 from gibbsian.fast.compiled import Forgiving, compiled, weak_cache
 from gibbsian.fast.scores import half_of, moved, tolerance, wave
 
@@ -67,7 +68,7 @@ class Network:
         key = _key(net, arguments)
         if key not in self.programs:
             self.programs[key] = Forgiving(_call, compiled)
-            if not (arguments[0].is_cuda and torch.cuda.is_current_stream_capturing()):
+            if not graphs.capturing(arguments[0]):
                 self.programs[key].failure = _difference(self.programs[key], net, arguments)
         return self.programs[key](net, *arguments)
 

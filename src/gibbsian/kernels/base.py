@@ -18,6 +18,7 @@ from torch import Tensor
 from gibbsian.domains import Bounded, Counts, Discrete, Domain, Joined, Real
 from gibbsian.energy import Energy, ScoreField
 from gibbsian.errors import ArgumentError, CapabilityError, DomainError
+from gibbsian.fast import graphs
 from gibbsian.random import normals
 
 
@@ -84,9 +85,8 @@ class MoveInputs(NamedTuple):
 
 
 def positive(name: str, value: Any, kernel: str, *, zero: bool = False) -> None:
-    """Refuse a hyper-parameter (number, tensor or schedule) that is not positive and finite. While a CUDA graph is being captured
-    nothing can be read, and whoever captures has made the same kernel eagerly before."""
-    if isinstance(value, Tensor) and value.is_cuda and torch.cuda.is_current_stream_capturing():
+    """Refuse a hyper-parameter (number, tensor or schedule) that is not positive and finite."""
+    if isinstance(value, Tensor) and graphs.capturing(value):  # the same kernel was made eagerly before
         return
     try:
         t = torch.as_tensor(value)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from gibbsian.domains import Domain
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, ShapeError, as_numbers
+from gibbsian.fast import graphs
 from gibbsian.placement import explained
 
 
@@ -81,8 +82,8 @@ class ClassEnergy(Energy):
             )
         self.joint = joint
         self.register_buffer("label", label.long(), persistent=False)
-        if label.is_cuda and torch.cuda.is_current_stream_capturing():
-            return  # nothing can be read now; objectives have checked their labels before
+        if graphs.capturing(label):  # objectives have checked their labels before
+            return
         lowest, highest = int(label.min()), int(label.max())
         if lowest < 0 or highest >= joint.classes:
             raise ArgumentError(f"classes run from {lowest} to {highest}, expected 0 to {joint.classes - 1}")

@@ -33,6 +33,7 @@ from gibbsian.errors import (
     ShapeError,
     check_tensor,
 )
+from gibbsian.fast import graphs
 from gibbsian.kernels.base import Kernel
 from gibbsian.random import require_generator
 
@@ -299,11 +300,9 @@ def dealt(parts: Sequence[Tensor], rank: int, ranks: int, groups: int = 1) -> Te
 
 
 def check_finite(value: Tensor, what: str) -> None:
-    """Raise on a non-finite loss term: it is never turned into a number. This waits once for the device.
-
-    While a CUDA graph is being captured nothing can be read: whoever captures checks after the replay.
-    """
-    if value.is_cuda and torch.cuda.is_current_stream_capturing():
+    """Raise on a non-finite loss term: it is never turned into a number. This waits once for the device; whoever captures checks
+    after the replay."""
+    if graphs.capturing(value):
         return
     finite = math.isfinite(float(value.detach())) if value.numel() == 1 else bool(torch.isfinite(value).all())
     if not finite:

@@ -12,6 +12,7 @@ from gibbsian.capabilities import ConditionedModel, Pairwise, PairwiseModel, Pai
 from gibbsian.drawing.html import card, number
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, CapabilityError, DivergenceError, ShapeError
+from gibbsian.fast import graphs
 from gibbsian.placement import STUMBLES, placement
 
 
@@ -165,6 +166,8 @@ def tables(energy: Energy) -> PairwiseTables:
 
 def refuse_nan(value: Tensor, what: str) -> None:
     """Raise where a sum or mean of exponentials came out as NaN or +∞: an energy was NaN or -∞."""
+    if graphs.capturing(value):
+        return
     if not bool((value < math.inf).all()):  # False for NaN
         raise DivergenceError(
             f"{what} is {float(value.flatten()[0]):g}: some energies are NaN or -∞, so this is not a finite "

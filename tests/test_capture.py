@@ -1,0 +1,87 @@
+"""Training steps that wait for nothing, on a CPU: what a CUDA graph could not hold is found without one.
+
+Compiled parts are programs without breaks, which cannot wait; here goes all that is around them.
+"""
+
+import pytest
+import torch
+from never_waits import WaitError, never_waits
+from test_objectives_regularizers import BINARY, DISCRETE, RBM, REAL, Machine, mixture_of_three, random_rbm, some_data
+from test_objectives_regularizers import bits as coins
+from test_principles_cuda import CASES
+
+from gibbsian.derivatives.known import trainable
+from gibbsian.objectives.base import Step, state_modules
+
+LOOKS = {
+    "a number": lambda x: float(x[0]),
+    "a decision": lambda x: bool((x > 0).all()),
+    "a list": lambda x: x.tolist(),
+    "rows by a mask": lambda x: x[x > 0],
+    "a value at a mask": lambda x: x.clone().__setitem__(x > 0, torch.ones(2)),
+    "places": lambda x: (x > 0).nonzero(),
+    "a selection": lambda x: x.masked_select(x > 0),
+    "a comparison": lambda x: torch.equal(x, x),
+    "repetitions": lambda x: x.repeat_interleave((x > 0).long()),
+    "values that occur": torch.unique,
+}
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_looks_are_caught(name):
+    x = torch.tensor([-1.0, 2.0, 3.0])
+    LOOKS[name](x)
+    with never_waits(), pytest.raises(WaitError):
+        LOOKS[name](x)
+
+
+def test_what_stays_on_the_device_is_not():
+    x = torch.tensor([-1.0, 2.0, 3.0], requires_grad=True)
+    with never_waits():
+        y = torch.where(x > 0, x, 0.0)[torch.tensor([0, 2])].sort().values
+        (g,) = torch.autograd.grad(y.sum(), x)
+    assert g.tolist() == [0.0, 0.0, 1.0]
+
+
+def take_steps(objective, energy, batch, steps=2):
+    """A step that may look around, as those before a capture may, and some that may not."""
+    generator = torch.Generator().manual_seed(0)
+    state = objective.init(energy, batch, generator)
+    parameters = [*trainable(energy), *(p for m in state_modules(state) for p in trainable(m))]
+
+    def step(state, done):
+        loss = objective.loss(energy, batch, state, generator, Step(done=done))
+        for value in (loss.value, loss.other):
+            if value is not None:
+                torch.autograd.grad(value, parameters, allow_unused=True, retain_graph=True)
+        return loss.state
+
+    state = step(state, 0)
+    for done in range(1, 1 + steps):
+        with never_waits():
+            state = step(state, done)
+
+
+# these say on a GPU that they train eagerly: solvers that go on until nothing moves, neighbors among rows
+EAGER = {"perturb", "improved cd"}
+
+
+@pytest.mark.parametrize("name", [name for name in REAL if name not in EAGER])
+def test_principles_of_the_plane(name):
+    take_steps(REAL[name], mixture_of_three(), some_data(20))
+
+
+@pytest.mark.parametrize("name", [name for name in DISCRETE if name not in EAGER])
+def test_principles_of_bits(name):
+    take_steps(DISCRETE[name], Machine(BINARY), coins(20, 4))
+
+
+@pytest.mark.parametrize("name", RBM)
+def test_principles_of_an_rbm(name):
+    take_steps(RBM[name], random_rbm(), coins(20, 6))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_principles_that_are_captured_on_a_gpu(name):
+    make, objective, data = CASES[name]
+    take_steps(objective, make(), data("cpu")[:64])
