@@ -143,3 +143,17 @@ def test_the_reference_holds_every_public_name(site):
         module = getattr(gb, room)
         for name in getattr(module, "__all__", [] if hasattr(module, "__path__") else [room]):
             assert re.search(rf'id="gibbsian[\w.]*\.{name}"', pages), f"{room}.{name}"
+
+
+def test_every_icon_has_an_outline(site):
+    """One without is a black square."""
+    sheet = (site / "_static/styles/pydata-sphinx-theme.css").read_text()
+    pages = "".join(path.read_text() for path in [*site.glob("start/*.html"), *site.glob("howto/*.html")])
+    icons = {
+        name
+        for names in re.findall(r'class="fa-(?:solid|regular) ([^"]+)"', pages)
+        for name in re.findall(r"fa-([a-z-]+)", names)
+    }
+    assert {"magnifying-glass", "bars", "moon"} <= icons - {"lg"}
+    for name in icons - {"lg"}:
+        assert re.search(rf"\.fa-{name}::before\{{[^}}]*[^-]mask-image:url\(\"data:image/svg", sheet), name
