@@ -16,12 +16,14 @@ import json
 import os
 import platform
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gibbsian.app.catalog import entries, recipe_names
 
@@ -56,28 +58,48 @@ def result_of(found: dict[str, Any]) -> str:
     return "; ".join(parts) or "–"
 
 
+class Done(NamedTuple):
+    """How a process ended, and what it took."""
+
+    code: int
+    out: str
+    error: str
+    took: resource.struct_rusage
+
+
+def waited_for(command: list[str], most: float) -> Done:
+    """A process of its own, killed after so many seconds. What it took is its own alone: `getrusage` would tell the largest memory of
+    all that ran before."""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as error:
+        process = subprocess.Popen(command, stdout=out, stderr=error)
+        clock = threading.Timer(most, process.kill)
+        clock.start()
+        _, status, took = os.wait4(process.pid, 0)
+        clock.cancel()
+        process.returncode = os.waitstatus_to_exitcode(status)
+        out.seek(0), error.seek(0)
+        return Done(process.returncode, out.read(), error.read(), took)
+
+
 def run(name: str, most: float, device: str, kept: Path | None, flags: str) -> dict[str, Any]:
     """A row: one training in a process of its own."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     begun = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         target = str(kept / name) if kept else f"{folder}/run"
         command = [sys.executable, "-m", "gibbsian", "train", name, "--json", "--run", target, *flags.split()]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=most, check=False)
-        except subprocess.TimeoutExpired:
-            return {"recipe": name, "device": device, "result": f"not done after {most:.0f} s"}
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = waited_for(command, most)
     row: dict[str, Any] = {
         "recipe": name,
         "device": device,
         "seconds": round(time.perf_counter() - begun, 1),
-        "cpu_seconds": round(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 1),
-        "memory_mib": round(after.ru_maxrss / 1024),  # of the largest child so far
+        "cpu_seconds": round(done.took.ru_utime + done.took.ru_stime, 1),
+        "memory_mib": round(done.took.ru_maxrss / 1024),
     }
-    if done.returncode:
-        return row | {"result": "failed: " + " ".join(done.stderr.split())[-160:]}
-    found = json.loads(done.stdout)
+    if done.code == -signal.SIGKILL and row["seconds"] >= most:
+        return row | {"result": f"not done after {most:.0f} s"}
+    if done.code:
+        return row | {"result": "failed: " + " ".join(done.error.split())[-160:]}
+    found = json.loads(done.out)
     members = found.get("members", {"": found}).values()
     return row | {"updates": sum(int(one["step"]) for one in members), "result": result_of(found)}
 
