@@ -216,6 +216,20 @@ def test_the_command_line_draws_from_the_zoo(tmp_path, monkeypatch, capsys):
     assert main(["sample", "zoo:nothing"]) == 2
 
 
+@pytest.mark.parametrize("name", zoo.names())
+def test_members_are_drawn_from_without_their_data(name, tmp_path, monkeypatch, capsys):
+    def nothing(*_, **__):
+        raise errors.DataError("there are no data here")
+
+    for place in ("gibbsian.data.load", "gibbsian.app.recipe.load", "gibbsian.app.evaluation.load"):
+        monkeypatch.setattr(place, nothing)
+    form = "csv" if (zoo.path(name) / "table.json").exists() else "npy"
+    steps = [] if form == "csv" else ["--steps", "2"]
+    assert main(["sample", f"zoo:{name}", "-n", "2", *steps, "-q", "--out", str(tmp_path / f"x.{form}")]) == 0, (
+        capsys.readouterr().err
+    )
+
+
 @pytest.mark.parametrize(
     ("given", "says"), [("²", "from 0 to 9"), ("10", "from 0 to 9"), ("Bag", "did you mean 'bag'")]
 )

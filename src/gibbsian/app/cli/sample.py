@@ -98,7 +98,8 @@ def _write(out: Output, folder: Path, target: Path, x: Tensor, how: str) -> int:
 
 
 def _begun(folder: Path, recipe: Recipe, energy: Any, label: int | None, n: int, seed: int) -> Tensor | None:
-    """Where chains begin: at chains that were packed with the model, else as the recipe says.
+    """Where chains begin: at chains that were packed with the model, else as the recipe says; members of the zoo without chains anywhere,
+    since they are drawn from without the data that they were learned from.
 
     Packed chains lie class by class, so that their first rows would be of one class: they are taken in an order by lot.
     """
@@ -106,7 +107,7 @@ def _begun(folder: Path, recipe: Recipe, energy: Any, label: int | None, n: int,
         return None
     chains = chains_of(folder)
     if chains is None:
-        return start_of(*open_run(folder), energy, label)
+        return None if (folder / CARD).exists() else start_of(*open_run(folder), energy, label)
     dtype, device = placement(energy)
     chains = chains.to(device, dtype)
     if label is None:
