@@ -1,6 +1,9 @@
 """Detection, calibration and image metrics against scikit-learn, plain loops and closed forms; energy margins."""
 
 import math
+import sys
+import types
+from pathlib import Path
 
 import pytest
 import torch
@@ -8,7 +11,7 @@ from sklearn import metrics as sk
 from torch import nn
 
 import gibbsian as gb
-from gibbsian import domains, energies, metrics, objectives
+from gibbsian import domains, energies, errors, metrics, objectives
 from gibbsian.errors import DataError, GibbsianError
 from gibbsian.testing import check_objective
 
@@ -162,6 +165,74 @@ def test_kid_is_unbiased():
     x = torch.randn(200, 3, generator=gen(), dtype=F64)
     same = metrics.kid(x[:100], x[100:], nn.Identity(), subset_size=50, generator=gen())
     assert abs(float(same.value)) < 0.5
+
+
+def stand_in_for_torch_fidelity(monkeypatch):
+    """Its Inception by name and call, which reads weights as it does; features are means of colors."""
+
+    class FeatureExtractorInceptionV3(nn.Module):
+        def __init__(self, name, features_list, feature_extractor_weights_path=None):
+            super().__init__()
+            self.features_list, self.gain = features_list, nn.Parameter(torch.zeros(3))
+            self.load_state_dict(torch.load(feature_extractor_weights_path, weights_only=False))
+
+        def forward(self, x):
+            assert not self.training
+            assert x.dtype == torch.uint8
+            assert x.shape[1] == 3
+            return (self.gain * x.double().mean((2, 3)),)
+
+    package, module = (
+        types.ModuleType("torch_fidelity"),
+        types.ModuleType("torch_fidelity.feature_extractor_inceptionv3"),
+    )
+    module.FeatureExtractorInceptionV3 = FeatureExtractorInceptionV3
+    monkeypatch.setitem(sys.modules, package.__name__, package)
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+
+
+def test_images_reach_inception_as_bytes_of_three_colors(tmp_path, monkeypatch):
+    stand_in_for_torch_fidelity(monkeypatch)
+    torch.save({"gain": torch.tensor([1.0, 2.0, 4.0])}, tmp_path / "weights.pth")
+    whole = torch.randint(256, (30, 3, 4, 5), generator=gen(), dtype=torch.uint8)
+    net = metrics.Inception(tmp_path / "weights.pth", low=-1, high=1)
+    assert torch.equal(net.as_bytes(whole.double() / 127.5 - 1), whole)
+    assert torch.equal(net.as_bytes(whole), whole)
+    gray = net.as_bytes(torch.tensor([-1.2, 0.0, 1.3]).reshape(1, 1, 1, 3))
+    assert gray.tolist() == [[[[0, 128, 255]]] * 3]  # cut off where pictures are, and shown in all colors
+    found = metrics.fid(whole, whole.float() / 127.5 - 1, net)
+    assert float(found.value) == pytest.approx(0, abs=1e-6)
+    assert "Inception" in repr(found)
+    darker = metrics.fid(whole, (whole // 2).float() / 127.5 - 1, net)
+    assert float(darker.value) > 1000
+    assert not net.train().network.training
+
+
+def test_inception_refuses_what_it_cannot_read(tmp_path, monkeypatch):
+    with monkeypatch.context() as without:
+        without.setitem(sys.modules, "torch_fidelity", None)
+        with pytest.raises(errors.CapabilityError, match="pip install torch-fidelity"):
+            metrics.Inception(tmp_path / "weights.pth")
+    stand_in_for_torch_fidelity(monkeypatch)
+    with pytest.raises(errors.DataError, match="no file"):
+        metrics.Inception(tmp_path / "weights.pth")
+    torch.save({"gain": Path("code that would run")}, tmp_path / "code.pth")
+    with pytest.raises(errors.DataError, match="more than tensors"):
+        metrics.Inception(tmp_path / "code.pth")
+    torch.save({"other": torch.zeros(3)}, tmp_path / "other.pth")
+    with pytest.raises(errors.DataError, match="other weights"):
+        metrics.Inception(tmp_path / "other.pth")
+    torch.save({"gain": torch.ones(3)}, tmp_path / "weights.pth")
+    for wrong in ({"layer": 100}, {"low": 1.0}, {"low": math.nan}):
+        with pytest.raises(errors.ArgumentError):
+            metrics.Inception(tmp_path / "weights.pth", **wrong)
+    net = metrics.Inception(tmp_path / "weights.pth")
+    with pytest.raises(errors.DataError, match="run from -1 to 1"):
+        net(torch.tensor([-1.0, 1.0]).reshape(1, 1, 1, 2))
+    with pytest.raises(errors.DataError, match="nan"):
+        net(torch.full((1, 1, 2, 2), math.nan))
+    with pytest.raises(errors.ShapeError, match="1 or 3"):
+        net(torch.zeros(2, 4, 3, 3))
 
 
 # --- scores of models -------------------------------------------------------------------------------

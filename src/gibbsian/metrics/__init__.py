@@ -4,6 +4,7 @@ from gibbsian.metrics.amari import amari_distance
 from gibbsian.metrics.benchmark import Benchmark, Interval, benchmark, mean_interval, sampling_trial, training_trial
 from gibbsian.metrics.calibration import Reliability, expected_calibration_error, fit_temperature, reliability_curve
 from gibbsian.metrics.images import FeatureDistance, FeatureMoments, feature_moments, fid, frechet_distance, kid
+from gibbsian.metrics.inception import Inception
 from gibbsian.metrics.ood import RocCurve, aupr, auroc, fpr95, ood_scores, roc_curve
 from gibbsian.metrics.stein import kernel_stein_discrepancy
 from gibbsian.metrics.two_sample import (
@@ -19,6 +20,7 @@ __all__ = [
     "Benchmark",
     "FeatureDistance",
     "FeatureMoments",
+    "Inception",
     "Interval",
     "Reliability",
     "RocCurve",
