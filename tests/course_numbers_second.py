@@ -291,6 +291,52 @@ COMPOSED = {
     "near_lowest": (0.7 * special.erf(2 / math.sqrt(2)), 0.12, "300 rows: 4.5 standard errors"),
 }  # fmt: skip
 
+# --- 18: what noise leaves of the weight of two hills, by adaptive quadrature ---------------------------
+
+
+def _left_after(t: float) -> float:
+    """The Fisher information about the weight 0.8 of the left of two hills at ±2, of variance 0.16 + t."""
+
+    def square(x: float) -> float:
+        left, right = (_normal(x, math.sqrt(0.16 + t), m) for m in (-2.0, 2.0))
+        return (left - right) ** 2 / (0.8 * left + 0.2 * right + 1e-300)
+
+    return float(integrate.quad(square, -12, 12, limit=500, points=(-2, 0, 2))[0])
+
+
+TRANSPORTED = {
+    "minima[0.01]": (0.25, 1e-4, "tolerance of the search"),
+    "minima[100.0]": (0.25, 1e-4, "tolerance of the search"),
+    "variances[(1, 1)]": (4.0, 0.27, "100 000 rows: 4.5 times the deviation over twelve seeds"),
+    "variances[(4, 1)]": (4.0, 0.27, "as above"),
+    "variances[(1, 0)]": (1 / 3, 1e-3, "linear in k: the bound of the search"),
+    "variances[(4, 0)] < 3 < variances[(16, 0)] < variances[(16, 1)]": (1, 0, "the bias falls as M grows"),
+    "information(0.0)": (1 / (0.8 * 0.2), 1e-3, "hills that do not overlap: a coin"),
+    "kept[2]": (1 - _left_after(4.0) / _left_after(0.0), 1e-3, "spacing of the grid"),
+    "kept[0.3]": (1 - _left_after(0.09) / _left_after(0.0), 1e-6, "spacing of the grid"),
+    "learned[0.1]": (0.5, 0.02, "a force of 1e-6: only noise moves it"),
+    "learned[9.0] - share_of_rows": (0.0, 0.03, "three quarters of the information: 0.004, and the last steps of the descent"),
+    "critical**2 * 8": (1.0, 1e-12, "E'' = -8 at 0"),
+    "modes[0.95]": (1, 0, "below the critical width"),
+    "modes[1.05]": (2, 0, "above it"),
+    "down": (0.8, 0.035, "4000 chains: 4.5 standard errors are 0.028, and 20 steps a level leave 0.01"),
+    "stuck": (0.5, 0.04, "valleys of one size, begun symmetrically: 4.5 standard errors"),
+    "lengths['at random']": (10.25, 0.5, "4000 pairs: 4.5 standard errors"),
+    "lengths['sorted']": (9.25, 0.5, "4000 pairs: the mean of the data and of the noise"),
+    "results['flow alone'][0] > 1": (1, 0, "no law of anything"),
+    "max(results['flow alone'][1]) > 0.8": (1, 0, "one hill has it all"),
+    "results['and contrast'][0]": (0.0, 0.05, "a good fit"),
+    "results['and contrast'][1][0]": (0.5, 0.06, "a good fit"),
+    "results['flow alone'][2][4.0] > 4 * results['flow alone'][2][1.0]": (1, 0, "chains settle in another law"),
+    "results['and contrast'][2][4.0] < 0.5 * results['and contrast'][2][1.0]": (1, 0, "chains settle in the law of the data"),
+    "near_zero - score_matching": (0.0, 1e-4, "t = 1e-5"),
+    "far - likelihood": (0.0, 1e-4, "t = 1e6"),
+    "shifts[0.0]": (0.0, 1e-12, ROUNDING),
+    "abs(shifts[0.5]) > 0.01": (1, 0, "the classes meet"),
+    "resting * (1 - 0.2 * resting)": (1.0, 1e-12, "ε/s² = 1, dt = 0.4"),
+    "of_chains": (0.5, 0.01, "100 000 chains: 4.5 standard errors"),
+}  # fmt: skip
+
 # --- the page of slips: the right number and the wrong one ---------------------------------------------
 
 _bits = (np.arange(8)[:, None] >> np.arange(3)) & 1
@@ -345,4 +391,5 @@ NUMBERS: dict[str, dict[str, tuple[float, float, str]]] = {
     "15-joint-energies": JOINT,
     "16-products-of-experts": PRODUCTS,
     "17-composition": COMPOSED,
+    "18-perturb-recover-transport": TRANSPORTED,
 }
