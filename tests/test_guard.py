@@ -256,6 +256,18 @@ def test_too_many_failures_end_with_what_was_tried():
     assert "learning rate times 0.125" in message
 
 
+def test_the_guard_repeats_no_advice_for_those_who_have_none():
+    """A loss that is not finite by itself says to let the guard roll back."""
+    energy = gb.as_energy(nn.Sequential(nn.Linear(2, 1), nn.Flatten(0)), domains.Real(2))
+    wild = objectives.MultiScaleDenoising((1e30, 1e20))
+    with pytest.raises(errors.DivergenceError, match="is not finite") as caught:
+        gb.fit(energy, wild, 1e30 * reals().float(), steps=5, guard=Guard(tries=2))
+    assert "given up after 2 rollbacks" in str(caught.value)
+    assert "guard roll back" not in str(caught.value)
+    with pytest.raises(errors.DivergenceError, match="lower the learning rate"):
+        gb.fit(energy, wild, 1e30 * reals().float(), steps=5, guard=False)
+
+
 def test_without_the_guard_the_run_stops_and_says_so():
     with pytest.raises(errors.DivergenceError, match="guard is off"):
         gb.fit(mlp(), Faulty(at=(3,)), reals(), steps=10, guard=False)

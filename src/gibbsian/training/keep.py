@@ -188,13 +188,14 @@ def roll_back(job: Job, reason: str | None) -> None:
     run, monitor, failed = job.run, job.monitor, job.run.step + 1
     if monitor is None:
         raise DivergenceError(f"step {failed}: {reason}; the guard is off, so the run stops here")
+    reason = str(reason).split("; ")[0]  # what to do about it is for those who have no guard
     if monitor.tries >= monitor.guard.tries:
         raise DivergenceError(
             f"step {failed}: {reason}; given up after {monitor.tries} rollbacks "
             f"({'; '.join(monitor.trail)}); start with a much lower learning rate, more sampler steps, "
             "or a smaller step size"
         )
-    snapshot = monitor.roll_back(failed, str(reason), job.original_objective)
+    snapshot = monitor.roll_back(failed, reason, job.original_objective)
     restore(job, snapshot)
     run.objective = monitor.softened(job.original_objective)
     job.generator = job.stream("chains", monitor.tries)
