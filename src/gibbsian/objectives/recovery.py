@@ -55,7 +55,9 @@ class RecoveryLikelihood(SteppedObjective):
         p(x | x̃) ∝ exp(-E(x, σ) - ‖x - x̃‖²/2(σ²₊ - σ²)),      ∇L = E[∇E(x⁺, σ) - ∇E(x⁻, σ)],   x⁻ ~ p(· | x̃)
 
     σ₊ is the next larger level. Given x̃ the law is nearly one mode, so K Langevin steps from x̃ reach it, where chains of the whole law
-    would not: stable training, and the energy of every level is that of the blurred data themselves, not only their score.
+    would not: stable training, and the energy of every level is that of the blurred data themselves, not only their score, up to the
+    weights of hills that its step of noise does not join. Those are learned above, and come down with the chains: draw by `run.draw`;
+    the last level alone can be a poor density.
     Nothing is known above the largest level: there chains start at noise of its size, and the whole law is learned.
     Every row of a batch meets one level, all as evenly as the batch allows.
 
