@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributions, nn
-from torch.distributions import Distribution, constraints
+from torch.distributions import Distribution, Transform, constraints
 
 from gibbsian.capabilities import Sampleable, require
 from gibbsian.domains import Binary, Box, Categorical, Discrete, Domain, NonNegative, Real
@@ -131,7 +131,8 @@ def _support(law: Any) -> Any:
     try:
         support = law.support
     except NotImplementedError:  # a flow: x is what its transform takes
-        support = law.transform.domain if hasattr(law, "transform") else None
+        transform = getattr(law, "transform", None)
+        support = transform.domain if isinstance(transform, Transform) else None
     while isinstance(support, constraints.independent | constraints.MixtureSameFamilyConstraint):
         support = support.base_constraint
     return support

@@ -118,13 +118,16 @@ class Search:
 
     def _store(self, url: str) -> Any:
         """The data base; two workers that begin at the same moment may both want to make its tables, and one has to ask again."""
+        from sqlalchemy.exc import SQLAlchemyError  # through which Optuna speaks to data bases
+
+        refusals = (SQLAlchemyError, library().exceptions.OptunaError, ImportError, RuntimeError, ValueError)
         signs = {"heartbeat_interval": self.heartbeat, "grace_period": 3 * self.heartbeat}
         tries = 0
         while True:
             try:
                 with quiet():
                     return library().storages.RDBStorage(url, **signs)
-            except Exception as error:  # whatever the data base says
+            except refusals as error:
                 raced = "UNIQUE" in str(error) or "already exists" in str(error) or "locked" in str(error)
                 tries += 1
                 if tries == _TRIES or not raced:
