@@ -12,6 +12,7 @@ from chromium import browsing, find_chromium
 import gibbsian as gb
 from gibbsian import plots
 from gibbsian.app.cli import main
+from gibbsian.app.evaluation import chain_numbers
 from gibbsian.app.report import build, comparison, figures
 from gibbsian.app.report.comparison import best_of, comparable, names_of
 from gibbsian.app.report.verdict import next_steps, p_value, verdict
@@ -19,6 +20,7 @@ from gibbsian.app.runs import open_run, trained
 from gibbsian.errors import ArgumentError, CapabilityError
 from gibbsian.metrics.ood import auroc
 from gibbsian.progress import progress_bar
+from gibbsian.uses.draw import draw_with_trace
 
 PLANE = """
 about: a test <i>of</i> words
@@ -82,6 +84,28 @@ def test_bad_news_come_first_and_rollbacks_are_said():
 
 def test_p_values_are_rounded_as_papers_do():
     assert [p_value(p) for p in (0.00001, 0.005, 0.0495, 1.0)] == ["p < .001", "p = .005", "p = .050", "p = 1"]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "asked"),
+    [(gb.kernels.MALA(0.1), True), (gb.kernels.Langevin(0.1), True), (gb.kernels.ShortRunLangevin(0.1, 0.01), False)],
+)
+def test_only_chains_that_settle_in_a_law_are_asked_whether_they_have_mixed(kernel, asked):
+    """Short-run chains end in the nearest well: R-hat is large for as long as they run, so that more steps are no advice."""
+    energy = gb.energies.Bimodal()
+    drawn = draw_with_trace(
+        energy, 16, generator=torch.Generator().manual_seed(0), steps=100, kernel=kernel, keep=True, progress=False
+    )
+    assert (chain_numbers(drawn).get("chains", {}).get("r_hat", 0.0) > 1.05) is asked
+
+
+def test_kernels_that_know_their_steps_go_a_way():
+    every = [
+        thing for thing in vars(gb.kernels).values() if isinstance(thing, type) and issubclass(thing, gb.kernels.Kernel)
+    ]
+    ways = {cls for cls in every if cls.total_steps is not gb.kernels.Kernel.total_steps}
+    assert ways
+    assert not any(cls.mixes for cls in ways)
 
 
 def test_what_to_do_next_depends_on_what_is_wrong():

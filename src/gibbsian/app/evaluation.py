@@ -79,7 +79,7 @@ def evaluate_run(
         found |= _anomalies(prepared, model, x, held.y)
     if missing:
         found["outside"] = found.get("outside", {}) | missing
-    found |= chain_numbers(model, drawn)
+    found |= chain_numbers(drawn)
     learned = noted(folder).get("log_z")
     found = {"part": part} | found | ({} if learned is None else {"learned_log_z": learned})
     found["step"] = checkpoint.read_latest(folder, keys=("step",))["step"]
@@ -119,13 +119,13 @@ def moving_part(drawn: Drawn | None) -> Tensor | None:
     return some[:, :, entries[torch.linspace(0, len(entries) - 1, min(48, len(entries))).long()]]
 
 
-def chain_numbers(model: Any, drawn: Drawn | None) -> dict[str, Any]:
+def chain_numbers(drawn: Drawn | None) -> dict[str, Any]:
     """How far the chains that drew samples can be trusted: the largest R-hat, the smallest effective sample size.
 
-    Nothing of kernels that go a way with an end (annealed ones, flows): there only the last draw of a chain counts.
+    Nothing of kernels that go a way (annealed and short-run ones, flows): there only the last draw of a chain counts.
     """
     part = moving_part(drawn)
-    if part is None or drawn is None or drawn.trace is None or drawn.trace.kernel.total_steps(model) is not None:
+    if part is None or drawn is None or drawn.trace is None or not drawn.trace.kernel.mixes:
         return {}
     summary = summarize(part.double())
     r_hat, ess = (summary[name][torch.isfinite(summary[name])] for name in ("r_hat", "ess"))

@@ -64,6 +64,7 @@ class AnnealedLangevin(Bare):
     tuned: ClassVar[str] = "step_size"
     needs_energy: ClassVar[bool] = False
     adjusted: ClassVar[bool] = False
+    mixes: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         hold_counts(self, "steps_per_level")

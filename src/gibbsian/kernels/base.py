@@ -180,6 +180,7 @@ class Kernel(ABC):
     domains: ClassVar[tuple[type[Domain], ...]] = (Real, Bounded)
     needs_energy: ClassVar[bool] = True  # False: a ScoreField is enough
     adjusted: ClassVar[bool] = True  # leaves exp(-E) exactly invariant
+    mixes: ClassVar[bool] = True  # chains settle in a law; False: they go a way, and what counts is where they end
     one_proposal: ClassVar[bool] = False  # a step asks for energy and score at one point last, and goes there or stays
     unroll: ClassVar[int] = 10  # steps compiled into one graph
     draws_in_steps: ClassVar[str] = ""  # why `step` must draw from a generator in its inputs: run eagerly, one by one

@@ -58,6 +58,7 @@ class GradientFlow(Bare):
     domains: ClassVar[tuple[type[Domain], ...]] = (Real,)
     needs_energy: ClassVar[bool] = False
     adjusted: ClassVar[bool] = False
+    mixes: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for name in ("step_size", "temperature", "time"):

@@ -117,6 +117,7 @@ class ShortRunLangevin(Bare):
     cycle: int = 20
     needs_energy: ClassVar[bool] = False
     adjusted: ClassVar[bool] = False
+    mixes: ClassVar[bool] = False  # more steps than in training lead elsewhere
 
     def __post_init__(self) -> None:
         positive("step_size", self.step_size, "ShortRunLangevin")

@@ -117,7 +117,7 @@ def _chains(energy: Any, step: int, opened: Opened) -> dict[str, Any] | None:
         drawn = draw_by(recipe, energy, n, f"live/{step}", start=start, keep=True, steps=min(recipe.sample.steps, 200))
     except GibbsianError:  # no law to draw from yet
         return None
-    found = chain_numbers(energy, drawn).get("chains", {})
+    found = chain_numbers(drawn).get("chains", {})
     if drawn.trace is None or drawn.trace.samples is None:
         return None
     paths = drawn.trace.samples[-4:].flatten(2).transpose(0, 1) if energy.domain.numel == 2 else ()

@@ -37,7 +37,7 @@ def write_report(
     path = folder / "evaluation.json"
     if path.exists() and not fresh:
         found = read_json(path)
-        found |= {} if "chains" in found else chain_numbers(energy, drawn)  # of an older version
+        found |= {} if "chains" in found else chain_numbers(drawn)  # of an older version
     else:
         found = evaluate_run(folder, recipe, prepared, energy, drawn, progress=progress)
     target = folder / "report.html"
