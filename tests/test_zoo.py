@@ -1,6 +1,7 @@
 """The zoo: packed runs are what they were but for rounding, cards tell the truth, damage is noticed, the command line draws."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+import yaml
 
 import gibbsian as gb
 from gibbsian import errors, zoo
@@ -137,6 +139,43 @@ def test_the_page_of_the_zoo_shows_every_member():
         figure = next(iter(zoo.card(name).figures.values()))
         assert str(figure).partition("  (")[0] in row, name
         assert f"{zoo.card(name).made.get('updates', '')}" in row, name
+
+
+def named(tree):
+    """A recipe with every class by its last name and its arguments beside it, however it was written."""
+    if isinstance(tree, list):
+        return [named(one) for one in tree]
+    if not isinstance(tree, dict):
+        return tree
+    if "class_path" in tree:
+        return {tree["class_path"].rpartition(".")[2]: named(tree.get("init_args", {}))}
+    return {key: named(value) for key, value in tree.items()}
+
+
+def missing(recipe, packed, place=""):
+    """Where a packed recipe, which has every default too, says something else."""
+    if isinstance(recipe, dict) and isinstance(packed, dict):
+        return [one for key in recipe for one in missing(recipe[key], packed.get(key), f"{place}/{key}")]
+    if isinstance(recipe, list) and isinstance(packed, list) and len(recipe) == len(packed):
+        return [
+            one for k, (a, b) in enumerate(zip(recipe, packed, strict=True)) for one in missing(a, b, f"{place}/{k}")
+        ]
+    short = recipe is None or (isinstance(recipe, str) and packed in ({recipe: {}}, {recipe: None}))
+    return [] if short or recipe == packed else [place]
+
+
+def test_members_that_are_called_their_recipes_were_trained_by_them():
+    page = (Path(__file__).parents[1] / "docs" / "zoo.md").read_text(encoding="utf-8")
+    (said,) = re.findall(r"([^.:]*) were trained by their recipes as they are", page)
+    recipes = Path(gb.__file__).parent / "app" / "recipes"
+    for name in re.findall(r"`([\w-]+)`", said):
+        recipe, packed = (
+            named(yaml.safe_load((folder / file).read_text(encoding="utf-8")))
+            for folder, file in ((recipes, f"{name}.yaml"), (zoo.path(name), "recipe.yaml"))
+        )
+        for part in ("data", "model", "objective", "fit"):
+            assert not missing(recipe[part], packed[part]), name
+        assert "note" not in zoo.card(name).made or "another model" not in zoo.card(name).made["note"]
 
 
 def test_the_card_of_the_digits_holds_for_the_weights_as_loaded():
