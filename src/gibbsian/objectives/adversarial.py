@@ -252,8 +252,7 @@ class Adversarial(SteppedObjective):
 
     For a fixed energy the second is KL(q‖p) but for log Z, so q follows p, and for q = p the first has the
     gradient of the likelihood. No Markov chain, and a fast sampler at the end; but a game, which can circle:
-    give the energy a learning rate several times below the sampler's (`fit(optimizer=...)` with two parameter
-    groups), or use a penalty.
+    give the energy a learning rate several times below the sampler's, `fit(lr=(1e-3, 5e-3))`, or use a penalty.
 
     Reference: Kim & Bengio 2016; Dai et al. 2019; Grathwohl et al. 2021.
 
