@@ -254,6 +254,7 @@ FRONT = {
     "joint energy on MNIST": "Joint energies",
     "joint energy on CIFAR-10": "A joint energy of CIFAR-10",
     "garments of given classes": "Recipes of image energies",
+    "digits and garments": "Energy matching against a score network",
     "MNIST digits": "A noise-conditional score network",
     "ten tables": "Anomalies in tables",
     "ten mixed": "Independent components",
