@@ -136,11 +136,17 @@ class _Halve(torch.autograd.Function):
         return F.avg_pool2d(tangents[0], 2)
 
 
+def evened(x: Tensor) -> Tensor:
+    """Images with their last row and column twice where there is an odd number of them. Means that end beyond an image
+    (`ceil_mode`) would be the same, but torch's compiler (2.13) counts the places that are not there in their gradients."""
+    x = torch.cat([x, x[:, :, -1:]], 2) if x.shape[2] % 2 else x
+    return torch.cat([x, x[..., -1:]], 3) if x.shape[3] % 2 else x
+
+
 def halve(x: Tensor) -> Tensor:
     """Images of half the size, by means of 2×2 pixels; odd ones keep half a pixel at the end."""
-    if x.is_cuda and x.shape[2] % 2 == x.shape[3] % 2 == 0 and not torch.compiler.is_compiling():
-        return _Halve.apply(x)
-    return F.avg_pool2d(x, 2, ceil_mode=True)
+    x = evened(x)
+    return _Halve.apply(x) if x.is_cuda and not torch.compiler.is_compiling() else F.avg_pool2d(x, 2)
 
 
 def means(x: Tensor) -> Tensor:

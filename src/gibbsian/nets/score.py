@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gibbsian.errors import check_number
+from gibbsian.nets.conv import evened
 from gibbsian.nets.layers import Layers, sizes_of
 from gibbsian.nets.mlp import MLP
 from gibbsian.recorded import Recorded
@@ -174,7 +175,7 @@ class ScoreUNet(AroundGaussian):
         h = self.stem(u)
         across = []
         for i, stage in enumerate(self.down):
-            h = F.avg_pool2d(h, 2, ceil_mode=True) if i else h
+            h = F.avg_pool2d(evened(h), 2) if i else h
             for block in stage:  # type: ignore[attr-defined]
                 h = block(h, level)
             across.append(h)
