@@ -101,7 +101,12 @@ def collect(job: Job) -> dict[str, Any]:
         "rates": job.updates.torch_rates.state() if job.updates.torch_rates else None,
         "lines": len(run.history),
         "log": job.log.sha256.hexdigest(),
-        "own": {"state": run.state, "chains": job.generator.get_state(), "transform": feed.noise.get_state()},
+        "own": {
+            "state": run.state,
+            "chains": job.generator.get_state(),
+            "transform": feed.noise.get_state(),
+            "losses": (job.loss_sum, job.summed),  # since the last record
+        },
     }
 
 
@@ -119,6 +124,8 @@ def restore(job: Job, tree: dict[str, Any]) -> None:
     if job.watch is not None and tree.get("stopping") is not None:
         job.watch.load(tree["stopping"])
     run.state = checkpoint.thaw(own["state"], run.state, job.device)
+    total, job.summed = own.get("losses", (0.0, 0))  # folders of before have none
+    job.loss_sum.fill_(total)
     if tree["device"] == job.device.type:
         job.generator.set_state(own["chains"].cpu())
         job.feed.noise.set_state(own["transform"].cpu())
