@@ -133,6 +133,20 @@ def test_what_the_compiler_gets_wrong_is_not_used(monkeypatch):
         compiled_score(energy, x)  # nothing is tried again
 
 
+def test_what_autograd_cannot_go_through_is_left_to_the_energy():
+    """Circular padding writes into a tensor, and written out that is an operation without a derivative."""
+    net = nn.Sequential(
+        nn.Conv2d(1, 2, 3, padding=1, padding_mode="circular"), nn.SiLU(), nn.Conv2d(2, 1, 4), nn.Flatten(0)
+    )
+    energy = gb.as_energy(net, domains.Real((1, 4, 4))).to(F64)
+    x, target = (torch.randn(3, 1, 4, 4, generator=gen(i), dtype=F64) for i in range(2))
+    with pytest.warns(gb.errors.CompileWarning, match="derivative"):
+        found = compiled_score(energy, x)
+    agree(gradients(energy, found, target), gradients(energy, energy.score(x, create_graph=True), target))
+    with torch.no_grad():
+        assert not compiled_score(energy, x).requires_grad
+
+
 def test_a_wide_network_is_compared_where_half_precision_still_tells():
     """What is compared must differ by mistakes and not by rounding: that of half precision stays far below what is allowed."""
     energy = energies.ReconstructionEnergy(nets.UNet((1, 8, 8), (96, 192), 2), domains.Real((1, 8, 8)))
@@ -141,4 +155,5 @@ def test_a_wide_network_is_compared_where_half_precision_still_tells():
         half = written_out(energy, x)
     tensors = tuple(map(scores.moved, named_tensors(energy).values()))
     assert all(bool((a != b).any()) for a, b in zip(tensors, named_tensors(energy).values(), strict=True))
-    assert scores._distance(half, written_out(energy, x), tensors, x) < 0.05
+    found = [scores._score_and_slopes(program, tensors, x) for program in (half, written_out(energy, x))]
+    assert scores._share(*found) < 0.05

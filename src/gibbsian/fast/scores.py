@@ -73,14 +73,17 @@ def _transpose_convolutions(graph: torch.fx.Graph) -> None:
 
 class _Compiled:
     """The program of an energy and a shape: compiled at its first call and compared with PyTorch, whose operations it falls
-    back to, saying why, where either fails."""
+    back to, saying why, where either fails; and to the energy where autograd knows not all of these."""
 
     def __init__(self) -> None:
+        self.checked = False
         self.program: Program | None = None
 
     def __call__(self, energy: Any, x: Tensor) -> Tensor:
+        if not self.checked:
+            self.program, self.checked = _checked(energy, x), True
         if self.program is None:
-            self.program = _checked(energy, x)
+            return energy.score(x, create_graph=torch.is_grad_enabled())
         with _as_written(x.device):
             return self.program(tuple(named_tensors(energy).values()), x)
 
@@ -121,31 +124,34 @@ def moved(tensor: Tensor) -> Tensor:
     return nn.Parameter(other, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else other
 
 
-def _checked(energy: Any, x: Tensor) -> Program:
+def _checked(energy: Any, x: Tensor) -> Program | None:
     graph, tensors = written_out(energy, x), tuple(map(moved, named_tensors(energy).values()))
     allowed = tolerance(x)  # inside, autocast is off
-    program = compiled(lambda tensors, y: graph(tensors, y))
+    program, known = compiled(lambda tensors, y: graph(tensors, y)), None
     try:
         with _as_written(x.device), torch.enable_grad():
-            apart = _distance(program, graph, tensors, x)
+            known = _score_and_slopes(graph, tensors, x)
+            apart = _share(_score_and_slopes(program, tensors, x), known)
         if apart <= allowed:
             return program
         why = f"the compiled program is {apart:.2g} away from PyTorch's"
     except RuntimeError as error:
         why = reason(error)
     warnings.warn(f"scores are differentiated operation by operation, because {why}", CompileWarning, stacklevel=5)
-    return graph
+    return None if known is None else graph
 
 
-def _distance(one: Program, other: Program, tensors: Sequence[Tensor], x: Tensor) -> float:
-    """How far apart two programs are, scores and gradients, as a share of their size."""
-    found = []
-    for program in (one, other):
-        s = program(tensors, x)
-        trained = [t for t in tensors if t.requires_grad]
-        slopes = torch.autograd.grad(s, trained, x + s.detach(), allow_unused=True, materialize_grads=True)
-        found.append(torch.cat([t.detach().double().flatten() for t in (s, *slopes)]))
-    return float((found[0] - found[1]).norm() / found[1].norm())
+def _score_and_slopes(program: Program, tensors: Sequence[Tensor], x: Tensor) -> Tensor:
+    """Scores by a program, and the gradients of a function of them, in one row."""
+    s = program(tensors, x)
+    trained = [t for t in tensors if t.requires_grad]
+    slopes = torch.autograd.grad(s, trained, x + s.detach(), allow_unused=True, materialize_grads=True)
+    return torch.cat([t.detach().double().flatten() for t in (s, *slopes)])
+
+
+def _share(one: Tensor, other: Tensor) -> float:
+    """How far apart two rows of numbers are, as a share of their size."""
+    return float((one - other).norm() / other.norm())
 
 
 _program = weak_cache(lambda energy, *key: _Compiled())
