@@ -85,6 +85,13 @@ def test_temperature_undoes_what_the_logits_were_multiplied_by():
         assert abs(scale / found - 1) < 5 * spread
     with pytest.raises(DataError, match="right in all"):
         metrics.fit_temperature(torch.eye(3), torch.arange(3))
+    few = z[:1000], y[:1000]
+    for scale in (1e-6, 1e6):  # whatever the unit
+        assert metrics.fit_temperature(scale * few[0], few[1]) == pytest.approx(scale * metrics.fit_temperature(*few))
+    sure = torch.tensor([[2.0, 0.0, -math.inf]] * 4), torch.tensor([0, 0, 0, 1])  # the third class cannot be
+    assert metrics.fit_temperature(*sure) == pytest.approx(2 / math.log(3))
+    with pytest.raises(DataError, match="1 of 4 labels have probability 0"):
+        metrics.fit_temperature(sure[0], torch.tensor([0, 0, 1, 2]))
 
 
 def test_labels_drawn_from_the_probabilities_are_calibrated():

@@ -99,13 +99,21 @@ def fit_temperature(log_probabilities: Tensor, labels: Tensor) -> float:
     z, y = log_probabilities.detach().double(), labels.to(log_probabilities.device)
     _check_shapes(z, y, 1)
     _check_values(torch.softmax(z, 1), y)
+    z = z - z.amax(1, keepdim=True)  # below the largest: at most 0, and -∞ for classes that cannot be
     true = z.gather(1, y[:, None]).squeeze(1)
+    if not bool(torch.isfinite(true).all()):
+        never = int((~torch.isfinite(true)).sum())
+        raise DataError(
+            f"{never} of {len(y)} labels have probability 0, at every temperature; give log_softmax(logits)"
+        )
+    scale = float(z[torch.isfinite(z)].square().mean().sqrt()) or 1.0  # of what T is found in
 
     def slope(beta: float) -> float:
-        return float(((torch.softmax(beta * z, 1) * z).sum(1) - true).mean())
+        p = torch.softmax(beta / scale * z, 1)
+        return float((torch.where(p > 0, p * z, 0.0).sum(1) - true).mean())
 
     low, high = 1e-3, 1e3
     if slope(low) >= 0 or slope(high) <= 0:
         kind = "worse than chance" if slope(low) >= 0 else "right in all of them"
         raise DataError(f"the classifier is {kind} on these {len(y)} rows, so no temperature is best; give other rows")
-    return 1 / float(brentq(slope, low, high, xtol=1e-9))
+    return scale / float(brentq(slope, low, high, xtol=1e-9))
