@@ -419,6 +419,9 @@ def test_columns_only_take_patches_and_dequantize():
     filled = data.prepare(gray(), ["dequantize"])
     assert torch.equal(filled.undo(filled.data.train.x), gray().train.x.float())
     assert float(filled.data.train.x.max()) < 1
+    for levels in (2, 256, 65536):  # noise just below 1 is not rounded up to the next number
+        top = torch.full((1_000_000,), levels - 2)
+        assert torch.equal((data.dequantize(top, levels, generator=gen()) * levels).floor(), top.float())
 
 
 def test_augmentation_touches_training_batches_only():

@@ -75,7 +75,7 @@ def dequantize(x: Tensor, levels: int = 256, *, generator: torch.Generator) -> T
     if bool(((values < 0) | (values > levels - 1) | (values != values.floor())).any()):
         raise DataError(f"dequantize takes whole numbers from 0 to {levels - 1}; the data has others, rescale it later")
     u = torch.rand(values.shape, generator=generator, device=x.device)
-    return ((values + u) / levels).clamp(max=1 - 2.0**-24)  # rounding must not reach 1
+    return torch.minimum(values + u, torch.nextafter(values + 1, values)) / levels  # rounding must not reach the next
 
 
 @dataclass(frozen=True)
