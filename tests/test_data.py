@@ -323,6 +323,21 @@ def test_steps_learn_from_all_rows_that_are_in_memory():
         data.prepare(whole, [{"binarize": {"how": "sample", "anew": True}}])
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int64])
+@pytest.mark.parametrize("step", ["standardize", "rescale", {"rescale": {"old": [1.7e9, 1.7e9 + 500]}}, "whiten"])
+def test_columns_far_from_zero_keep_their_digits(step, dtype):
+    near = torch.randint(500, (300, 1), generator=gen()).to(dtype)
+    moved, there = (
+        data.prepare(data.DataSet("a", data.Rows(x)), [step if isinstance(step, str) or far else {"rescale": {"old": [0, 500]}}])
+        for far, x in ((False, near), (True, near + 1_700_000_000))
+    )  # fmt: skip
+    x = there.data.train.x
+    assert x.dtype == torch.float32
+    torch.testing.assert_close(x, moved.data.train.x, rtol=0, atol=1e-5)
+    assert float((there.undo(x) - there.undo(moved.data.train.x)).abs().max()) < 0.01
+    assert float((there.undo(x) - near - 1_700_000_000).abs().max()) < 0.01
+
+
 def test_a_column_that_never_changes_repeats_none():
     x = torch.randn(90, 3, generator=gen())
     x[:, 0] = 1

@@ -126,6 +126,11 @@ def _looked_at(train: Rows, step: str) -> Tensor:
     return x
 
 
+def _held(x: Tensor) -> Tensor:
+    """Rows in a precision that holds their numbers: before something is subtracted from seconds since 1970, single is too coarse."""
+    return x.float() if x.dtype == torch.float32 or x.dtype.itemsize < 4 else x.double()
+
+
 @dataclass(frozen=True)
 class Columns(Step):
     """Only some columns, by number; `varying` drops those that never change, `correlation` those that repeat an
@@ -211,12 +216,13 @@ class Rescale(Step):
     can_wait = True
 
     def fit(self, train: Rows) -> Fitted:
+        kind = _held(_at_hand(train)[:1]).dtype
         if self.old is not None:
-            low, high = (torch.tensor(float(v)) for v in self.old)
+            low, high = (torch.tensor(float(v), dtype=kind) for v in self.old)
         elif train.x.dtype in (torch.uint8, np.uint8):
             low, high = torch.tensor(0.0), torch.tensor(255.0)
         else:
-            x = _looked_at(train, "rescale").float()
+            x = _looked_at(train, "rescale").to(kind)
             low, high = x.min(), x.max()
         if not bool(high > low) or len(self.new) != 2 or not self.new[1] > self.new[0]:
             raise ArgumentError(f"rescale: from [{float(low):g}, {float(high):g}] to {list(self.new)}; both must grow")
@@ -228,11 +234,11 @@ class Rescale(Step):
 
     def apply(self, x: Tensor, fitted: Fitted, generator: torch.Generator) -> Tensor:
         low, width = self._range(fitted, x)
-        return (x.float() - low) / width + self.new[0]
+        return ((_held(x) - low) / width + self.new[0]).float()
 
     def undo(self, x: Tensor, fitted: Fitted) -> Tensor:
         low, width = self._range(fitted, x)
-        return (x - self.new[0]) * width + low
+        return (x.to(torch.promote_types(x.dtype, low.dtype)) - self.new[0]) * width + low
 
 
 @dataclass(frozen=True)
@@ -247,10 +253,11 @@ class Standardize(Step):
         if not bool((sd > 0).all()):
             still = f"{int((sd <= 0).sum())} of {sd.numel()} columns never change"
             raise DataError(f"standardize: {still}; drop them with columns, or use rescale")
-        return {"mean": mean.float(), "sd": sd.float()}
+        kind = _held(_at_hand(train)[:1]).dtype
+        return {"mean": mean.to(kind), "sd": sd.to(kind)}
 
     def apply(self, x: Tensor, fitted: Fitted, generator: torch.Generator) -> Tensor:
-        return (x.float() - fitted["mean"].to(x.device)) / fitted["sd"].to(x.device)
+        return ((_held(x) - fitted["mean"].to(x.device)) / fitted["sd"].to(x.device)).float()
 
     def undo(self, x: Tensor, fitted: Fitted) -> Tensor:
         return x * fitted["sd"].to(x.device) + fitted["mean"].to(x.device)
@@ -274,7 +281,7 @@ class Whiten(Step):
         if self.kind not in {"pca", "zca"} or x.dim() != 2:
             shape = tuple(x.shape[1:])
             raise ArgumentError(f"whiten: kind={self.kind!r} on rows of shape {shape}; 'pca' or 'zca' on vectors")
-        value, vector = torch.linalg.eigh(torch.cov(x.T))
+        value, vector = torch.linalg.eigh(torch.atleast_2d(torch.cov(x.T)))
         value, vector = value.flip(0), vector.flip(1)
         count = self.keep or len(value)
         scale = (value + self.epsilon * value.max())[:count].sqrt()
@@ -282,10 +289,11 @@ class Whiten(Step):
         out, back = vector / scale, (vector * scale).T
         if self.kind == "zca":
             out, back = out @ vector.T, vector @ back
-        return {"mean": x.mean(0).float(), "matrix": out.float().contiguous(), "inverse": back.float().contiguous()}
+        mean = x.mean(0).to(_held(_at_hand(train)[:1]).dtype)
+        return {"mean": mean, "matrix": out.float().contiguous(), "inverse": back.float().contiguous()}
 
     def apply(self, x: Tensor, fitted: Fitted, generator: torch.Generator) -> Tensor:
-        return (x.float() - fitted["mean"].to(x.device)) @ fitted["matrix"].to(x.device)
+        return (_held(x) - fitted["mean"].to(x.device)).float() @ fitted["matrix"].to(x.device)
 
     def undo(self, x: Tensor, fitted: Fitted) -> Tensor:
         return x @ fitted["inverse"].to(x.device) + fitted["mean"].to(x.device)
