@@ -77,6 +77,14 @@ def stream_of(x, pieces=37):
     return stream
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bfloat16])
+def test_summaries_are_not_rounded_to_the_kind_of_the_draws(dtype):
+    draws = torch.randint(2, (900, 4, 2), generator=torch.Generator().manual_seed(0)).to(dtype)
+    for summary in (summarize, lambda x: stream_of(x).summary()):
+        found, exact = summary(draws), summary(draws.double())
+        assert all(torch.equal(found[name], exact[name].float()) for name in exact)
+
+
 def test_short_streams_are_whole():
     x = of_all_kinds(333, 4)
     for name, value in stream_of(x).summary().items():

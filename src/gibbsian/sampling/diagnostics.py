@@ -36,7 +36,10 @@ def summarize(samples: Tensor) -> dict[str, Tensor]:
     flat = samples.detach().flatten(2)
     size = max(1, _BLOCK // max(1, flat[..., :1].numel()))
     parts = [_of_entries(part.permute(2, 1, 0).double().contiguous()) for part in flat.split(size, 2)]
-    return {name: torch.cat([p[name] for p in parts]).to("cpu", samples.dtype).reshape(event) for name in parts[0]}
+    kind = torch.promote_types(
+        samples.dtype, torch.float32
+    )  # whole numbers hold no mean, half precision no R-hat of 1.01
+    return {name: torch.cat([p[name] for p in parts]).to("cpu", kind).reshape(event) for name in parts[0]}
 
 
 def _of_entries(x: Tensor) -> dict[str, Tensor]:

@@ -133,4 +133,4 @@ class StreamingMoments:
         spread = (counts * (batch_means - mean).square()).sum((0, 1)) / (chains * b - 1)
         mcse = (spread / (chains * n)).sqrt()
         whole = {"mean": mean, "sd": sd, "ess": chains * n * sd.square() / spread, "mcse": mcse}
-        return result | {name: value.to("cpu", self.spaced.dtype) for name, value in whole.items()}
+        return result | {name: value.to("cpu", result["mean"].dtype) for name, value in whole.items()}
