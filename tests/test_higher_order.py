@@ -547,6 +547,17 @@ def test_conditional_objectives_keep_their_promises(inner):
     check_objective(objectives.Conditional(inner), GatedRBM(5, 4, 3, 6), batch, generator=gen())
 
 
+def test_bound_chains_in_a_sum_learn_what_they_learn_alone():
+    model = GatedRBM(5, 4, 3, 6)
+    batch = torch.randn(6, 5, generator=gen()), (torch.rand(6, 4, generator=gen(1)) < 0.5).float()
+    alone = objectives.Conditional(objectives.PersistentContrastiveDivergence(kernels.Gibbs(), chains=6))
+    found = []
+    for objective in (alone, objectives.Weighted([alone, objectives.Conditional(objectives.WeightDecay(0.0))])):
+        g = gen(2)
+        found.append(objective(model, batch, objective.init(model, batch, g), g).value)
+    assert torch.equal(found[0], found[1])
+
+
 def test_training_saving_and_going_on(tmp_path):
     """fit on pairs and on sequences, a folder, resume to the bit, load."""
     g = gen()
@@ -616,6 +627,10 @@ def test_spike_slab_learns_a_covariance():
     (lambda: objectives.Conditional(objectives.PersistentContrastiveDivergence(kernels.Gibbs(), fast_weights=0.1)),
      CapabilityError),
     (lambda: objectives.Conditional(objectives.EnergyMatching()), CapabilityError),  # transport ties noise to inputs
+    (lambda: objectives.Conditional(objectives.Weighted([objectives.FirstRows(objectives.EnergyMatching(), 4)])),
+     CapabilityError),
+    (lambda: objectives.Conditional(objectives.Weighted([objectives.PersistentContrastiveDivergence(kernels.Gibbs())])),
+     CapabilityError),  # chains that nobody binds
     (lambda: objectives.Conditional(objectives.PseudoLikelihood()).init(RBM(4, 2), torch.zeros(2, 4), gen()),
      CapabilityError),
     (lambda: objectives.Conditional(objectives.PseudoLikelihood()).init(

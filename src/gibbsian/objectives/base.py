@@ -74,6 +74,13 @@ class Step(NamedTuple):
     chains: bool = False
 
 
+def within(objective: "Objective") -> "Iterator[Objective]":
+    """An objective, its parts, and theirs."""
+    yield objective
+    for part in objective.parts():
+        yield from within(part)
+
+
 def state_modules(state: Any) -> Iterator[nn.Module]:
     """The modules inside an objective's state."""
     if isinstance(state, nn.Module):

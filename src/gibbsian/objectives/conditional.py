@@ -11,7 +11,7 @@ from gibbsian.capabilities import Family, SplittingModel
 from gibbsian.errors import CapabilityError, DataError
 from gibbsian.kernels.base import where_chain
 from gibbsian.kernels.tempering import ParallelTempering
-from gibbsian.objectives.base import Batch, Loss, Step, WrappedObjective, dealt, finish
+from gibbsian.objectives.base import Batch, Loss, Objective, Step, WrappedObjective, dealt, finish, within
 from gibbsian.objectives.chains import walk
 from gibbsian.objectives.matching import EnergyMatching
 from gibbsian.objectives.persistent import PersistentContrastiveDivergence, written
@@ -35,7 +35,8 @@ class Conditional(WrappedObjective):
     Batches are pairs (x, y), or whatever the model's `split` takes (sequences for `models.TemporalRBM`). Chains
     that start at the data, score matching, pseudo-likelihood and exact likelihood work as they are. Persistent
     chains are bound to inputs: every slot keeps the input that it began with, and only y moves, so that each
-    chain tends to the law of its own input; `reinit` renews both.
+    chain tends to the law of its own input; `reinit` renews both. In a sum every part has a `Conditional` of its own:
+    `Weighted([Conditional(PersistentContrastiveDivergence(...)), Conditional(WeightDecay())])`.
 
     Reference: Mnih, Larochelle & Hinton 2011 for why chains must not change their input.
 
@@ -60,9 +61,20 @@ class Conditional(WrappedObjective):
                     "persistent chains bound to inputs have no classes, fast weights, penalty, reinit_far or tempered replicas; "
                     "leave those out, or use ContrastiveDivergence, which takes any kernel"
                 )
-        if isinstance(inner, EnergyMatching) and inner.pairing != "independent":
+        for part in within(inner):
+            self._check_part(part)
+
+    def _check_part(self, part: Objective) -> None:
+        """Refuse what does not hold its inputs, however deep it lies."""
+        if isinstance(part, PersistentContrastiveDivergence) and part is not self.objective:
             raise CapabilityError(
-                f"EnergyMatching(pairing={inner.pairing!r}) pairs noise with rows whatever their inputs are: under one input the flow "
+                f"inside {type(self.objective).__name__} persistent chains are not bound to inputs, and would go on under those of "
+                "other rows at every step; let Conditional hold them itself, such as "
+                "Weighted([Conditional(PersistentContrastiveDivergence(...)), Conditional(WeightDecay())])"
+            )
+        if isinstance(part, EnergyMatching) and part.pairing != "independent":
+            raise CapabilityError(
+                f"EnergyMatching(pairing={part.pairing!r}) pairs noise with rows whatever their inputs are: under one input the flow "
                 "would then not begin at the noise that draws begin at; give pairing='independent'"
             )
 
