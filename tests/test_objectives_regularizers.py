@@ -328,6 +328,21 @@ def test_blur_stays_in_the_box_and_is_seen_by_its_own_part_alone():
         Blurred(CrossEntropy(), 0.0)
 
 
+def test_under_conditional_the_data_are_drawn_anew_and_not_the_inputs():
+    """The first of a pair is the input there: blurred, it would be put within the walls of the outputs."""
+    model = gb.energies.ConditionalEnergy(gb.nets.PairMLP(1, 1, (4,)), domains.Box(1))
+    x, y = torch.full((6, 1), 5.0), torch.rand(6, 1, generator=gen())
+    found = objectives.EnergyDiscrepancy(0.1)
+    with pytest.raises(errors.CapabilityError, match=r"give Conditional\(Blurred"):
+        Weighted([Blurred(FirstRows(objectives.Conditional(found), 4), 0.1)]).init(model, (x, y), gen())
+    seen = []
+    model.encoder = lambda rows: seen.append(rows) or rows
+    objective = objectives.Conditional(Blurred(found, 0.1))
+    objective(model, (x, y), objective.init(model, (x, y), gen()), gen()).value.backward()
+    (inputs,) = seen
+    assert torch.equal(inputs, x)
+
+
 def test_sparsity_is_the_divergence_from_the_target():
     rbm, data = random_rbm(), bits(50, 6)
     q = torch.sigmoid(rbm.hidden_bias + data @ rbm.weight).mean(0)

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from gibbsian.domains import Box, Categorical, partly_discrete
 from gibbsian.errors import CapabilityError, ShapeError, check_number, hold_counts
-from gibbsian.objectives.base import Batch, Loss, Step, WrappedObjective, observed, observed_with
+from gibbsian.objectives.base import Batch, Loss, Step, WrappedObjective, observed, observed_with, within
+from gibbsian.objectives.conditional import Conditional
 from gibbsian.random import quick_uniforms
 
 
@@ -26,6 +27,14 @@ class Redrawn(WrappedObjective):
         """The batch with x drawn."""
         x = observed_with(batch, generator)
         return _with(batch, self.redraw(energy, x, generator))
+
+    def check(self, energy: Any, batch: Batch) -> None:
+        if isinstance(batch, Sequence) and any(isinstance(part, Conditional) for part in within(self.objective)):
+            raise CapabilityError(
+                f"{type(self).__name__} draws the first of a pair anew, which Conditional takes for the input and not for the data; "
+                f"give Conditional({type(self).__name__}(...))"
+            )
+        self.objective.check(energy, batch)
 
     def init(self, energy: Any, batch: Batch, generator: torch.Generator) -> Any:
         self.check(energy, batch)
@@ -63,7 +72,7 @@ class Binarized(Redrawn):
     def check(self, energy: Any, batch: Batch) -> None:
         x = observed(batch)
         Box(tuple(x.shape[1:])).check(x, "batch")
-        self.objective.check(energy, _with(batch, (x > 0.5).to(x.dtype)))
+        super().check(energy, _with(batch, (x > 0.5).to(x.dtype)))
 
 
 @dataclass(frozen=True)
@@ -100,7 +109,7 @@ class Blurred(Redrawn):
     def check(self, energy: Any, batch: Batch) -> None:
         if partly_discrete(energy.domain):
             raise CapabilityError(f"Blurred adds Gaussian noise to the data, but they are {energy.domain}")
-        self.objective.check(energy, batch)
+        super().check(energy, batch)
 
 
 def shifted(x: Tensor, pixels: int, generator: torch.Generator, *, flip: bool = False) -> Tensor:
@@ -190,7 +199,7 @@ class Shifted(Redrawn):
                 f"Shifted(cutout={self.cutout}) puts the mean of the batch in the place of a square, which is no value of "
                 f"{energy.domain}; leave cutout out"
             )
-        self.objective.check(energy, batch)
+        super().check(energy, batch)
 
 
 def _with(batch: Batch, x: Tensor) -> Batch:
