@@ -496,6 +496,13 @@ def test_starts_are_gone_through_again_where_there_are_fewer(jump_every):
     held = draw(clamp=torch.tensor([[True], [False], [False]]))
     assert ((held == 0).flatten() == torch.tensor([True, False, False, True, False, False, True])).all()
     assert len(objective.generate(energy, 2, objective.init(energy, x, gen()), gen(), start=x)) == 2
+    last = torch.arange(7)[:, None] == 6  # a mask of all draws, as `gibbsian.draw` takes it
+    held = draw(clamp=last)
+    assert ((held == x[[0, 1, 2, 0, 1, 2, 0]]) == last).all()
+    with pytest.raises(errors.ShapeError, match="clamp has shape"):
+        draw(clamp=last[:1])
+    with pytest.raises(errors.ArgumentError, match="give start="):
+        objective.generate(energy, 7, objective.init(energy, x, gen()), gen(), clamp=last)
 
 
 def test_draws_say_what_they_do_not_know():
@@ -506,6 +513,8 @@ def test_draws_say_what_they_do_not_know():
     for begin in (torch.zeros(1, 3), torch.zeros(4), torch.zeros(4, 1)):
         with pytest.raises(errors.ArgumentError, match=r"of shape \(1, 4\)"):
             small().generate(energy, 4, state, gen(), begin=begin)
+        with pytest.raises(errors.ArgumentError, match=r"of shape \(1, 4\)"):
+            small(jump_every=1).generate(energy, 4, state, gen(), begin=begin)
 
 
 def test_the_guard_makes_it_gentler():

@@ -74,14 +74,20 @@ class GradientFlow(Bare):
         """ε(t)."""
         return self.temperature * ((t - self.tau) / max(1 - self.tau, 1e-9)).clamp(0, 1)
 
-    def draw(self, energy: Any, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> FlowInputs:
-        step = torch.arange(start, start + steps, dtype=torch.float64, device=x.device) + 1e-6  # t = 1 begins at 1
-        begin = self.begin.to(step) if isinstance(self.begin, Tensor) else self.begin
+    def begins(self, x: Tensor) -> float | Tensor:
+        """When chains at x begin: a number, or a tensor that has one for each."""
+        begin = self.begin
         if isinstance(begin, Tensor) and begin.dim() and begin.shape not in {(1, 1), (1, len(x))}:
             raise ArgumentError(
                 f"GradientFlow(begin=...) has shape {tuple(begin.shape)} and met {len(x)} chains; give a number, or a tensor "
                 f"of shape (1, {len(x)}), one time for each"
             )
+        return begin
+
+    def draw(self, energy: Any, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> FlowInputs:
+        step = torch.arange(start, start + steps, dtype=torch.float64, device=x.device) + 1e-6  # t = 1 begins at 1
+        begin = self.begins(x)
+        begin = begin.to(step) if isinstance(begin, Tensor) else begin
         t = self.step_size * (step if isinstance(begin, float | int) or not begin.dim() else step[:, None]) + begin
         scale = (2 * self.step_size * self.noise(t)).sqrt().to(x.dtype)
         drift = torch.full((steps,), self.step_size * self.temperature, dtype=x.dtype, device=x.device)

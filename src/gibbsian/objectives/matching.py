@@ -51,7 +51,7 @@ def jumping(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """`walk`, with a jump before every `every`-th step of the chains whose time is 1 or later."""
     start, shares, broken = x, [], []
-    begin = torch.as_tensor(kernel.begin, device=x.device).double()  # noise begins at t = 1, and float32 would miss it
+    begin = torch.as_tensor(kernel.begins(x), device=x.device).double()  # float32 would miss t = 1, when noise begins
     for done in range(0, steps, every):
         at = begin + done * kernel.step_size
         x, share = jump(x, (at >= 1 - 1e-6).flatten())
@@ -63,9 +63,9 @@ def jumping(
 
 
 def _gone_through(start: Tensor, clamp: Tensor | None, n: int) -> tuple[Tensor, Tensor | None]:
-    """n rows to start at, again from the first one where there are fewer; and what is held of each."""
+    """n rows to start at, again from the first one where there are fewer; and what is held of each, or of every draw."""
     again = torch.arange(n, device=start.device) % len(start)
-    each = isinstance(clamp, Tensor) and clamp.dim() == start.dim()
+    each = isinstance(clamp, Tensor) and clamp.dim() == start.dim() and len(clamp) == len(start)
     return start[again], clamp[again] if each else clamp  # type: ignore[index]
 
 
@@ -220,6 +220,8 @@ class EnergyMatching(SteppedObjective):
             )
         every = self.jump_every if jump_every is None else check_count("run.draw", "jump_every", jump_every, 0)
         if start is None:
+            if clamp is not None:
+                raise ArgumentError("clamp holds entries of start; give start= as well")
             like = torch.zeros((), dtype=placement(energy)[0], device=generator.device)
             x = self._noise(energy, n, like, state, generator)
         else:
