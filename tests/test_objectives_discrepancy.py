@@ -349,3 +349,14 @@ def test_what_is_refused(make, error, word):
 def test_it_says_when_negatives_are_too_easy():
     assert "smaller t" in EnergyDiscrepancy().signs({"accuracy": 0.999})["accuracy"]
     assert not EnergyDiscrepancy().signs({"accuracy": 0.5})
+    # beside a classifier, whose accuracy is another one
+    joint = gb.models.JointEnergy(gb.nets.MLP(1, outputs=2), domains.Real(1))
+    x, y = torch.zeros(8, 1), torch.zeros(8).long()
+    both = gb.objectives.Weighted([EnergyDiscrepancy(), gb.objectives.CrossEntropy()])
+    sum_of_sums = gb.objectives.Weighted([gb.objectives.CrossEntropy(), both])
+    for objective, own in ((both, "0.EnergyDiscrepancy.accuracy"), (sum_of_sums, "0.EnergyDiscrepancy.accuracy")):
+        metrics = objective(joint, (x, y), objective.init(joint, (x, y), gen()), gen()).metrics
+        numbers = dict.fromkeys(metrics, 0.5)
+        assert own in metrics
+        assert not objective.signs(dict.fromkeys(metrics, 1.0) | {own: 0.5})
+        assert "smaller t" in objective.signs(numbers | {own: 0.999})["accuracy"]

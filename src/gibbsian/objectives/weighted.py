@@ -67,6 +67,17 @@ class Weighted(SteppedObjective):
         found = (part.chains_of(own) for part, own in zip(self.objectives, state, strict=True))
         return next((chains for chains in found if chains is not None), None)
 
+    def signs(self, numbers: dict[str, float]) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for own, part in zip(self._prefixes(), self.objectives, strict=True):
+            theirs = {name.removeprefix(own): value for name, value in numbers.items() if name.startswith(own)}
+            found |= part.signs(numbers | theirs)
+        return found
+
+    def _prefixes(self) -> list[str]:
+        """What stands before the names of a part's metrics where two would collide."""
+        return [f"{i}.{type(part).__name__}." for i, part in enumerate(self.objectives)]
+
     def check(self, energy: Any, batch: Batch) -> None:
         for part in self.objectives:
             part.check(energy, batch)
@@ -102,10 +113,10 @@ class Weighted(SteppedObjective):
         """Those of the parts, and the value of each."""
         metrics: dict[str, Tensor] = {}
         names = [name for loss in losses for name in loss.metrics]
-        for i, (part, loss) in enumerate(zip(self.objectives, losses, strict=True)):
+        for own, loss in zip(self._prefixes(), losses, strict=True):
             for name, metric in loss.metrics.items():
-                metrics[name if names.count(name) == 1 else f"{i}.{type(part).__name__}.{name}"] = metric
-            metrics[f"{i}.{type(part).__name__}"] = loss.value
+                metrics[name if names.count(name) == 1 else own + name] = metric
+            metrics[own.rstrip(".")] = loss.value
         return metrics
 
 
