@@ -281,6 +281,7 @@ def test_only_a_loss_that_falls_is_shown():
     assert not gb.objectives.ContrastiveDivergence(kernel=gibbs).descends()
     assert not gb.objectives.Centered(gb.objectives.PersistentContrastiveDivergence(kernel=gibbs)).descends()
     assert not gb.objectives.Adversarial().descends()
+    assert not gb.objectives.FirstRows(gb.objectives.RecoveryLikelihood()).descends()
 
 
 def test_notebooks_show_cards_and_pictures():

@@ -103,6 +103,10 @@ class RecoveryLikelihood(SteppedObjective):
         object.__setattr__(self, "step_size", sizes if several else self.step_size)
         check_choice(self, "weighting", self.weighting, ("uniform", "noise"))
 
+    def descends(self) -> bool:
+        """It does not: its loss is the contrast of data with the ends of chains."""
+        return False
+
     def gentler(self, steps_factor: float, penalty: float) -> Self:
         return replace(self, steps=more_steps(self.steps, steps_factor))
 
