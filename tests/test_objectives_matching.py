@@ -14,6 +14,7 @@ from gibbsian import domains, energies, errors, kernels, objectives
 from gibbsian.objectives import EnergyMatching
 from gibbsian.objectives.base import Step
 from gibbsian.objectives.matching import jumping
+from gibbsian.objectives.noise import given_noise
 from gibbsian.objectives.pairing import assigned, paired, sinkhorn_rows
 from gibbsian.testing import check_kernel, check_objective
 
@@ -369,6 +370,27 @@ def test_draws_with_jumps_tell_of_chains_that_are_lost():
     start = torch.cat([torch.full((1, 1), 30.0), torch.zeros(1, 1)])
     with pytest.warns(errors.DivergenceWarning, match="1 of 2 chains"):
         objective.generate(hole, 2, state, gen(3), start=1e3 * start, tau=1.0, time=1.0)
+
+
+@pytest.mark.parametrize("checked", [True, False])  # importing zuko turns checks of torch off
+def test_noise_of_torch_is_nowhere_beyond_its_support_and_leaves_lost_chains_alone(checked):
+    normal = torch.distributions.Normal(0.0, 1.0, validate_args=checked)
+    uniform = torch.distributions.Uniform(-1.0, 1.0, validate_args=checked)
+    hole = gb.as_energy(lambda x: (x**2 - x**4).sum(1), domain=domains.Real(1))  # ∞ - ∞ far away
+    for noise in (None, normal, uniform):
+        objective = small(jump_every=1, noise=noise)
+        start = torch.tensor([[1e15], [0.0]])
+        with pytest.warns(errors.DivergenceWarning, match="1 of 2 chains"):
+            objective.generate(hole, 2, objective.init(hole, start, gen()), gen(3), start=start, begin=1.0, time=0.5)
+    x = torch.tensor([[0.5], [3.0], [-0.25]])
+    found = given_noise(uniform, domains.Real(1)).log_prob(x)
+    torch.testing.assert_close(found, torch.tensor([-math.log(2), -math.inf, -math.log(2)]))
+    x[1] = math.nan
+    found = given_noise(normal, domains.Real(1)).log_prob(x)
+    torch.testing.assert_close(found, -0.5 * (x[:, 0].square() + math.log(2 * math.pi)), equal_nan=True)
+    bowl = gb.as_energy(lambda x: x.square().sum(1), domains.Real(1))
+    with pytest.raises(errors.DataError, match="no density at some of the data"):
+        objectives.NoiseContrastive(uniform).init(bowl, torch.tensor([[0.5], [3.0]]), gen())
 
 
 # --- phases, runs -----------------------------------------------------------------------------------

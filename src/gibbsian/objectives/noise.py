@@ -67,7 +67,17 @@ class DistributionNoise(nn.Module):
     def log_prob(self, x: Tensor) -> Tensor:
         if isinstance(self.distribution, Distribution):
             x = x.reshape(len(x), *_own_shape(self.distribution))
-        log_p = self.distribution.log_prob(x)
+        try:
+            log_p = self.distribution.log_prob(x)
+        except ValueError:  # torch refuses the whole batch for a row beyond the support, or lost
+            there = self.distribution.support.check(x).reshape(len(x), -1).all(1)
+            if bool(there.all()):
+                raise
+            lost = torch.isnan(x.reshape(len(x), -1)).any(1)
+            found = torch.where(lost, math.nan, -math.inf).to(x)
+            if bool(there.any()):
+                found[there] = self.log_prob(x[there]).to(found)
+            return found
         return log_p.flatten(1).sum(1) if log_p.dim() > 1 else log_p
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:

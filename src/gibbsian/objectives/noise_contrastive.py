@@ -11,7 +11,7 @@ from torch.nn.functional import softplus
 
 from gibbsian.capabilities import Sampleable
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, check_choice, check_number, hold_counts
+from gibbsian.errors import ArgumentError, DataError, check_choice, check_number, hold_counts
 from gibbsian.objectives.base import Batch, Loss, Objective, check_finite, finish, observed, observed_with
 from gibbsian.objectives.noise import NAMED, FittedNoise, FlowNoise, given_noise
 from gibbsian.objectives.perturbations import Proposal
@@ -107,6 +107,11 @@ class NoiseContrastive(ContrastWithNoise):
         with torch.no_grad():
             y = noise.sample(max(1000, len(x)), generator=generator).to(x)  # type: ignore[operator]
             start = torch.logsumexp(-energy(y) - noise.log_prob(y), 0) - math.log(len(y))  # type: ignore[operator]
+            if not bool(torch.isfinite(noise.log_prob(x)).all()):  # type: ignore[operator]
+                raise DataError(
+                    f"NoiseContrastive(noise={self.noise!r}): the noise has no density at some of the data, which would teach nothing; "
+                    "give one that reaches as far as they do, such as noise='gaussian'"
+                )
         check_finite(start, "the first estimate of log Z from the noise")
         return NoiseState(LearnedLogZ(start), fitted)
 
