@@ -12,6 +12,7 @@ from torch import nn
 import gibbsian as gb
 from gibbsian import domains, errors, objectives
 from gibbsian.objectives import Around, EnergyDiscrepancy, ExactLikelihood, Flips, Heat, Masked, Neighbors
+from gibbsian.objectives.noise import NAMED
 from gibbsian.objectives.perturbations import heat_matrix
 from gibbsian.testing import check_objective
 
@@ -344,6 +345,29 @@ def test_training_finds_a_precision_and_resumes(tmp_path):
 def test_what_is_refused(make, error, word):
     with pytest.raises(error, match=word):
         make()
+
+
+@pytest.mark.parametrize(
+    "domain",
+    [BITS, domains.Real(2), domains.Box(2), domains.NonNegative(2), domains.Joined(domains.Real(1), domains.Binary(1))],
+    ids=str,
+)
+def test_what_is_refused_is_not_advised(domain):
+    candidates = {"Around": Around(), "Flips": Flips(), "EnergyDiscrepancy(t)": Heat()}
+    kinds = {f"'{name}'": kind for name, kind in NAMED.items() if name != "flow"}
+    ways = {name: way.check for name, way in candidates.items()}
+    ways |= {
+        name: lambda d, kind=kind: kind.fit(d, d.sample(9, generator=gen()), gen()) for name, kind in kinds.items()
+    }
+    for way in ways.values():
+        try:
+            way(domain)
+        except errors.DomainError as error:
+            advice = str(error).partition("; use ")[2]
+            assert advice
+            for named in ways:
+                if named in advice:
+                    ways[named](domain)
 
 
 def test_it_says_when_negatives_are_too_easy():

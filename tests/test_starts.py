@@ -13,7 +13,7 @@ from gibbsian.app.draws import start_of
 from gibbsian.app.recipe import SampleSpec
 from gibbsian.energies import MLP
 from gibbsian.errors import ArgumentError, CapabilityError
-from gibbsian.objectives.starts import start_points
+from gibbsian.objectives.starts import check_starts, start_points
 from gibbsian.uses.hybrid import like_classes
 
 
@@ -211,6 +211,10 @@ def test_rates_need_discrete_units():
     pcd = objectives.PersistentContrastiveDivergence(kernels.MALA(0.1), start="rates")
     with pytest.raises(CapabilityError, match="use start='gaussian'"):
         pcd.init(gb.energies.Banana(), torch.zeros(5, 2), torch.Generator())
+    mixed = gb.as_energy(lambda x: x.sum(1), domains.Joined(domains.Binary(1), domains.Real(1)))
+    for start in ("rates", "gaussian", "smooth"):
+        with pytest.raises(CapabilityError, match="use start='reference' or 'data'"):
+            check_starts(start, mixed)
 
 
 def test_a_recipe_that_draws_classes_of_a_model_without_is_refused_before_it_trains(tmp_path, capsys):

@@ -32,7 +32,8 @@ def _need(noise: FittedNoise, domain: Domain, kinds: tuple[type[Domain], ...]) -
     if not isinstance(domain, kinds):
         names = " or ".join(k.__name__ for k in kinds)
         counted = isinstance(domain, Binary | Spin | Categorical)
-        own = "'gaussian', 'mixture' or 'flow'" if isinstance(domain, Real) else "'uniform', or a noise of your own"
+        real = "'gaussian', 'mixture' or 'flow'" if isinstance(domain, Real) else "an energy with log_z() and sample()"
+        own = "'uniform', or a noise of your own" if isinstance(domain, Box | Discrete) else real
         advice = "'marginals' or 'uniform'" if counted else own
         raise DomainError(f"{type(noise).__name__} lives on {names}, the energy on {domain}; use {advice}")
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gibbsian.domains import Binary, Bounded, Categorical, Discrete, Domain, Joined, Real, Spin
+from gibbsian.domains import Binary, Bounded, Box, Categorical, Discrete, Domain, Joined, Real, Spin
 from gibbsian.errors import ArgumentError, DomainError, check_choice, check_number, hold_counts
 from gibbsian.kernels.integrators import reflect
 
@@ -55,6 +55,16 @@ class Proposal(Symmetric):
         """log q(y' | y), `(count, batch)`."""
 
 
+def _fitting(domain: Domain) -> str:
+    """What draws candidates on a domain."""
+    if isinstance(domain, Real):
+        return "Around"
+    if isinstance(domain, Binary | Spin | Categorical):
+        return "Flips"
+    several = "EnergyDiscrepancy(t), which takes rows of all kinds"
+    return f"noise='uniform', or {several}" if isinstance(domain, Box | Discrete) else several
+
+
 @dataclass(frozen=True)
 class Around(Proposal):
     """Real candidates around the datum: q(y' | y) = (1/L) Σ_l N(y'; y, σ_l² I).
@@ -75,7 +85,7 @@ class Around(Proposal):
 
     def check(self, domain: Domain) -> None:
         if not isinstance(domain, Real):
-            raise DomainError(f"Around draws real candidates, y lives on {domain}; use Flips, or noise='uniform'")
+            raise DomainError(f"Around draws real candidates, y lives on {domain}; use {_fitting(domain)}")
 
     def draw(self, domain: Domain, y: Tensor, count: int, generator: torch.Generator) -> Tensor:
         widths = torch.stack([y.new_full((), s) for s in self.sigmas])  # filled on the device: a graph can hold it
@@ -101,8 +111,7 @@ class Flips(Proposal):
 
     def check(self, domain: Domain) -> None:
         if not isinstance(domain, Binary | Spin | Categorical):
-            other = "noise='uniform'" if isinstance(domain, Discrete) else "Around"
-            raise DomainError(f"Flips changes discrete units of one kind, y lives on {domain}; use {other}")
+            raise DomainError(f"Flips changes discrete units of one kind, y lives on {domain}; use {_fitting(domain)}")
 
     def draw(self, domain: Domain, y: Tensor, count: int, generator: torch.Generator) -> Tensor:
         if isinstance(domain, Categorical):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gibbsian.domains import partly_discrete
+from gibbsian.domains import Domain, partly_discrete
 from gibbsian.energies.bases import Factorized, base_bias
 from gibbsian.errors import ArgumentError, CapabilityError, check_choice
 from gibbsian.kernels.base import where_chain
@@ -35,14 +35,22 @@ def check_start_option(objective: Any, start: Start) -> None:
         )
 
 
+def _instead(domain: Domain) -> str:
+    """Where chains may start that cannot where they were told to."""
+    if domain.discrete:
+        return "'rates', 'reference' or 'data'"
+    return "'reference' or 'data'" if partly_discrete(domain) else "'gaussian'"
+
+
 def check_starts(start: Start, energy: Any) -> None:
     """Refuse real numbers where x is discrete, rates where it is not, and smooth images where it is no image."""
+    other = _instead(energy.domain)
     if "rates" in start and not energy.domain.discrete:
-        raise CapabilityError(f"start='rates' draws discrete units, but x is of {energy.domain}; use start='gaussian'")
+        raise CapabilityError(f"start='rates' draws discrete units, but x is of {energy.domain}; use start={other}")
     for kind in ("gaussian", "smooth"):
         if kind in start and partly_discrete(energy.domain):
             raise CapabilityError(
-                f"start={kind!r} draws real numbers, but {energy.domain} is discrete; use start='rates', 'reference' or 'data'"
+                f"start={kind!r} draws real numbers, but {energy.domain} is discrete; use start={other}"
             )
     if "smooth" in start and len(energy.domain.shape) != 3:
         raise CapabilityError(
