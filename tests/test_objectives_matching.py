@@ -217,6 +217,21 @@ def test_the_gradient_is_that_of_data_and_of_detached_ends():
     )
 
 
+def test_the_floor_lets_gradients_through_above_and_nothing_infinite():
+    x = torch.randn(32, 1, generator=gen(), dtype=F64)
+    found = []
+    for floor in (None, -1e3):
+        objective, energy = contrast(floor=floor), Bowl(1.0)
+        loss = objective(energy, x, objective.init(energy, x, gen()), gen())
+        found.append((loss.value.detach(), *torch.autograd.grad(loss.value, list(energy.parameters()))))
+    assert found[0] == found[1]
+    walled = gb.as_energy(lambda x: torch.where(x.abs() > 3, torch.inf, 0.0 * x).sum(1), domains.Real(1))
+    for floor in (None, -0.02):
+        objective = contrast(floor=floor)
+        with pytest.raises(errors.DivergenceError, match=r"-inf|nan"):
+            objective(walled, 0.0 * x, objective.init(walled, 0.0 * x, gen()), gen())
+
+
 @pytest.mark.parametrize("jump_every", [0, 3])
 def test_chains_from_data_begin_in_their_time(jump_every):
     """At t = 0.95, where float32 is below it: five steps of V = ½kx² without noise, then one of N(0, 2ε dt), five standard errors."""

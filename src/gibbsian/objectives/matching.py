@@ -302,7 +302,9 @@ class EnergyMatching(SteppedObjective):
         samples, moved = self._negatives(energy, x, state, generator, step)
         gap, metrics = energy_gap(energy, x, samples, watched=False)  # fresh chains cannot be left behind
         contrast = self.weight * self.temperature * gap
-        value = contrast if self.floor is None else contrast.clamp(min=self.floor)
+        value = contrast
+        if self.floor is not None:  # what is not finite must not become a number
+            value = torch.lerp(contrast.clamp(min=self.floor), contrast.detach(), 0.0)
         if self.flow_weight:
             metrics["flow"] = self._flow_loss(energy, x, state, generator, step, self.taper)
             value = value + self.flow_weight * metrics["flow"]
