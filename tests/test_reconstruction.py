@@ -71,3 +71,7 @@ def test_what_is_refused():
     energy = energies.ReconstructionEnergy(nn.Linear(3, 1), domains.Real(3))
     with pytest.raises(errors.ShapeError, match="shape of x"):
         energy(torch.zeros(2, 3))
+    with pytest.raises(errors.ArgumentError, match="keeps the shape"):
+        energies.ReconstructionEnergy(None, domains.Real(3))
+    with pytest.raises(errors.ShapeError, match="makes a tuple of"):
+        energies.ReconstructionEnergy(nn.LSTM(3, 3), domains.Real(3))(torch.zeros(2, 3))

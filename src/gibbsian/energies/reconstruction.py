@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from gibbsian.domains import Domain
 from gibbsian.energy import Energy
-from gibbsian.errors import ShapeError, check_number
+from gibbsian.errors import ArgumentError, ShapeError, check_number
 
 
 class ReconstructionEnergy(Energy):
@@ -33,14 +33,17 @@ class ReconstructionEnergy(Energy):
     def __init__(self, net: nn.Module, domain: Domain, temperature: float = 1.0) -> None:
         super().__init__(domain)
         check_number(self, "temperature", temperature, open_low=True)
+        if not callable(net):
+            raise ArgumentError(
+                f"ReconstructionEnergy(net={net!r}): expected a network that keeps the shape of x, such as nets.UNet"
+            )
         self.net, self.temperature = net, float(temperature)
 
     def forward(self, x: Tensor) -> Tensor:
         again = self.net(x)
-        if again.shape != x.shape:
-            raise ShapeError(
-                f"the network makes {tuple(again.shape)} of {tuple(x.shape)}; a reconstruction has the shape of x"
-            )
+        if not isinstance(again, Tensor) or again.shape != x.shape:
+            got = tuple(again.shape) if isinstance(again, Tensor) else f"a {type(again).__name__}"
+            raise ShapeError(f"the network makes {got} of {tuple(x.shape)}; a reconstruction has the shape of x")
         return (x - again).square().flatten(1).sum(1) / (
             2 * self.temperature
         )  # in the precision of x, whatever the network's
