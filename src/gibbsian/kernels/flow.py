@@ -37,7 +37,7 @@ class GradientFlow(Bare):
         step_size: dt.
         temperature: ε_max.
         tau: τ, when the noise begins; from 1 on it jumps to ε_max there, so that a run with τ = `time` is the flow alone, to its end.
-        time: when a run ends, τ_s; 1 to 4 is usual. A potential that knows of no time leads more slowly where ways cross: at t = 1 few have arrived.
+        time: how long a run is, so that it ends at τ_s = `time` where it begins at 0; 1 to 4 is usual. A potential that knows of no time leads more slowly where ways cross: at t = 1 few have arrived.
         begin: when it begins; a number, or a `(1, chains)` tensor. Chains that start at data begin at 1.
         method: "euler", or "heun", which takes two gradients a step and errs less where the flow bends.
 
