@@ -631,6 +631,8 @@ def test_spike_slab_learns_a_covariance():
      CapabilityError),
     (lambda: objectives.Conditional(objectives.Weighted([objectives.PersistentContrastiveDivergence(kernels.Gibbs())])),
      CapabilityError),  # chains that nobody binds
+    (lambda: objectives.Conditional(objectives.Adversarial()), CapabilityError),  # its sampler knows no inputs
+    (lambda: objectives.Conditional(objectives.Sparing(objectives.PerturbAndMAP(), ["net"])), CapabilityError),
     (lambda: objectives.Conditional(objectives.PseudoLikelihood()).init(RBM(4, 2), torch.zeros(2, 4), gen()),
      CapabilityError),
     (lambda: objectives.Conditional(objectives.PseudoLikelihood()).init(

@@ -274,6 +274,7 @@ class Adversarial(SteppedObjective):
     needs_energy: ClassVar[bool] = True
     domains: ClassVar[tuple[type[Domain], ...]] = (Real,)
     elsewhere: ClassVar[str] = "samplers here live on R^d; train gibbsian.unconstrained(energy)"
+    one_law: ClassVar[str] = "trains one sampler of one law"
 
     sampler: str | SamplerKind = "flow"
     penalty: float = 0.0

@@ -138,6 +138,9 @@ class Objective(ABC):
     domains: ClassVar[tuple[type[Domain], ...]] = (Domain,)  # on which the principle holds
     elsewhere: ClassVar[str] = ""  # what to do on others
     third_derivative: ClassVar[bool] = False  # whether training takes that of the energy
+    one_law: ClassVar[str] = (
+        ""  # what it does that holds for one law only, and not for laws that differ from row to row
+    )
     takes_dictionaries: ClassVar[bool] = False  # whether batches of named columns reach it as they are
 
     def init(self, energy: Any, batch: Batch, generator: torch.Generator) -> Any:

@@ -66,6 +66,11 @@ class Conditional(WrappedObjective):
 
     def _check_part(self, part: Objective) -> None:
         """Refuse what does not hold its inputs, however deep it lies."""
+        if part.one_law:
+            raise CapabilityError(
+                f"{type(part).__name__} {part.one_law}, and under Conditional every row has its own; use ContrastiveDivergence, "
+                "RankingContrastive or PseudoLikelihood, or ExactLikelihood where y can be enumerated"
+            )
         if isinstance(part, PersistentContrastiveDivergence) and part is not self.objective:
             raise CapabilityError(
                 f"inside {type(self.objective).__name__} persistent chains are not bound to inputs, and would go on under those of "

@@ -41,6 +41,7 @@ class PerturbAndMAP(Objective):
     """
 
     needs_energy: ClassVar[bool] = True
+    one_law: ClassVar[str] = "looks for the most likely states of one law"
 
     samples: int = 32
     solver: str = "auto"
