@@ -400,6 +400,12 @@ def test_noise_of_torch_is_nowhere_beyond_its_support_and_leaves_lost_chains_alo
     x = torch.tensor([[0.5], [3.0], [-0.25]])
     found = given_noise(uniform, domains.Real(1)).log_prob(x)
     torch.testing.assert_close(found, torch.tensor([-math.log(2), -math.inf, -math.log(2)]))
+    beyond = given_noise(torch.distributions.Exponential(2.0, validate_args=checked), domains.Real(1))
+    torch.testing.assert_close(beyond.log_prob(x), torch.tensor([math.log(2) - 1, math.log(2) - 6, -math.inf]))
+    assert (beyond.log_prob(-x.abs()) == -math.inf).all()
+    several = torch.distributions.Independent(torch.distributions.Exponential(torch.ones(2), validate_args=checked), 1, validate_args=checked)  # fmt: skip
+    found = given_noise(several, domains.Real(2)).log_prob(torch.tensor([[1.0, 2.0], [1.0, -2.0]]))
+    torch.testing.assert_close(found, torch.tensor([-3.0, -math.inf]))
     x[1] = math.nan
     found = given_noise(normal, domains.Real(1)).log_prob(x)
     torch.testing.assert_close(found, -0.5 * (x[:, 0].square() + math.log(2 * math.pi)), equal_nan=True)

@@ -304,7 +304,7 @@ class EnergyMatching(SteppedObjective):
         contrast = self.weight * self.temperature * gap
         value = contrast
         if self.floor is not None:  # what is not finite must not become a number
-            value = torch.lerp(contrast.clamp(min=self.floor), contrast.detach(), 0.0)
+            value = torch.where(contrast.isfinite(), contrast.clamp(min=self.floor), contrast)
         if self.flow_weight:
             metrics["flow"] = self._flow_loss(energy, x, state, generator, step, self.taper)
             value = value + self.flow_weight * metrics["flow"]

@@ -53,11 +53,6 @@ class EnergyNoise(nn.Module):
         return self.energy.sample(n, generator=generator).reshape(n, *self.shape)  # type: ignore[operator]
 
 
-def _own_shape(distribution: Distribution) -> tuple[int, ...]:
-    """Of one draw."""
-    return (*distribution.batch_shape, *distribution.event_shape)
-
-
 class DistributionNoise(nn.Module):
     """Anything with torch's `sample(shape)` and `log_prob`, drawn from the given generator; events are reshaped."""
 
@@ -66,24 +61,48 @@ class DistributionNoise(nn.Module):
         self.distribution, self.shape = distribution, shape
 
     def log_prob(self, x: Tensor) -> Tensor:
-        if isinstance(self.distribution, Distribution):
-            x = x.reshape(len(x), *_own_shape(self.distribution))
-        try:
-            log_p = self.distribution.log_prob(x)
-        except ValueError:  # torch refuses the whole batch for a row beyond the support, or lost
-            there = self.distribution.support.check(x).reshape(len(x), -1).all(1)
-            if bool(there.all()):
-                raise
-            lost = torch.isnan(x.reshape(len(x), -1)).any(1)
-            found = torch.where(lost, math.nan, -math.inf).to(x)
-            if bool(there.any()):
-                found[there] = self.log_prob(x[there]).to(found)
-            return found
-        return log_p.flatten(1).sum(1) if log_p.dim() > 1 else log_p
+        return _per_row(self.distribution.log_prob(x))
 
     def sample(self, n: int, *, generator: torch.Generator) -> Tensor:
         with isolated(generator):
             return self.distribution.sample((n,)).reshape(n, *self.shape)
+
+
+def _per_row(log_p: Tensor) -> Tensor:
+    return log_p.flatten(1).sum(1) if log_p.dim() > 1 else log_p
+
+
+def _own_shape(distribution: Distribution) -> tuple[int, ...]:
+    """Of one draw."""
+    return (*distribution.batch_shape, *distribution.event_shape)
+
+
+class TorchNoise(DistributionNoise):
+    """A distribution of torch, -∞ beyond its support and NaN at rows that are lost. Torch itself refuses the whole batch for one
+    such row, or, where its checks are off (which importing zuko does for all), answers with any number."""
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        x = x.reshape(len(x), *_own_shape(self.distribution))
+        support = _support(self.distribution)
+        if support is None:
+            return super().log_prob(x)
+        flat, there = x.reshape(len(x), -1), support.check(x).reshape(len(x), -1).all(1)
+        inside = flat.index_select(0, there.byte().argmax()[None])  # the first such row stands for those beyond
+        try:
+            log_p = super().log_prob(torch.where(there[:, None], flat, inside).reshape(x.shape))
+        except ValueError:
+            if bool(there.any()):
+                raise
+            log_p = flat.new_zeros(len(x))
+        return torch.where(there, log_p, torch.where(flat.isnan().any(1), math.nan, -math.inf).to(log_p))
+
+
+def _support(distribution: Distribution) -> Any:
+    """Where it lives, where it says so."""
+    try:
+        return distribution.support
+    except NotImplementedError:
+        return None
 
 
 def shrunk_covariance(x: Tensor) -> Tensor:
@@ -329,9 +348,11 @@ def given_noise(noise: Any, domain: Domain, fitted: nn.Module | None = None) -> 
         if noise.domain != domain and not flat:
             raise DomainError(f"the noise lives on {noise.domain}, the energy on {domain}; they must agree")
         return EnergyNoise(noise, domain.shape)
-    if isinstance(noise, Distribution) and math.prod(own := _own_shape(noise)) != domain.numel:
+    if not isinstance(noise, Distribution):
+        return DistributionNoise(noise, domain.shape)
+    if math.prod(own := _own_shape(noise)) != domain.numel:
         raise ShapeError(
             f"the noise {type(noise).__name__} draws events of shape {own}, but the energy lives on {domain}; give one of shape "
             f"{tuple(domain.shape)}, with parameters expanded to it"
         )
-    return DistributionNoise(noise, domain.shape)
+    return TorchNoise(noise, domain.shape)
