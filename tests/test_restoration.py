@@ -222,6 +222,17 @@ def test_discrete_clamps_hold(method):
             assert float(e) == pytest.approx(float(energy(torch.stack(every)).min()))
 
 
+def test_clamped_units_take_no_room_in_a_beam():
+    """As wide as the units that move have beginnings, it is exact, however many are held before them."""
+    clamp = torch.arange(9) < 5
+    for seed in range(20):
+        w = 2 * torch.randn(9, 9, generator=gen(seed), dtype=F64)
+        energy = gb.as_energy(lambda x, w=w: (x @ w * x).sum(1), domains.Binary(9))
+        x0 = domains.Binary(9).sample(2, generator=gen(seed), dtype=F64)
+        exact = gb.minimize(energy, x0, clamp=clamp, method="enumerate")
+        torch.testing.assert_close(gb.minimize(energy, x0, clamp=clamp, method="beam", width=16).energy, exact.energy)
+
+
 def test_icm_does_not_stir_where_two_values_tie():
     flat = gb.as_energy(lambda x: 0 * x.sum(1), domains.Binary(3))
     x0 = torch.tensor([[1.0, 0.0, 1.0]])

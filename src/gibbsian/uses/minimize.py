@@ -240,16 +240,18 @@ def _beam(energy: Any, x0: Tensor, clamp: Tensor, width: int) -> Minimum:
     movable = ~_sites(energy.domain, clamp)[0][..., 0]
     beam = units[None]  # (beginnings, rows, units, values)
     energies = energy(x0)[None]
+    copies = torch.zeros_like(energies, dtype=torch.bool)  # a clamped unit has one choice
     for k in range(units.shape[1]):
         wide = beam.expand(len(choices), *beam.shape).clone()
         wide[..., k, :] = torch.where(movable[:, k, None], choices[:, None, None], wide[..., k, :])
         wide = wide.flatten(0, 1)
         energies = energy(wide.reshape(-1, *x0.shape[1:])).reshape(-1, n)
-        # a clamped unit has one choice, so its copies are the same beginning
-        copy = torch.arange(len(wide), device=x0.device) >= len(beam)
-        energies = torch.where(copy[:, None] & ~movable[:, k], torch.inf, energies)
+        again = torch.arange(len(wide), device=x0.device) >= len(beam)
+        copies = copies.repeat(len(choices), 1) | (again[:, None] & ~movable[:, k])
+        energies = torch.where(copies, torch.inf, energies)
         energies, order = energies.topk(min(width, len(wide)), 0, largest=False)
         beam = wide.gather(0, order[:, :, None, None].expand(-1, -1, *wide.shape[2:]))
+        copies = copies.gather(0, order)
     x = beam[0].reshape(x0.shape)
     return Minimum(x, energies[0], torch.ones(n, dtype=torch.bool, device=x0.device))
 
