@@ -363,5 +363,11 @@ def test_declining_keeps_the_promised_share_of_new_rows_exactly_on_average():
     assert float(sure[classes < 0].max()) < float(sure[classes >= 0].min())  # the least sure go
     with pytest.raises(errors.DataError, match="give 19 or more"):
         hybrid.rejecting(joint, new[:9], coverage=0.95)
+    for coverage, kept in ((0.55, 55), (0.07, 7), (0.29, 29)):  # 100 times these is not whole in floats
+        declining = hybrid.rejecting(joint, new[:99], coverage=coverage)
+        assert int((declining(new[:99]) >= 0).sum()) == kept
+    with pytest.raises(errors.DataError, match="give 9 or more"):
+        hybrid.rejecting(joint, new[:8], coverage=0.9)
+    hybrid.rejecting(joint, new[:9], coverage=0.9)
     with pytest.raises(errors.CapabilityError, match="may decline"):
         hybrid.rejecting(gb.energies.Gaussian(torch.zeros(2), torch.eye(2)), new[:99])

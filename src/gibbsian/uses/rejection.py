@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -75,9 +76,10 @@ def rejecting(model: Any, x: Tensor, *, coverage: float = 0.95, by: str = "confi
     check_number("rejecting", "coverage", coverage, 0.0, 1.0, open_low=True, open_high=True)
     require(model, Classifier, "a classifier that may decline", "make one with models.JointEnergy")
     scores = Rejecting(model, by, math.inf).scores(x)
-    rank = math.ceil((len(scores) + 1) * coverage)
+    share = Fraction(repr(float(coverage)))  # as it is written: in floats 100 · 0.55 lies above 55
+    rank = math.ceil((len(scores) + 1) * share)
     if rank > len(scores):
-        needed = math.ceil(coverage / (1 - coverage))
+        needed = math.ceil(share / (1 - share))
         raise DataError(
             f"{len(scores)} held-out rows cannot vouch for a coverage of {coverage:g}; give {needed} or more"
         )
