@@ -157,6 +157,9 @@ def test_the_pool_gives_every_class_rows_of_its_own_law():
     x = hybrid.generate(joint, y, kernels.Langevin(0.1), 0, pool=pool, generator=gen())
     moved = hybrid.generate(joint, y, kernels.Langevin(0.1), 1, pool=pool, generator=gen())
     assert 0 < (moved - x).abs().max() < 5
+    for narrow in (torch.uint8, torch.int8, torch.int16, torch.int32):  # such as labels are read from files
+        again = hybrid.generate(joint, y.to(narrow), kernels.Langevin(0.1), 0, pool=pool, generator=gen())
+        assert torch.equal(again, x)
     with pytest.raises(errors.DataError, match="larger"):
         hybrid.generate(joint, y, kernels.Langevin(0.1), 1, pool=pool[:2], generator=gen())
     with pytest.raises(errors.ArgumentError, match="expected 0 to 2"):

@@ -278,6 +278,12 @@ def test_a_class_that_is_none_is_one_sentence(given, says, capsys):
     joint = gb.models.JointEnergy(gb.nets.MLP(2, (8,), outputs=3), gb.domains.Box(2, -1.0, 1.0))
     with pytest.raises(errors.ArgumentError, match="class 3"):  # where no names say how many there are
         zoo.begin(joint, torch.zeros(5, 2), torch.tensor([3, 3]))
+    with pytest.raises(errors.ArgumentError, match="class -1"):
+        zoo.begin(joint, torch.zeros(5, 2), torch.tensor([2, -1]))
+    with pytest.raises(errors.ArgumentError, match="a whole number a draw"):
+        zoo.begin(joint, torch.zeros(5, 2), torch.tensor([0.0, 1.0]))
+    x, y = torch.randn(30, 2, generator=gen()), torch.tensor([2, 0, 2])
+    assert torch.equal(zoo.begin(joint, x, y.to(torch.uint8)), zoo.begin(joint, x, y))
 
 
 def test_an_energy_that_was_learned_without_a_recipe_is_drawn_too(tmp_path, capsys):

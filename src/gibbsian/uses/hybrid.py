@@ -63,7 +63,8 @@ def generate(
         x = model.domain.sample(len(labels), generator=generator, dtype=like.dtype)
     else:
         check_rows(model, pool, "pool")
-        x = pool[_rows_of(model, pool, labels.to(pool.device), generator)]
+        whole = labels.to(pool.device, torch.long)  # bytes would be read as a mask
+        x = pool[_rows_of(model, pool, whole, generator)]
     if check_count("generate", "steps", steps, 0) == 0 and pool is not None:
         return x
     return sample(member, kernel, x, steps=steps, keep=False, generator=generator, progress=False).last

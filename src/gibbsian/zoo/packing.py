@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from gibbsian.capabilities import JointModel
-from gibbsian.errors import ArgumentError, CheckpointError
+from gibbsian.errors import ArgumentError, CheckpointError, check_tensor
 from gibbsian.random import stream
 from gibbsian.tables.keeping import model_of
 from gibbsian.training import checkpoint, keep
@@ -95,10 +95,15 @@ def pack_table(run: str | Path, target: str | Path) -> Path:
 def begin(energy: Any, chains: Tensor, labels: Tensor) -> Tensor:
     """For every label one of the chains `(rows, *event)` that are likeliest of its class, no chain twice as long as there are
     others."""
+    check_tensor(labels, "labels", "(draws,)")
+    if labels.dim() != 1 or labels.is_floating_point() or labels.dtype == torch.bool:
+        raise ArgumentError(f"labels are {labels.dtype} of shape {tuple(labels.shape)}, expected a whole number a draw")
     with torch.no_grad():
         best = torch.cat([energy.class_log_prob(part) for part in chains.split(256)]).argsort(0, descending=True)
-    if int(labels.min()) < 0 or int(labels.max()) >= best.shape[1]:
-        raise ArgumentError(f"class {int(labels.max())} was asked for; the model knows 0 to {best.shape[1] - 1}")
+    labels = labels.to(best.device, torch.long)  # bytes would be read as a mask
+    unknown = labels[(labels < 0) | (labels >= best.shape[1])]
+    if len(unknown):
+        raise ArgumentError(f"class {int(unknown[0])} was asked for; the model knows 0 to {best.shape[1] - 1}")
     each = max(1, len(chains) // best.shape[1])
     earlier = (labels[:, None] == labels[None, :]).tril(-1).sum(1)
     return chains[best[earlier % each, labels]]
