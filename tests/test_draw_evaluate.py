@@ -157,6 +157,12 @@ def test_what_is_clamped_stays_and_the_rest_is_drawn(name):
     found = draw_with_trace(model, 6, steps=25, start=start, clamp=clamp, generator=gen())
     assert torch.equal(found.x[:, :1], start[torch.arange(6) % 3, :1])
     assert (found.x[:, 1:] != start[torch.arange(6) % 3, 1:]).any()
+    other = torch.arange(start.shape[1]) == torch.arange(3)[:, None] % 2  # another entry in every row of start
+    for n in (2, 3, 7):
+        rows = torch.arange(n) % 3
+        found = draw_with_trace(model, n, steps=25, start=start, clamp=other, generator=gen())
+        assert torch.equal(found.x[other[rows]], start[rows][other[rows]])
+        assert (found.x[~other[rows]] != start[rows][~other[rows]]).any()
 
 
 def test_a_kernel_or_the_objective_says_how():

@@ -70,7 +70,7 @@ def draw(
         kernel: draw by chains of this one.
         start: where chains begin `(rows, *event)`, gone through again where there are fewer rows than n; by default
             anywhere in the domain.
-        clamp: bool, True for entries of `start` that stay: the rest is drawn given them.
+        clamp: bool, True for entries of `start` that stay: the rest is drawn given them; of the event shape, or of that of `start`.
         label: a class, or one a draw, for models that know classes.
         progress: show a bar.
 
@@ -110,7 +110,10 @@ def draw_with_trace(
     n, steps = check_count("draw", "n", n), check_count("draw", "steps", steps)
     streams = streams_of(generator, placement(model)[1])
     if start is not None:  # n rows, gone through again where there are fewer
-        start = start[torch.arange(n, device=start.device) % len(start)]
+        rows = torch.arange(n, device=start.device) % len(start)
+        if isinstance(clamp, Tensor) and clamp.shape == start.shape:  # its rows belong to those
+            clamp = clamp[rows.to(clamp.device)]
+        start = start[rows]
     given, chains = _Given(start, clamp, label), _Chains(kernel, objective, steps, keep, progress)
     x = _own_way(model, n, steps, given, streams) if kernel is None and isinstance(model, DrawableModel) else None
     if x is not None:
