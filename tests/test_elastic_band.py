@@ -87,11 +87,21 @@ def test_no_pass_where_all_lies_below_the_ends():
         ({"start": LEFT[None]}, errors.ArgumentError),
         ({"images": 0}, errors.ArgumentError),
         ({"spring": 0.0}, errors.ArgumentError),
+        ({"via": LEFT}, errors.ShapeError),
+        ({"via": [[0.0, 1.0]]}, errors.ShapeError),
     ],
 )
 def test_what_is_refused(change, error):
     with pytest.raises(error):
         elastic_band(**({"energy": SURFACE, "start": LEFT, "end": RIGHT} | change))
+
+
+def test_corners_named_twice_change_nothing():
+    well, bend = gb.energies.DoubleWell(2, barrier=3.0, distance=1.0), torch.tensor([[0.0, 1.0]])
+    start, end = torch.tensor([-1.0, 0.0]), torch.tensor([1.0, 0.0])
+    plain = elastic_band(well, start, end, via=bend)
+    again = elastic_band(well, start, end, via=torch.cat([start[None], bend, bend, end[None]]))
+    torch.testing.assert_close(again.x, plain.x, atol=1e-3, rtol=0)
 
 
 def test_a_band_that_is_still_moving_is_said():

@@ -113,6 +113,8 @@ def _checked(energy: Energy, start: Tensor, end: Tensor, via: Tensor | None) -> 
         if not isinstance(event, Tensor) or tuple(event.shape) != tuple(energy.domain.shape):
             shape = tuple(event.shape) if isinstance(event, Tensor) else type(event).__name__
             raise ArgumentError(f"{name} is {shape}, expected one event of shape {tuple(energy.domain.shape)}")
+    if via is not None:
+        energy.domain.check_shape(via, "via")
     rows = torch.cat([start[None], *middle, end[None]])
     check_rows(energy, rows, "the corners of the band")
     if torch.equal(start, end):
@@ -125,7 +127,8 @@ def _evenly(corners: Tensor, count: int) -> Tensor:
     along = torch.cat([corners.new_zeros(1), (corners[1:] - corners[:-1]).norm(dim=1).cumsum(0)])
     at = torch.linspace(0, 1, count, dtype=corners.dtype, device=corners.device) * along[-1]
     right = torch.searchsorted(along, at).clamp(1, len(corners) - 1)
-    share = (at - along[right - 1]) / (along[right] - along[right - 1])
+    length = along[right] - along[right - 1]  # 0 where a corner is named twice
+    share = (at - along[right - 1]) / length.clamp(min=torch.finfo(corners.dtype).tiny)
     return torch.lerp(corners[right - 1], corners[right], share[:, None])
 
 
