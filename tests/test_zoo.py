@@ -98,6 +98,14 @@ def test_an_energy_alone(tmp_path):
     torch.testing.assert_close(loaded(x), potts(x), atol=5e-3, rtol=5e-3)
 
 
+def test_sizes_that_half_precision_does_not_hold_are_kept(tmp_path):
+    """Beyond 65504 it has infinity, far below 6e-5 it has 0: seconds since 1970, and rates of a millionth."""
+    law = gb.energies.Gaussian(torch.tensor([1.7e9, 1e-6]), torch.diag(torch.tensor([1e12, 1e-12])))
+    loaded = gb.load(zoo.save(law, tmp_path / "law"))
+    x = law.sample(100, generator=gen())
+    torch.testing.assert_close(loaded(x), law(x), atol=0.05, rtol=0.01)
+
+
 def test_wilson_intervals_cover():
     """The share of 10000 binomial draws whose interval holds the truth is 95 %, within four standard errors and Wilson's own wobble."""
     for p, n in ((0.9, 400), (0.99, 1000), (0.5, 50)):

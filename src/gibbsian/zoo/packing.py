@@ -28,7 +28,7 @@ _COPIED = ("config.json", "config.safetensors", "data.json", "data.safetensors",
 def pack(run: str | Path, target: str | Path, *, chains: int = 160) -> Path:
     """A small copy of a run folder that `gibbsian.load` and `gibbsian sample` read as they read the run.
 
-    Averaged weights where there are any, else the last ones, rounded to half precision: loaded, they are in the default
+    Averaged weights where there are any, else the last ones, rounded to half precision where that holds their size: loaded, they are in the default
     precision again. Figures for a card are to be measured on the copy.
 
     Args:
@@ -130,10 +130,22 @@ def _new(folder: str | Path) -> Path:
 
 def _write_weights(folder: Path, step: int, weights: dict[str, Tensor], frozen: list[str]) -> dict[str, Tensor]:
     """The one checkpoint of a small folder; the weights as they are in it."""
-    half = {name: part.half() if part.is_floating_point() else part for name, part in weights.items()}
-    small = {"step": step, "device": "cpu", "energy": half, "frozen": frozen, "ema": None}
-    checkpoint.save_checkpoint(folder, step, small)
-    return half
+    small = {name: _halved(part) for name, part in weights.items()}
+    tree = {"step": step, "device": "cpu", "energy": small, "frozen": frozen, "ema": None}
+    checkpoint.save_checkpoint(folder, step, tree)
+    return small
+
+
+def _halved(part: Tensor) -> Tensor:
+    """In half precision, where that holds the largest entry: beyond 65504 it has only infinity, below 6e-5 few digits and then 0.
+
+    >>> [_halved(torch.tensor([size, 0.0])).dtype for size in (1.0, 1e6, 1e-6)]
+    [torch.float16, torch.float32, torch.float32]
+    """
+    if not part.is_floating_point() or not part.numel():
+        return part
+    largest, half = float(part.abs().max()), torch.finfo(torch.float16)
+    return part.half() if largest == 0 or half.tiny <= largest <= half.max else part
 
 
 def _copy_recipe(run: Path, target: Path) -> None:
