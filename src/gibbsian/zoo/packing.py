@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from gibbsian.capabilities import JointModel
+from gibbsian.domains import Domain
 from gibbsian.errors import ArgumentError, CheckpointError, check_tensor
 from gibbsian.random import stream
 from gibbsian.tables.keeping import model_of
@@ -117,7 +118,9 @@ def chains_of(folder: str | Path) -> Tensor | None:
     with checkpoint.damage(path):
         kept = load_file(path)
         low, high = kept["walls"].double()
-        return (low + (high - low) / 255 * kept["x"].double()).to(torch.get_default_dtype())
+        x = (low + (high - low) / 255 * kept["x"].double()).to(torch.get_default_dtype())
+    domain: Domain = keep.read_config(Path(folder), ("energy",))["energy"].domain
+    return domain.within_walls(x)  # 1.1 in single precision lies beyond a wall at 1.1
 
 
 def _new(folder: str | Path) -> Path:
