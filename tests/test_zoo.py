@@ -58,6 +58,18 @@ def test_a_packed_run_is_its_average_up_to_rounding(joint_run, tmp_path):
     assert size < 2 * weights + 4000  # two bytes a weight, no optimizer
     with pytest.raises(errors.CheckpointError, match="already holds files"):
         zoo.pack(run.folder, small)
+    assert zoo.chains_of(zoo.pack(run.folder, tmp_path / "without", chains=0)) is None
+
+
+def test_what_cannot_be_packed_leaves_no_folder(joint_run, tmp_path):
+    for number in (-3, 2.5):
+        with pytest.raises(errors.ArgumentError, match="chains"):
+            zoo.pack(joint_run[0].folder, tmp_path / "new", chains=number)
+    with pytest.raises(errors.CheckpointError, match=r"table\.json"):
+        zoo.pack_table(joint_run[0].folder, tmp_path / "new")
+    with pytest.raises(errors.ArgumentError, match="expected an energy"):
+        zoo.save(3, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
 
 
 def test_half_precision_is_read_into_the_default_precision(joint_run, tmp_path):

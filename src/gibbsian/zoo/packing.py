@@ -18,7 +18,8 @@ from torch import Tensor
 
 from gibbsian.capabilities import JointModel
 from gibbsian.domains import Domain
-from gibbsian.errors import ArgumentError, CheckpointError, check_tensor
+from gibbsian.energy import Energy, ScoreField
+from gibbsian.errors import ArgumentError, CheckpointError, check_count, check_tensor
 from gibbsian.random import stream
 from gibbsian.tables.keeping import model_of
 from gibbsian.training import checkpoint, keep
@@ -46,7 +47,7 @@ def pack(run: str | Path, target: str | Path, *, chains: int = 160) -> Path:
     >>> gb.load(small).weight.dtype, chains_of(small).shape
     (torch.float32, torch.Size([5, 6]))
     """
-    run, target = Path(run), Path(target)
+    run, target, chains = Path(run), Path(target), check_count("pack", "chains", chains, 0)
     config = keep.read_config(run, ("energy", "objective"))
     tree = checkpoint.read_latest(run, keys=("step", "energy", "frozen", "ema", "ranks"))
     _new(target)
@@ -58,7 +59,7 @@ def pack(run: str | Path, target: str | Path, *, chains: int = 160) -> Path:
     energy = config["energy"]
     checkpoint.load_module(energy, weights, tree["frozen"])
     found = config["objective"].chains_of(tree["ranks"][0]["state"])
-    if found is not None:
+    if found is not None and chains:
         _write_chains(target, _chosen(energy.eval(), found, chains))
     return target
 
@@ -71,6 +72,8 @@ def save(energy: Any, folder: str | Path, *, step: int = 0) -> Path:
     >>> gb.load(folder).coupling.shape
     torch.Size([4, 3, 4, 3])
     """
+    if not isinstance(energy, Energy | ScoreField):
+        raise ArgumentError(f"energy is a {type(energy).__name__}, expected an energy or a score field")
     folder = _new(folder)
     checkpoint.write_tree(folder, "config", {"energy": energy}, weightless={"energy"})
     _write_weights(
@@ -81,9 +84,10 @@ def save(energy: Any, folder: str | Path, *, step: int = 0) -> Path:
 
 def pack_table(run: str | Path, target: str | Path) -> Path:
     """A copy of the run of a table without rows of the table: draws of the law stand for them where rows are compared."""
-    run, target = Path(run), _new(target)
+    run = Path(run)
     tree = checkpoint.read_tree(run, "table")
     model = model_of(tree)
+    target = _new(target)
     drawn = model.codec.encode(model.sample(300, generator=stream(model.seed, "kept")))
     checkpoint.write_tree(target, "table", tree | {"kept": drawn})
     shutil.copy(run / "schema.json", target / "schema.json")
