@@ -143,6 +143,8 @@ def test_classes_are_drawn_where_a_model_knows_them():
         assert made.trace is None
     with pytest.raises(ShapeError, match="3 labels were given for 5 draws"):
         gb.draw(joint, 5, label=torch.arange(3) % 2, generator=gen())
+    with pytest.raises(ShapeError, match="3 labels were given for 5 draws"):  # a model that draws in its own way
+        gb.draw(models.DBN(5, 4, 3, labels=2), 5, label=torch.arange(3) % 2, generator=gen())
     with pytest.raises(CapabilityError, match=r"class_log_prob\(x\)"):
         gb.draw(energies.Banana(), 5, label=1, generator=gen())
     with pytest.raises(CapabilityError, match="classes"):

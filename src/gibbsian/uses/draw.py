@@ -108,6 +108,8 @@ def draw_with_trace(
     """
     _check(model, start, clamp)
     n, steps = check_count("draw", "n", n), check_count("draw", "steps", steps)
+    if isinstance(label, Tensor) and label.dim() and len(label) != n:
+        raise ShapeError(f"{len(label)} labels were given for {n} draws; give one, or one a draw")
     streams = streams_of(generator, placement(model)[1])
     if start is not None:  # n rows, gone through again where there are fewer
         rows = torch.arange(n, device=start.device) % len(start)
@@ -184,8 +186,6 @@ def _one_class_each(
     joint: JointModel, label: Tensor, n: int, given: _Given, chains: _Chains, streams: Streams
 ) -> Drawn:
     """Draws of a class each, shard by shard; without the chains, which are of different laws."""
-    if len(label) != n:
-        raise ShapeError(f"{len(label)} labels were given for {n} draws; give one, or one a draw")
     ends = chains._replace(keep=False)
     found = [
         ends.draw(joint.given(label[part.rows]), part.size, given.of(part), part.generator) for part in streams.parts(n)
