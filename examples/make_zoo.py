@@ -64,9 +64,10 @@ ABOUT: dict[str, tuple[str, str]] = {
 }  # fmt: skip
 
 
-def figures_of(found: dict[str, Any]) -> dict[str, Figure]:
-    """What `gibbsian evaluate` found, as figures."""
+def figures_of(found: dict[str, Any], redrawn: bool) -> dict[str, Figure]:
+    """What `gibbsian evaluate` found, as figures; `redrawn` where the data draw rows anew."""
     figures, rows = {}, found["rows"]
+    told = ", classes by the mean over 20 draws of their pixels" if redrawn else ""
     if "likelihood" in found:
         ll = found["likelihood"]
         how = f"nats a row, {ll.get('rows', rows)} {found['part']} rows, {ll['method']}"
@@ -76,14 +77,14 @@ def figures_of(found: dict[str, Any]) -> dict[str, Figure]:
         figures[f"{bound}test log-likelihood"] = Figure(ll["value"], ll["lower"], ll["upper"], how)
     if "classes" in found:
         classes, n = found["classes"], rows
-        figures["accuracy"] = share(round(classes["accuracy"] * n), n, f"of {n} {found['part']} rows")
+        figures["accuracy"] = share(round(classes["accuracy"] * n), n, f"of {n} {found['part']} rows{told}")
         error = classes["calibration_error"]
         spread = (15 / n) ** 0.5 / 2  # what bins of n rows add to it by chance, at most
         figures["calibration error"] = Figure(
             error,
             max(0.0, error - spread),
             error + spread,
-            f"15 bins, {n} {found['part']} rows, ± what chance adds at most",
+            f"15 bins, {n} {found['part']} rows{told}, ± what chance adds at most",
         )
     for name, rates in found.get("outside", {}).items():
         if "auroc" in rates:
@@ -108,7 +109,9 @@ def judged(name: str, folder: Path) -> dict[str, Figure]:
     if not (folder / "evaluation.json").exists() and command(["evaluate", str(folder), "-q"]):
         raise SystemExit(f"{folder} could not be judged")
     found = json.loads((folder / "evaluation.json").read_text())
-    return figures_of(found) | (denoising(folder) if name == "patches-foe" else {})
+    from gibbsian.app.runs import open_run
+
+    return figures_of(found, open_run(folder).prepared.redraws) | (denoising(folder) if name == "patches-foe" else {})
 
 
 def denoising(folder: Path, sigma: float = 0.1) -> dict[str, Figure]:

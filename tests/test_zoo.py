@@ -154,6 +154,14 @@ def test_every_member_has_a_card_that_is_true_of_its_files():
     assert size < 20e6
 
 
+def test_cards_say_where_rows_were_drawn_many_times():
+    """One draw of the pixels of each digit has `mnist-dbn` read 98.5 % of them, below the interval of the mean over twenty."""
+    figures = zoo.card("mnist-dbn").figures
+    assert "anew: true" in (zoo.path("mnist-dbn") / "recipe.yaml").read_text(encoding="utf-8")
+    for name in ("accuracy", "calibration error"):
+        assert "mean over 20 draws" in figures[name].how
+
+
 def test_the_page_of_the_zoo_shows_every_member():
     page = (Path(__file__).parents[1] / "docs" / "zoo.md").read_text(encoding="utf-8")
     for name in zoo.names():
