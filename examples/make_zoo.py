@@ -192,6 +192,8 @@ def main() -> None:
     parser.add_argument("--steps", type=int, help="of each; the recipe's by default")
     chosen = parser.parse_args()
     folder = chosen.out / chosen.name
+    if not chosen.run.is_dir() or folder.resolve() == chosen.run.resolve():  # it would be gone before it is read
+        parser.error(f"{chosen.run} is no run folder, or the member itself; say a run, or another --out")
     shutil.rmtree(folder, ignore_errors=True)
     if (chosen.run / "table.json").exists():
         zoo.pack_table(chosen.run, folder)

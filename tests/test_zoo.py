@@ -2,7 +2,9 @@
 
 import json
 import re
+import runpy
 import shutil
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -160,6 +162,17 @@ def test_cards_say_where_rows_were_drawn_many_times():
     assert "anew: true" in (zoo.path("mnist-dbn") / "recipe.yaml").read_text(encoding="utf-8")
     for name in ("accuracy", "calibration error"):
         assert "mean over 20 draws" in figures[name].how
+
+
+def test_a_member_is_not_removed_before_it_is_made_again(tmp_path, monkeypatch):
+    folder = tmp_path / "digits-rbm"
+    shutil.copytree(zoo.path("digits-rbm"), folder)
+    script = str(Path(__file__).parents[1] / "examples" / "make_zoo.py")
+    for run in (folder, tmp_path / "nothing"):
+        monkeypatch.setattr(sys, "argv", [script, "digits-rbm", str(run), "--out", str(tmp_path)])
+        with pytest.raises(SystemExit):
+            runpy.run_path(script, run_name="__main__")
+        cards.check_files(folder, zoo.read_card(folder))
 
 
 def test_the_page_of_the_zoo_shows_every_member():
