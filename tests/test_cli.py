@@ -19,6 +19,7 @@ import torch
 from gibbsian.app import catalog, runs
 from gibbsian.app.cli import main
 from gibbsian.app.cli.flags import COMMANDS
+from gibbsian.app.draws import snapshots_of
 from gibbsian.app.recipe import DataSpec
 
 TINY = """
@@ -403,6 +404,25 @@ def test_a_machine_whose_hidden_units_cannot_be_summed_goes_all_the_way(tmp_path
     assert found["likelihood"]["lower"] < found["likelihood"]["value"]
     assert len(list((tmp_path / "run" / "snapshots").iterdir())) == 3
     assert "its own way" in (tmp_path / "run" / "report.html").read_text()
+
+
+@pytest.mark.parametrize(("kernel", "goes_on"), [("ShortRunLangevin", False), ("Langevin", True)])
+def test_snapshots_of_chains_that_go_a_way_begin_at_its_beginning(tmp_path, kernel, goes_on):
+    """Chains that hardly move stay where they began: those that settle in a law go on where they were."""
+    text = f"""
+data: {{name: moons, n: 300}}
+model: {{MLPEnergy: {{domain: 2, hidden: [4]}}}}
+objective: {{DenoisingScoreMatching: {{sigma: 0.1}}}}
+fit: {{steps: 4, batch_size: 50}}
+sample: {{kernel: {{{kernel}: {{step_size: 1.0e-6}}}}, steps: 2, start: reference}}
+evaluate: {{likelihood: none}}
+"""
+    if not goes_on:
+        text = text.replace("step_size: 1.0e-6", "step_size: 1.0e-6, noise: 0.0")
+    (tmp_path / "still.yaml").write_text(text)
+    assert main(["train", str(tmp_path / "still.yaml"), "--run", str(tmp_path / "run"), "--no-report", "-q"]) == 0
+    first, *_, last = snapshots_of(tmp_path / "run").values()
+    assert torch.allclose(first, last, atol=1e-3) == goes_on
 
 
 def test_no_link_in_a_folder_from_elsewhere_is_written_through(run, tmp_path):

@@ -61,7 +61,7 @@ class Snapshots:
             return
         finally:
             energy.train(was_training)
-        self.last = made.x
+        self.last = made.x if made.kernel is None or made.kernel.mixes else None  # ways are gone from their beginning
         self.folder.mkdir(exist_ok=True)
         content = serialize_tensors({"x": made.x.detach().cpu().contiguous()})
         write_whole(self.folder / f"step-{run.step:012d}.safetensors", content)

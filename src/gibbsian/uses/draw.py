@@ -35,11 +35,12 @@ MOST_KEPT = 2000  # draws of a chain that diagnostics look at; longer runs are t
 
 
 class Drawn(NamedTuple):
-    """Draws, the chains they come from (None where there are none to look at), and how they were made."""
+    """Draws, the chains they come from (None where there are none to look at), how they were made, and the kernel that moved chains."""
 
     x: Tensor
     trace: Trace | None
     how: str
+    kernel: Kernel | None = None
 
 
 def draw(
@@ -179,7 +180,7 @@ class _Chains(NamedTuple):
             burn_in = total // 2 if self.keep else total - 1
             thin = max(1, (total - burn_in) // MOST_KEPT)
             trace = sample(law, kernel, start, total, burn_in=burn_in, thin=thin, keep=self.keep, **how)
-        return Drawn(trace.gather().last, trace, f"{type(kernel).__name__}, {total} steps")
+        return Drawn(trace.gather().last, trace, f"{type(kernel).__name__}, {total} steps", kernel)
 
 
 def _one_class_each(
@@ -190,7 +191,7 @@ def _one_class_each(
     found = [
         ends.draw(joint.given(label[part.rows]), part.size, given.of(part), part.generator) for part in streams.parts(n)
     ]
-    return Drawn(streams.gather(torch.cat([made.x for made in found])), None, found[0].how)
+    return Drawn(streams.gather(torch.cat([made.x for made in found])), None, found[0].how, found[0].kernel)
 
 
 def _exact(model: Sampleable, n: int, streams: Streams) -> Tensor:
