@@ -453,3 +453,24 @@ def test_chains_that_are_left_behind_are_seen_in_time_and_those_that_catch_up_ar
     assert not monitor.wants_snapshot(1000)  # what the chains do not follow is no state to go back to
     monitor.look({**apart, "separation": 2.0}, 420)
     assert monitor.wants_snapshot(1000)
+
+
+def test_the_numbers_of_a_sum_are_watched_under_their_own_names():
+    """Two parts with chains: metrics that both have are called after the parts, and neither may run away unseen."""
+    cd = objectives.ContrastiveDivergence(kernels.MALA(0.1))
+    run = gb.fit(mlp(), objectives.Weighted([cd, cd]), reals(), steps=2, batch_size=50, progress=False, guard=Guard(every=1))  # fmt: skip
+    names = [name for name in run.metrics if name.endswith((".energy_data", ".separation", ".acceptance"))]
+    assert len(names) == 6
+    for i, part in enumerate(("0.ContrastiveDivergence.", "1.ContrastiveDivergence.")):
+        calm = {"loss": 1.0, **dict.fromkeys(names, 0.5)}
+        monitor = Monitor(Guard(patience=50))
+        assert all(monitor.look(calm, step) is None for step in range(0, 100, 10))
+        found = monitor.look({**calm, f"{part}energy_data": -1e7}, 100)
+        assert found is not None, i
+        assert found.startswith(f"{part}energy_data")
+        monitor = Monitor(Guard(patience=50))
+        seen = [monitor.look({**calm, f"{part}separation": 12.0}, step) for step in range(0, 100, 10)]
+        assert any("left behind" in why for why in seen if why), i
+        monitor = Monitor(Guard())
+        frozen = [monitor.warnings({**calm, f"{part}acceptance": 0.0}, cd) for _ in range(6)]
+        assert any("frozen" in text for texts in frozen for text in texts), i

@@ -115,11 +115,12 @@ class Monitor:
             # a kernel without an acceptance test reports NaN for it, which says nothing
             if not math.isfinite(value) and not name.endswith("acceptance"):
                 return f"{name} is {value}"
-        for name in _MEASURED:
-            if name in numbers and (explosion := self._explosion(name, numbers[name])):
-                return explosion
+        for kind in _MEASURED:
+            for name, value in _each(numbers, kind).items():
+                if explosion := self._explosion(name, value):
+                    return explosion
         self.looks += 1
-        return self._left_behind(numbers.get("separation", 0.0), step)
+        return self._left_behind(max(_each(numbers, "separation").values(), default=0.0), step)
 
     def _explosion(self, name: str, value: float) -> str | None:
         """Is this number far above its scale? If not, the scale follows it."""
@@ -166,7 +167,7 @@ class Monitor:
         if self.failed_at is not None and step <= self.failed_at + self.guard.snapshot_every:
             del self.snapshots[max(1, len(self.snapshots) - 1) :]
         self.failed_at = step
-        self.size = max(self.scales.get(name, 1.0) for name in _ENERGIES)
+        self.size = max((size for kind in _ENERGIES for size in _each(self.scales, kind).values()), default=1.0)
         self.gaps.clear()
         self.high.clear()
         for name in _OWN:
@@ -223,15 +224,27 @@ def _changes(before: Objective, after: Objective) -> list[str]:
     return found
 
 
+def _each(numbers: dict[str, float], kind: str) -> dict[str, float]:
+    """The numbers of a kind, by name: those of several parts of a sum are called after these.
+
+    >>> _each({"gap": 1.0, "0.CD.gap": 2.0, "gaps": 3.0}, "gap")
+    {'gap': 1.0, '0.CD.gap': 2.0}
+    """
+    return {name: value for name, value in numbers.items() if name.rpartition(".")[2] == kind}
+
+
 def _chain_signs(numbers: dict[str, float]) -> dict[str, str]:
     """Chains that stand still."""
-    accepted, movement = numbers.get("acceptance", math.nan), numbers.get("movement", math.nan)
-    if accepted < 0.01:
-        moves = f"{100 * accepted:.2g} % of their moves are accepted; use a smaller step size"
+    accepted = _each(numbers, "acceptance")
+    few = min((share for share in accepted.values() if share < 0.01), default=None)
+    if few is not None:
+        moves = f"{100 * few:.2g} % of their moves are accepted; use a smaller step size"
         return {"acceptance": f"the chains are frozen: {moves}"}
-    if not math.isfinite(accepted) and movement < 1e-6:
-        how = f"they move by {movement:.2g} a step; use a larger step size or another kernel"
-        return {"movement": f"the chains are frozen: {how}"}
+    for name, movement in _each(numbers, "movement").items():
+        unadjusted = not math.isfinite(accepted.get(f"{name.removesuffix('movement')}acceptance", math.nan))
+        if unadjusted and movement < 1e-6:
+            how = f"they move by {movement:.2g} a step; use a larger step size or another kernel"
+            return {"movement": f"the chains are frozen: {how}"}
     return {}
 
 
