@@ -43,23 +43,23 @@ def test_what_stays_on_the_device_is_not():
     assert g.tolist() == [0.0, 0.0, 1.0]
 
 
+def step_of(objective, energy, batch, state, generator, done):
+    """The state after a step, gradients and all."""
+    parameters = [*trainable(energy), *(p for m in state_modules(state) for p in trainable(m))]
+    loss = objective.loss(energy, batch, state, generator, Step(done=done))
+    for value in (loss.value, loss.other):
+        if value is not None:
+            torch.autograd.grad(value, parameters, allow_unused=True, retain_graph=True)
+    return loss.state
+
+
 def take_steps(objective, energy, batch, steps=2):
     """A step that may look around, as those before a capture may, and some that may not."""
     generator = torch.Generator().manual_seed(0)
-    state = objective.init(energy, batch, generator)
-    parameters = [*trainable(energy), *(p for m in state_modules(state) for p in trainable(m))]
-
-    def step(state, done):
-        loss = objective.loss(energy, batch, state, generator, Step(done=done))
-        for value in (loss.value, loss.other):
-            if value is not None:
-                torch.autograd.grad(value, parameters, allow_unused=True, retain_graph=True)
-        return loss.state
-
-    state = step(state, 0)
+    state = step_of(objective, energy, batch, objective.init(energy, batch, generator), generator, 0)
     for done in range(1, 1 + steps):
         with never_waits():
-            state = step(state, done)
+            state = step_of(objective, energy, batch, state, generator, done)
 
 
 # these say on a GPU that they train eagerly: solvers that go on until nothing moves, neighbors among rows

@@ -210,7 +210,8 @@ class LabeledRBM(Energy):
         return self.model._pair_energy(x, self._labels(x))
 
     def _labels(self, x: Tensor) -> Tensor:
-        return rows_for(self.y, len(x), "labels") if self.y.dim() else self.y
+        """One for each row, or one of shape (1,): to index by a single number the host would have to see it."""
+        return rows_for(self.y, len(x), "labels") if self.y.dim() else self.y[None]
 
     def gibbs_noise(self, x: Tensor, steps: int, generator: torch.Generator) -> tuple[Tensor, ...]:
         """For the hidden and the visible layer."""
