@@ -64,24 +64,15 @@ def take_steps(objective, energy, batch, steps=2):
 
 # these say on a GPU that they train eagerly: solvers that go on until nothing moves, neighbors among rows
 EAGER = {"perturb", "improved cd"}
+PRINCIPLES = {
+    **{f"plane: {name}": (mixture_of_three, REAL[name], lambda: some_data(20)) for name in REAL if name not in EAGER},
+    **{f"bits: {name}": (lambda: Machine(BINARY), DISCRETE[name], lambda: coins(20, 4)) for name in DISCRETE if name not in EAGER},
+    **{f"RBM: {name}": (random_rbm, RBM[name], lambda: coins(20, 6)) for name in RBM},
+    **{name: (make, objective, lambda data=data: data("cpu")[:64]) for name, (make, objective, data) in CASES.items()},
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", [name for name in REAL if name not in EAGER])
-def test_principles_of_the_plane(name):
-    take_steps(REAL[name], mixture_of_three(), some_data(20))
-
-
-@pytest.mark.parametrize("name", [name for name in DISCRETE if name not in EAGER])
-def test_principles_of_bits(name):
-    take_steps(DISCRETE[name], Machine(BINARY), coins(20, 4))
-
-
-@pytest.mark.parametrize("name", RBM)
-def test_principles_of_an_rbm(name):
-    take_steps(RBM[name], random_rbm(), coins(20, 6))
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_principles_that_are_captured_on_a_gpu(name):
-    make, objective, data = CASES[name]
-    take_steps(objective, make(), data("cpu")[:64])
+@pytest.mark.parametrize("name", PRINCIPLES)
+def test_principles_that_are_captured_wait_for_nothing(name):
+    make, objective, data = PRINCIPLES[name]
+    take_steps(objective, make(), data())

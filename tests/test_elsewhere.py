@@ -3,14 +3,11 @@
 import pytest
 import torch
 from elsewhere import DEVICE, elsewhere, moved
-from test_capture import EAGER, step_of
+from test_capture import PRINCIPLES, step_of
 from test_invariance import KERNELS as REAL_KERNELS
 from test_invariance import TARGETS
 from test_machines_conformance import MODELS
 from test_neural_energies import CASES as NETWORKS
-from test_objectives_regularizers import BINARY, DISCRETE, RBM, REAL, Machine, mixture_of_three, random_rbm, some_data
-from test_objectives_regularizers import bits as coins
-from test_principles_cuda import CASES
 
 from gibbsian import kernels, trees
 
@@ -35,25 +32,10 @@ def take_steps(objective, energy, batch):
             state = step_of(objective, energy, batch, state, generator, done)
 
 
-@pytest.mark.parametrize("name", [name for name in REAL if name not in EAGER | {"explicit"}])  # whose law stays here
-def test_principles_of_the_plane(name):
-    take_steps(REAL[name], mixture_of_three(), some_data(20))
-
-
-@pytest.mark.parametrize("name", [name for name in DISCRETE if name not in EAGER])
-def test_principles_of_bits(name):
-    take_steps(DISCRETE[name], Machine(BINARY), coins(20, 4))
-
-
-@pytest.mark.parametrize("name", RBM)
-def test_principles_of_an_rbm(name):
-    take_steps(RBM[name], random_rbm(), coins(20, 6))
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_newest_principles(name):
-    make, objective, data = CASES[name]
-    take_steps(objective, make(), data("cpu")[:64])
+@pytest.mark.parametrize("name", [name for name in PRINCIPLES if name != "plane: explicit"])  # its law stays here
+def test_principles(name):
+    make, objective, data = PRINCIPLES[name]
+    take_steps(objective, make(), data())
 
 
 def step(kernel, energy, x):
