@@ -63,6 +63,8 @@ ABOUT: dict[str, tuple[str, str]] = {
     ),
 }  # fmt: skip
 
+LETTERS = {"riboswitch-potts": "-ACGU"}  # of members whose events are sequences
+
 
 def figures_of(found: dict[str, Any], redrawn: bool) -> dict[str, Figure]:
     """What `gibbsian evaluate` found, as figures; `redrawn` where the data draw rows anew."""
@@ -219,7 +221,8 @@ def main() -> None:
     for name in ("evaluation.json", "metrics.jsonl", "samples.npz", "command.json", "environment.json", "made.json"):
         (folder / name).unlink(missing_ok=True)
     about, data = ABOUT[chosen.name]
-    zoo.write_card(folder, Card(chosen.name, about, data, "MIT, as the library", made, figures, classes))
+    letters = LETTERS.get(chosen.name, "")
+    zoo.write_card(folder, Card(chosen.name, about, data, "MIT, as the library", made, figures, classes, letters))
     print(zoo.read_card(folder))
 
 

@@ -182,6 +182,8 @@ def test_the_page_of_the_zoo_shows_every_member():
         figure = next(iter(zoo.card(name).figures.values()))
         assert str(figure).partition("  (")[0] in row, name
         assert f"{zoo.card(name).made.get('updates', '')}" in row, name
+        drawn = f"(../src/gibbsian/zoo/members/{name}/samples.png)" in page
+        assert drawn == (zoo.path(name) / "samples.png").exists(), name
 
 
 def named(tree):
@@ -338,6 +340,15 @@ def test_an_energy_that_was_learned_without_a_recipe_is_drawn_too(tmp_path, caps
     assert (drawn.sum(2) == 1).all()
     assert main([*command, "--class", "1"]) == 2
     assert "has no recipe" in capsys.readouterr().err
+    command[command.index("--out") + 1] = str(target.with_suffix(".fasta"))
+    assert main(command) == 0
+    family = gb.sequences.read(target.with_suffix(".fasta"), alphabet="rna")
+    assert np.array_equal(family.x.numpy(), drawn)
+
+
+def test_only_sequences_are_written_as_letters(tmp_path, capsys):
+    assert main(["sample", "zoo:digits-rbm", "-n", "1", "--out", str(tmp_path / "x.fasta")]) == 2
+    assert ".png" in capsys.readouterr().err
 
 
 def test_packed_joint_energies_are_drawn_by_class_without_their_data(joint_run, tmp_path, monkeypatch):

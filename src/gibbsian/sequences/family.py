@@ -142,11 +142,15 @@ class Family:
         '>one\\nA-U\\n'
         """
         file = Path(path).expanduser()
-        letters = np.frombuffer(self.alphabet.letters.encode(), dtype=np.uint8)
         with gzip.open(file, "wb") if file.suffix == ".gz" else file.open("wb") as out:
-            for row, states in enumerate(self.states.cpu().numpy()):
-                name = self.names[row] if self.names else f"sequence{row + 1}"
-                out.write(b">" + name.encode() + b"\n" + letters[states].tobytes() + b"\n")
+            out.writelines(self.fasta())
+
+    def fasta(self) -> Iterator[bytes]:
+        """The records of a FASTA file, one a sequence."""
+        letters = np.frombuffer(self.alphabet.letters.encode(), dtype=np.uint8)
+        for row, states in enumerate(self.states.cpu().numpy()):
+            name = self.names[row] if self.names else f"sequence{row + 1}"
+            yield b">" + name.encode() + b"\n" + letters[states].tobytes() + b"\n"
 
 
 def one_hot(states: Tensor, q: int) -> Tensor:

@@ -44,6 +44,7 @@ class Card:
         made: how: the command, updates, seed, seconds and machine.
         figures: measured on the weights as they are loaded, by name.
         classes: names of classes, where the model knows any.
+        letters: what the states of a site stand for, in order, where events are sequences.
         files: SHA-256 of every file of the folder but the card.
     """
 
@@ -54,6 +55,7 @@ class Card:
     made: dict[str, Any]
     figures: dict[str, Figure]
     classes: tuple[str, ...] = ()
+    letters: str = ""
     files: dict[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:

@@ -4,6 +4,7 @@ import argparse
 import io
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -25,10 +26,11 @@ from gibbsian.distributed.world import World
 from gibbsian.errors import ArgumentError, DataError, suggest
 from gibbsian.placement import placement
 from gibbsian.random import stream
+from gibbsian.sequences import Alphabet, Family
 from gibbsian.training.fit import load
 from gibbsian.uses.draw import draw_with_trace
 from gibbsian.zoo import begin, chains_of
-from gibbsian.zoo.cards import CARD
+from gibbsian.zoo.cards import CARD, read_card
 
 
 def run_sample(options: argparse.Namespace, rest: list[str]) -> int:
@@ -42,8 +44,8 @@ def run_sample(options: argparse.Namespace, rest: list[str]) -> int:
     if options.given:
         raise ArgumentError("--given holds cells of a table; for other runs complete partial rows with --clamp FILE")
     target = Path(options.out) if options.out else folder / "samples.npz"
-    if target.suffix not in _WRITERS:
-        raise ArgumentError(f"--out {target}: give a file that ends in {', '.join(_WRITERS)}")
+    if target.suffix not in (kinds := _writers(folder)):
+        raise ArgumentError(f"--out {target}: give a file that ends in {', '.join(kinds)}")
     if (folder / CARD).exists() and not (folder / "recipe.yaml").exists():
         return _sample_alone(out, options, folder, target)
     recipe, pipeline = open_pipeline(folder)
@@ -89,7 +91,7 @@ def _sample_alone(out: Output, options: argparse.Namespace, folder: Path, target
 
 def _write(out: Output, folder: Path, target: Path, x: Tensor, how: str) -> int:
     content = io.BytesIO()
-    _WRITERS[target.suffix](content, x)
+    _writers(folder)[target.suffix](content, x)
     target.parent.mkdir(parents=True, exist_ok=True)
     write_whole(target, content.getvalue())
     out.say(f"{len(x)} samples of shape {tuple(x.shape[1:])} by {how}: {target}")
@@ -171,6 +173,16 @@ def _png(file: BinaryIO, x: Tensor) -> None:
             f"samples of shape {tuple(x.shape[1:])} are no pictures; write .npz or .csv, or say sample.shape in the recipe"
         )
     file.write(base64.b64decode(pixel_grid(x).partition(",")[2]))
+
+
+def _fasta(file: BinaryIO, x: Tensor, letters: str) -> None:
+    file.writelines(Family(x.argmax(-1), Alphabet(letters)).fasta())
+
+
+def _writers(folder: Path) -> dict[str, Callable[[BinaryIO, Tensor], None]]:
+    """How draws are written, by the ending of the file; as letters where a card says which they are."""
+    letters = read_card(folder).letters if (folder / CARD).exists() else ""
+    return _WRITERS | {".fasta": partial(_fasta, letters=letters)} if letters else _WRITERS
 
 
 _WRITERS: dict[str, Callable[[BinaryIO, Tensor], None]] = {
