@@ -240,6 +240,22 @@ def test_one_jump(kind):
     assert ((found - expected).abs() < 5 * (expected * (1 - expected) / 20000).sqrt()).all()
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_chances_are_not_those_of_half_precision(dtype):
+    """Uniforms of bfloat16 are multiples of 1/256: small chances were rounded up, or to 0 in one direction. Five standard errors."""
+    n, t = 200_000, 0.01
+    for domain, at in ((domains.Binary(1), 0.0), (domains.Spin(1), -1.0)):
+        x = torch.full((1, 1), at, dtype=dtype)
+        found, p = float((Heat(t).draw(domain, x, n, gen()) != x).double().mean()), -0.5 * math.expm1(-t)
+        assert abs(found - p) < 5 * (p * (1 - p) / n) ** 0.5
+    symbols, expected = domains.Categorical(1, classes=3), jumps(domains.Categorical(1, 3), "uniform", t)
+    for label in range(3):
+        drawn = Heat(t).draw(symbols, symbols.one_hot(torch.tensor([[label]]), dtype=dtype), n, gen(label))
+        assert drawn.dtype == dtype
+        found, p = drawn.double().mean((0, 1, 2)), expected[label]
+        assert ((found - p).abs() < 5 * (p * (1 - p) / n).sqrt()).all()
+
+
 def many(machine, perturbation, m=40000, **options):
     objective = EnergyDiscrepancy(negatives=m, stabilizer=0.0, perturbation=perturbation, **options)
     return float(objective(machine, machine.states(), (), gen(3)).value.detach())

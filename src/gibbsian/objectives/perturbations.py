@@ -224,14 +224,15 @@ class Heat(Symmetric):
         return torch.cat([self._diffused(p, piece, count, t, generator).flatten(2) for p, piece, t in pieces], 2)
 
     def _diffused(self, domain: Domain, y: Tensor, count: int, t: float, generator: torch.Generator) -> Tensor:
-        how: dict[str, Any] = {"generator": generator, "dtype": y.dtype, "device": y.device}
+        wide = torch.promote_types(y.dtype, torch.float32)  # half precision would round chances to multiples of 1/256
+        how: dict[str, Any] = {"generator": generator, "dtype": wide, "device": y.device}
         if isinstance(domain, Binary | Spin):
             return _flipped(domain, y, torch.rand(count, *y.shape, **how) < -0.5 * math.expm1(-t))
         if isinstance(domain, Categorical):
-            upto = heat_matrix(self.kind, domain.classes, t, y).cumsum(-1)[..., :-1]
+            upto = heat_matrix(self.kind, domain.classes, t, y.new_empty((), dtype=wide)).cumsum(-1)[..., :-1]
             u = torch.rand(count, *y.shape[:-1], 1, **how)
             return domain.one_hot((u > upto[y.argmax(-1)]).sum(-1), dtype=y.dtype)
-        moved = y + math.sqrt(t) * torch.randn(count, *y.shape, **how)
+        moved = y + math.sqrt(t) * torch.randn(count, *y.shape, **how | {"dtype": y.dtype})
         return reflect(moved, moved, domain)[0] if isinstance(domain, Bounded) else moved
 
 
