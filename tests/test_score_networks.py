@@ -135,6 +135,43 @@ def test_level_families_refuse_what_does_not_fit():
         models.NoiseConditionalEnergy(Blurred(), domains.Real(2), LADDER).given(LADDER)(torch.zeros(3, 2, dtype=D))
 
 
+@pytest.mark.parametrize(
+    "net",
+    [
+        lambda: models.LevelEnergy(gb.nets.MLP(2, (4,))),  # the level is one more input
+        lambda: models.LevelEnergy(gb.nets.MLP(3, (4,), outputs=2)),
+        lambda: gb.nets.MLP(2, (4,)),  # knows of no level
+    ],
+)
+def test_networks_that_do_not_take_a_level_are_told_what_does(net):
+    family = models.NoiseConditionalEnergy(net(), domains.Real(2), LADDER.float())
+    x = torch.zeros(5, 2)
+    for way in (lambda: family(x), lambda: family.given(1.0).score(x), lambda: gb.fit(family, objectives.RecoveryLikelihood(2), x, steps=1)):  # fmt: skip
+        with pytest.raises(errors.ShapeError, match=r"LevelEnergy\(nets\.MLP\(d \+ 1\)\)"):
+            way()
+    with pytest.raises(errors.ShapeError, match=r"expected \(batch, 2\)"):  # rows of another shape are the rows' fault
+        family(torch.zeros(5, 3))
+    scores = models.NoiseConditionalScore(models.ScoreMLP(3, (4,)), domains.Real(2), LADDER.float())
+    with pytest.raises(errors.ShapeError, match=r"ScoreMLP\(d\)"):
+        scores.score(x)
+
+
+def test_a_network_that_runs_out_of_memory_says_so():
+    class Full(torch.nn.Module):
+        def forward(self, x, sigma):
+            raise torch.OutOfMemoryError("CUDA out of memory; see max_split_size_mb")
+
+    with pytest.raises(torch.OutOfMemoryError):
+        models.NoiseConditionalEnergy(Full(), domains.Real(2), LADDER.float())(torch.zeros(5, 2))
+
+
+def test_a_level_is_a_number_from_0_on():
+    for family in (models.NoiseConditionalScore, models.NoiseConditionalEnergy):
+        for level in (-1.0, "first", math.nan, [1.0, 0.5]):
+            with pytest.raises(errors.ArgumentError, match=r"given\(sigma="):
+                family(Blurred(), domains.Real(2), LADDER).given(level)
+
+
 # --- ladders --------------------------------------------------------------------------------------
 
 

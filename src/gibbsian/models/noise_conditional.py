@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from gibbsian.domains import Domain, Real
 from gibbsian.energy import Energy, ScoreField
-from gibbsian.errors import ArgumentError, DomainError, ShapeError, as_numbers
+from gibbsian.errors import ArgumentError, DomainError, GibbsianError, ShapeError, as_numbers, check_number
 from gibbsian.placement import STUMBLES, explain_rows
 from gibbsian.recorded import Recorded
 
@@ -41,6 +41,36 @@ class _Levels(Recorded):
     def noise_levels(self) -> Tensor:
         """The ladder of σ, falling."""
         return self.sigmas
+
+    def told(self, x: Tensor, sigma: Tensor | float) -> Tensor:
+        """What the network makes of x and σ, one number or one a row."""
+        level = level_of(sigma, x)
+        try:
+            return self.net(x, level)
+        except (TypeError, RuntimeError) as error:
+            explain_rows(self, x, error)
+            misfit = any(said in str(error) for said in _MISFITS)
+            if isinstance(error, GibbsianError | torch.OutOfMemoryError) or not misfit:
+                raise
+            raise ShapeError(
+                f"the network does not take x of shape {tuple(x.shape)} and sigma of shape {tuple(level.shape)}: {error}; give one "
+                "that does, such as models.ScoreMLP(d) for scores and models.LevelEnergy(nets.MLP(d + 1)) for energies, where the "
+                "level is one more input (one more channel of images) and there is one output"
+            ) from error
+
+
+_MISFITS = (
+    "shape",
+    "size",
+    "channels",
+    "positional argument",
+)  # what torch says of rows that a network is not made for
+
+
+def _check_level(sigma: Any) -> None:
+    """Refuse a level that is no number from 0 on; tensors are not looked at, which would wait for the device."""
+    if not isinstance(sigma, Tensor):
+        check_number("given", "sigma", sigma)
 
 
 def level_of(sigma: Tensor | float, x: Tensor) -> Tensor:
@@ -81,7 +111,7 @@ class NoiseConditionalScore(_Levels, ScoreField):
 
     def forward(self, x: Tensor, sigma: Tensor | float) -> Tensor:
         """s(x, σ) for one σ, or one a row `(batch,)`; differentiable."""
-        score = self.net(x, level_of(sigma, x))
+        score = self.told(x, sigma)
         if score.shape != x.shape:
             raise ShapeError(
                 f"the score network gave {tuple(score.shape)} for x of shape {tuple(x.shape)}; they must agree"
@@ -102,6 +132,7 @@ class ScoreAtLevel(ScoreField):
 
     def __init__(self, family: NoiseConditionalScore, sigma: Tensor | float) -> None:
         super().__init__(family.domain)
+        _check_level(sigma)
         self.family, self.sigma = family, sigma
 
     def score(self, x: Tensor, *, create_graph: bool = False) -> Tensor:
@@ -136,7 +167,7 @@ class NoiseConditionalEnergy(_Levels, Energy):
 
     def at(self, x: Tensor, sigma: Tensor | float) -> Tensor:
         """E(x, σ), `(batch,)`, for one σ or one a row."""
-        return self.net(x, level_of(sigma, x))
+        return self.told(x, sigma)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.at(x, self.sigmas[-1])
@@ -151,6 +182,7 @@ class EnergyAtLevel(Energy):
 
     def __init__(self, family: NoiseConditionalEnergy, sigma: Tensor | float) -> None:
         super().__init__(family.domain)
+        _check_level(sigma)
         self.family, self.sigma = family, sigma
 
     def forward(self, x: Tensor) -> Tensor:
