@@ -121,6 +121,9 @@ def test_the_ladder_of_the_paper():
     assert len(schedules.recovery_ladder(9, 2.0)) == 9
     with pytest.raises(errors.ArgumentError):
         schedules.recovery_ladder(0)
+    assert (schedules.recovery_ladder(501).diff() < 0).all()
+    with pytest.raises(errors.ArgumentError, match="levels must be a whole number from 1 to 501"):
+        schedules.recovery_ladder(502)  # two would stand on one step
 
 
 def test_draws_tell_of_chains_that_are_lost():

@@ -82,13 +82,14 @@ def recovery_ladder(levels: int = 6, spread: float = 1.0) -> Tensor:
     x + σz: σ² = 1/Π(1 - β) - 1. The paper has six, from 3.4 down to 0.01.
 
     Args:
-        levels: L.
+        levels: L, at most 501.
         spread: standard deviation of the data.
 
     >>> recovery_ladder()
     tensor([3.4430, 2.0411, 1.2402, 0.7236, 0.3423, 0.0100])
     """
-    levels = _check("recovery_ladder", levels, low=0.0, spread=spread)
+    check_number("recovery_ladder", "spread", spread, open_low=True)
+    levels = check_count("recovery_ladder", "levels", levels, 1, 501)  # more would stand on the same steps
     kept = torch.cumprod(1 - torch.linspace(1e-4, 0.02, 1000, dtype=torch.float64), 0)
     at = torch.linspace(500, 0, levels, dtype=torch.float64).round().long()
     return (spread * (1 / kept[at] - 1).sqrt()).to(torch.get_default_dtype())
