@@ -246,16 +246,17 @@ def test_chains_from_data_begin_in_their_time(jump_every):
         assert not metrics.get("jumped")  # cuts at t = 0.95 and 0.98
 
 
-def test_taper_leaves_the_end_of_the_way_to_the_contrast():
+@pytest.mark.parametrize("tau", [0.5, 0.8])
+def test_taper_leaves_the_end_of_the_way_to_the_contrast(tau):
     """(1 + c²)·∫ w(t)(k(1-t) - 1)² dt with w = min(1, (1-t)/(1-τ))."""
     k, c, energy = 1.0, 0.5, Bowl(1.0, 0.5)
     x = torch.full((64, 1), c, dtype=F64)
-    objective = contrast(flow_weight=1.0, taper=True, tau=0.5, steps=1, sigma=0.0)
+    objective = contrast(flow_weight=1.0, taper=True, tau=tau, steps=1, sigma=0.0)
     found = torch.stack(
         [objective(energy, x, objective.init(energy, x, gen()), gen(i)).metrics["flow"] for i in range(200)]
     )
     t = (torch.arange(10000, dtype=F64) + 0.5) / 10000
-    truth = float((((1 - t) / 0.5).clamp(max=1) * (k * (1 - t) - 1) ** 2).mean()) * (1 + c * c)
+    truth = float((((1 - t) / (1 - tau)).clamp(max=1) * (k * (1 - t) - 1) ** 2).mean()) * (1 + c * c)
     assert abs(float(found.mean()) - truth) < 5 * float(found.std()) / 200**0.5
 
 
@@ -322,6 +323,17 @@ def test_as_many_jump_as_the_laws_overlap():
     assert abs(float(share) - truth) < 4 * (truth * (1 - truth) / len(x)) ** 0.5
 
 
+def test_jumps_are_judged_in_whole_precision():
+    """Energies of some thousand are multiples of 8 and more in half precision, which autocast would let decide."""
+    energy, objective, n = energies.MLPEnergy(2, (16,), generator=gen()) * 1e4, contrast(jump_every=1), 2000
+    x, may = torch.randn(n, 2, generator=gen(1)), torch.ones(1, dtype=torch.bool)
+    whole, share = objective._jump(energy, x, may, objective.init(energy, x, gen()), gen(2))
+    with torch.autocast("cpu", torch.bfloat16):
+        half, _ = objective._jump(energy, x, may, objective.init(energy, x, gen()), gen(2))
+    assert 0.1 < float(share) < 0.9
+    assert torch.equal(whole, half)
+
+
 def test_only_chains_that_jump_teach_the_weights_of_islands():
     """The gradient in the log-odds is their share among chains less that among data: 0 for chains that stay, whatever they are."""
     x = islands(8000, 0.0)
@@ -376,6 +388,17 @@ def test_noise_begins_at_one_however_the_way_is_cut(every, step):
     )  # five standard errors; a step less is a tenth
 
 
+def test_chains_that_jump_out_of_a_divergence_have_diverged():
+    steep = gb.as_energy(lambda x: (x**4).sum(1), domain=domains.Real(1))
+    start = torch.tensor([[1e30], [0.0]])  # one is lost in the first of two pieces, and brought back before the second
+    jumps = iter((start, torch.zeros(2, 1)))
+    y, metrics = jumping(
+        steep, kernels.GradientFlow(0.01, 0.1), start, 2, 1, lambda x, may: (next(jumps), torch.zeros(())), gen()
+    )
+    assert y.isfinite().all()
+    assert float(metrics["divergent"]) == 0.5
+
+
 def test_draws_with_jumps_tell_of_chains_that_are_lost():
     hole = gb.as_energy(lambda x: -(x**4).sum(1), domain=domains.Real(1))
     objective = small(jump_every=2, time=3.0)
@@ -424,6 +447,8 @@ def small(**options):
 def test_a_share_of_the_run_becomes_a_number_of_steps():
     assert small(flow_steps=0.75).planned(40).flow_steps == 30
     assert small(flow_steps=30).planned(40).flow_steps == 30
+    assert small(flow_steps=0.29).planned(100).flow_steps == 29  # 0.29 · 100 is below 29 in floats
+    assert small(flow_steps=0.9).planned(6).flow_steps == 5
     together = objectives.Weighted([small(flow_steps=0.5), objectives.WeightDecay(1e-3)]).planned(10)
     assert together.turns() == (5,)
     for held in (objectives.Sparing(small(flow_steps=0.5), ["net"]), objectives.FirstRows(small(flow_steps=0.5))):
@@ -505,6 +530,16 @@ def test_noise_over_rows_of_numbers_serves_images():
         objective.generate(other, 4, state, gen())
 
 
+class OnlyDraws(gb.Energy):
+    """Does not know its log Z."""
+
+    def forward(self, x):
+        return x.square().sum(1)
+
+    def sample(self, n, *, generator):
+        return torch.randn(n, 2, generator=generator)
+
+
 @pytest.mark.parametrize(
     ("make", "error", "word"),
     [
@@ -512,6 +547,7 @@ def test_noise_over_rows_of_numbers_serves_images():
         (lambda: small(pairing="greedy"), errors.ArgumentError, "sinkhorn"),
         (lambda: small(noise="pink"), errors.ArgumentError, "gaussian"),
         (lambda: small(noise=3), errors.ArgumentError, "standard normal"),
+        (lambda: small(noise=OnlyDraws(domains.Real(2))), errors.ArgumentError, r"log_z\(\) and sample\(\)"),
         (lambda: small(flow_steps=2.5), errors.ArgumentError, "flow_steps"),
         (lambda: small(tau=1.5), errors.ArgumentError, "tau"),
         (lambda: small(jump_every=0.5), errors.ArgumentError, "jump_every"),

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
+from fractions import Fraction
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Distribution
 
-from gibbsian.capabilities import Sampleable
+from gibbsian.capabilities import Normalized, Sampleable
 from gibbsian.domains import Domain, Real
 from gibbsian.energy import Energy
 from gibbsian.errors import ArgumentError, check_choice, check_count, check_number, hold_counts
@@ -69,6 +70,12 @@ def _gone_through(start: Tensor, clamp: Tensor | None, n: int) -> tuple[Tensor, 
     return start[again], clamp[again] if each else clamp  # type: ignore[index]
 
 
+def _serves(noise: Any) -> bool:
+    """Can it be the noise that a flow begins at?"""
+    known = isinstance(noise, Normalized) or not isinstance(noise, Energy)
+    return isinstance(noise, FittedNoise) or (isinstance(noise, Sampleable) and known)
+
+
 class MatchingState(NamedTuple):
     """The noise that was fitted to the data, where it is such."""
 
@@ -116,7 +123,7 @@ class EnergyMatching(SteppedObjective):
         pairing: "exact" finds the assignment of least transport on the CPU, so that on CUDA steps cannot be captured; "sinkhorn"
             draws from an entropic plan on the device, which can; "independent" pairs at random.
         noise: where the flow begins: None for the reference draws of the domain (standard normal), or as in `NoiseContrastive`,
-            such as "gaussian" (with the moments of the data), an energy with `sample()`, a torch distribution.
+            such as "gaussian" (with the moments of the data), an energy with `log_z()` and `sample()`, a torch distribution.
         time, method: how long `run.draw` follows the flow, τ_s, and how: "euler" or "heun".
 
     >>> import gibbsian as gb
@@ -165,10 +172,10 @@ class EnergyMatching(SteppedObjective):
         self.flow()  # its options are the kernel's to check
         if isinstance(self.noise, str):
             check_choice(self, "noise", self.noise, tuple(NAMED))
-        elif self.noise is not None and not isinstance(self.noise, FittedNoise | Sampleable):
+        elif self.noise is not None and not _serves(self.noise):
             raise ArgumentError(
                 f"EnergyMatching(noise={self.noise!r}): give None for standard normal noise, one of "
-                f"{', '.join(map(repr, NAMED))}, an energy with sample(), or a torch distribution"
+                f"{', '.join(map(repr, NAMED))}, an energy with log_z() and sample(), or a torch distribution"
             )
 
     # --- what others ask --------------------------------------------------------------------------
@@ -182,7 +189,8 @@ class EnergyMatching(SteppedObjective):
         return (self.flow(),)
 
     def planned(self, steps: int) -> Self:
-        return self if self.flow_steps >= 1 else replace(self, flow_steps=int(self.flow_steps * steps))
+        share = Fraction(repr(float(self.flow_steps)))  # as it is written: in floats 100 · 0.29 lies below 29
+        return self if self.flow_steps >= 1 else replace(self, flow_steps=int(share * steps))
 
     def turns(self) -> tuple[int, ...]:
         return (int(self.flow_steps),) if self.flow_steps >= 1 else ()
