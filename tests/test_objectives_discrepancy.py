@@ -323,6 +323,41 @@ def test_mixed_rows(t):
     check_objective(objective, energy, energy.sample(9, generator=gen()), generator=gen())
 
 
+class Answers(nn.Module):
+    """(y - ax)² + y⁴/10."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Parameter(torch.tensor(0.7, dtype=F64))
+
+    def forward(self, x, y):
+        return (y - self.a * x).square().sum(1) + 0.1 * y.flatten() ** 4
+
+
+@pytest.mark.parametrize("perturbation", ["uniform", Around((0.3,))])
+def test_negatives_of_a_row_are_judged_under_its_input(perturbation):
+    x, y = (torch.randn(7, 1, generator=gen(i), dtype=F64) for i in range(2))
+    model, objective = gb.energies.ConditionalEnergy(Answers(), domains.Real(1)), EnergyDiscrepancy(0.5, 3, 1.0, perturbation)  # fmt: skip
+    bound = objectives.Conditional(objective)
+    found = bound(model, (x, y), bound.init(model, (x, y), gen()), gen(4)).value
+    negatives, own = objective.source.negatives(domains.Real(1), y, 3, gen(4)), Answers()
+    by_hand = sum((own(x, y) - own(x, other)).exp() for other in negatives)
+    torch.testing.assert_close(found, ((1 + by_hand) / 3).log().mean())
+
+
+def test_accuracy_is_how_often_the_datum_lies_lowest():
+    """Of M + 1 energies that are alike: 1/(M + 1) by chance, 5 standard errors; never where a negative is the datum again."""
+    n, m = 20000, 3
+    rough = gb.as_energy(lambda x: torch.sin(1e6 * x).sum(1), domains.Real(1))
+    x = torch.randn(n, 1, generator=gen(), dtype=F64)
+    found = float(EnergyDiscrepancy(1.0, m)(rough, x, (), gen(1)).metrics["accuracy"])
+    assert abs(found - 1 / (m + 1)) < 5 * (m / (m + 1) ** 2 / n) ** 0.5
+    lowest = Quadratic(1e4)
+    assert float(EnergyDiscrepancy(1.0, m)(lowest, 0 * x, (), gen(1)).metrics["accuracy"]) == 1
+    flat, bits = gb.as_energy(lambda x: 0.0 * x.sum(1), BITS), BITS.states(dtype=F64)
+    assert float(EnergyDiscrepancy(1.0, m)(flat, bits, (), gen(1)).metrics["accuracy"]) == 0
+
+
 # --- in use -----------------------------------------------------------------------------------------
 
 

@@ -39,6 +39,16 @@ def test_no_permutation_is_cheaper():
     assert cost(paired("independent", x0, x1, gen()), x1) > best
 
 
+@pytest.mark.parametrize("how", ["exact", "sinkhorn"])
+def test_pairs_far_from_zero_are_those_near_it(how):
+    """Of products of numbers around 30000 single precision holds what is beyond 64, more than pairs differ by."""
+    x0, x1 = (torch.randn(32, 2, generator=gen(i)).mul(64).round() / 64 for i in range(2))
+    far = torch.tensor([30000.0, -20000.0])  # sums and differences are exact
+    near, moved = paired(how, x0, x1, gen(2)), paired(how, x0, x1 + far, gen(2))
+    assert (near == moved).double().mean() > 0.8  # but for rounding of the means
+    assert torch.equal(paired(how, x0 + far, x1 + far, gen(2)) - far, moved)
+
+
 def test_the_entropic_plan_tends_to_the_assignment():
     x0, x1 = torch.randn(64, 2, generator=gen(), dtype=F64), 3 * torch.randn(64, 2, generator=gen(1), dtype=F64)
     exact, random = cost(x0[assigned(x0, x1)], x1), cost(x0, x1)

@@ -26,7 +26,8 @@ class EnergyDiscrepancy(Objective):
     any M.
 
     Perturbations that are told apart from data at once give no gradient: watch the metric `accuracy` (how often the
-    datum has the lowest energy of all; 1/(M + 1) by chance, 1 is hopeless), and choose a smaller t.
+    datum has the lowest energy of all; 1/(M + 1) by chance, 1 is hopeless), and choose a smaller t. Ties count as misses: of
+    discrete rows whose negatives are often the datum again, as those of `Masked`, it tells nothing.
 
     Reference: Schröder et al. 2023; 2024 for discrete and mixed data.
 
