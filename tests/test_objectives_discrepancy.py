@@ -228,6 +228,7 @@ def test_heat_kernels_of_many_states(kind, k):
         if kind == "cyclic" and k == 2:
             expected = jumps(domains.Categorical(1, 2), "ordinal", 2 * t)  # both ways round lead to the other one
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    assert (heat_matrix(kind, 12, 1e-6, torch.zeros((), dtype=F64)) >= 0).all()  # not even by rounding
 
 
 @pytest.mark.parametrize("kind", ["uniform", "cyclic", "ordinal"])
@@ -345,6 +346,21 @@ def test_negatives_of_a_row_are_judged_under_its_input(perturbation):
     torch.testing.assert_close(found, ((1 + by_hand) / 3).log().mean())
 
 
+def test_first_rows_go_with_their_inputs():
+    """Negatives of few rows, as many as there are inputs, were judged under those of other rows."""
+    x, y = (torch.randn(8, 1, generator=gen(i), dtype=F64) for i in range(2))
+    model, objective = gb.energies.ConditionalEnergy(Answers(), domains.Real(1)), EnergyDiscrepancy(0.5, negatives=3)
+    for inner in (
+        objectives.FirstRows(objective, rows=2),
+        objectives.Weighted([objectives.FirstRows(objective, rows=2)]),
+    ):
+        with pytest.raises(errors.CapabilityError, match=r"FirstRows\(Conditional\("):
+            objectives.Conditional(inner)
+    few, bound = objectives.FirstRows(objectives.Conditional(objective), rows=2), objectives.Conditional(objective)
+    found = few(model, (x, y), few.init(model, (x, y), gen()), gen(4)).value
+    torch.testing.assert_close(found, bound(model, (x[:2], y[:2]), (), gen(4)).value, rtol=0, atol=0)
+
+
 def test_accuracy_is_how_often_the_datum_lies_lowest():
     """Of M + 1 energies that are alike: 1/(M + 1) by chance, 5 standard errors; never where a negative is the datum again."""
     n, m = 20000, 3
@@ -356,6 +372,16 @@ def test_accuracy_is_how_often_the_datum_lies_lowest():
     assert float(EnergyDiscrepancy(1.0, m)(lowest, 0 * x, (), gen(1)).metrics["accuracy"]) == 1
     flat, bits = gb.as_energy(lambda x: 0.0 * x.sum(1), BITS), BITS.states(dtype=F64)
     assert float(EnergyDiscrepancy(1.0, m)(flat, bits, (), gen(1)).metrics["accuracy"]) == 0
+
+
+def test_every_part_diffuses_for_its_own_time():
+    """Variance of numbers and chance of a jump, five standard errors each."""
+    mixed, n, times = Mixed().domain, 20000, (1.5, 0.3)
+    x = torch.tensor([[0.0, 1.0, 0.0, 0.4]], dtype=F64)
+    drawn = Heat(times).draw(mixed, x, n, gen())[:, 0]
+    stay = float(jumps(mixed.parts[0], "uniform", times[0])[1, 1])
+    assert abs(float(drawn[:, 1].mean()) - stay) < 5 * (stay * (1 - stay) / n) ** 0.5
+    assert abs(float(drawn[:, 3].var()) / times[1] - 1) < 5 * (2 / n) ** 0.5
 
 
 # --- in use -----------------------------------------------------------------------------------------

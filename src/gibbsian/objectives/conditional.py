@@ -13,6 +13,7 @@ from gibbsian.kernels.base import where_chain
 from gibbsian.kernels.tempering import ParallelTempering
 from gibbsian.objectives.base import Batch, Loss, Objective, Step, WrappedObjective, dealt, finish, within
 from gibbsian.objectives.chains import walk
+from gibbsian.objectives.first_rows import FirstRows
 from gibbsian.objectives.matching import EnergyMatching
 from gibbsian.objectives.persistent import PersistentContrastiveDivergence, written
 from gibbsian.objectives.starts import start_points
@@ -63,6 +64,11 @@ class Conditional(WrappedObjective):
                 )
         for part in within(inner):
             self._check_part(part)
+        if any(isinstance(part, FirstRows) for part in within(inner)):
+            raise CapabilityError(
+                "inside Conditional FirstRows takes rows away from their inputs, which are bound to all of them already; give "
+                "FirstRows(Conditional(...), rows=...)"
+            )
 
     def _check_part(self, part: Objective) -> None:
         """Refuse what does not hold its inputs, however deep it lies."""
