@@ -57,6 +57,13 @@ def test_the_way_down_passes_through_every_blurred_law():
     assert torch.equal(run.draw(5, generator=gen(2)), run.draw(5, generator=gen(2), levels=True)[-1])
 
 
+def test_draws_begin_at_noise_of_the_largest_size():
+    """Steps that are next to none: five standard errors of a variance."""
+    n, objective = 20000, RecoveryLikelihood(steps=1, step_size=1e-9)
+    top = objective.generate(family(), n, (), gen(), levels=True)[0]
+    assert abs(float(top.var()) / float(LADDER[0]) ** 2 - 1) < 5 * (2 / n) ** 0.5
+
+
 def slopes(k, noise):
     """d/dk of the mean of -log p(x | x̃): half of the second moments of x and of the posterior; the top has seen nothing."""
     v, g2 = SPREAD**2 + LADDER**2, torch.cat([LADDER[:1], (LADDER[:-1] ** 2 - LADDER[1:] ** 2).sqrt()]) ** 2
@@ -119,6 +126,7 @@ def test_the_ladder_of_the_paper():
     noise = (1 - kept**2).sqrt().flip(0)
     torch.testing.assert_close(noise, torch.tensor([0.324, 0.517, 0.632, 0.713, 0.773], dtype=F64), atol=1e-3, rtol=0)
     assert len(schedules.recovery_ladder(9, 2.0)) == 9
+    torch.testing.assert_close(schedules.recovery_ladder(9, 2.0), 2.0 * schedules.recovery_ladder(9))
     with pytest.raises(errors.ArgumentError):
         schedules.recovery_ladder(0)
     assert (schedules.recovery_ladder(501).diff() < 0).all()

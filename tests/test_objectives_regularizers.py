@@ -238,6 +238,15 @@ def test_a_module_that_stands_in_two_places_is_spared_in_both():
     assert Sparing(CrossEntropy(), ["classifier"]).spared(joint) == [one]
 
 
+def test_all_modules_of_these_names_are_spared():
+    heads = [torch.nn.Linear(3, 4) for _ in range(3)]
+    twins = [torch.nn.ModuleDict({"head": head}) for head in heads[:2]]
+    net = torch.nn.ModuleDict({"first": twins[0], "second": twins[1], "third": heads[2]})
+    energy = gb.as_energy(net, domains.Real(3))
+    assert Sparing(CrossEntropy(), ["head"]).spared(energy) == heads[:2]
+    assert Sparing(CrossEntropy(), ["third", "first"]).spared(energy) == [twins[0], heads[2]]
+
+
 def test_what_cannot_be_spared_is_said():
     joint, batch = corrected_joint(), (torch.zeros(2, 3, dtype=F64), torch.zeros(2, dtype=torch.long))
     with pytest.raises(errors.CapabilityError, match=r"no module 'clasifier'; it has net, base, .*classifier"):
