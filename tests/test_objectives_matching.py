@@ -95,6 +95,16 @@ def test_the_flow_loss_to_one_datum(k, pairing):
         assert abs(float(found.mean()) - truth) < 5 * float(found.std()) / 100**0.5
 
 
+def test_the_ways_of_the_flow_are_those_of_the_pairs():
+    """Where V is flat the loss is the cost of transport: on the line that of sorted numbers, unsorted where pairs are independent."""
+    x1, x0 = 2 + 3 * torch.randn(50, 1, generator=gen(), dtype=F64), torch.randn(50, 1, generator=gen(7), dtype=F64)
+    costs = {"exact": x1.sort(0).values - x0.sort(0).values, "independent": x1 - x0}
+    for pairing, ways in costs.items():
+        objective, flat = EnergyMatching(pairing=pairing, flow_steps=10), Bowl(0.0)
+        loss = objective(flat, x1, objective.init(flat, x1, gen()), gen(7)).value
+        torch.testing.assert_close(loss.detach(), ways.square().mean())
+
+
 def velocity(x, c):
     """∫ (c - x)/(1 - t) N(x; tc, (1-t)²) dt / ∫ N(x; tc, (1-t)²) dt."""
     t = (torch.arange(20000, dtype=F64) + 0.5) / 20000

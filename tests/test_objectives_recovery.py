@@ -90,10 +90,11 @@ def test_the_gradient_is_that_of_the_likelihood_of_recovery(off, weighting):
     assert off != 1.0 or expected.abs().max() < 1e-12
 
 
-def test_few_unadjusted_steps_have_the_moments_of_their_recursion():
+@pytest.mark.parametrize("sizes", [0.6, (0.4, 0.6, 0.8)])
+def test_few_unadjusted_steps_have_the_moments_of_their_recursion(sizes):
     """x₊ = Ax + ½ε²x̃/g² + εz with A = 1 - ½ε²(k + 1/g²), ε a share of g, from x̃; at the top from noise alone. 40 seeds as above."""
     v, g2 = SPREAD**2 + LADDER**2, torch.cat([LADDER[:1], (LADDER[:-1] ** 2 - LADDER[1:] ** 2).sqrt()]) ** 2
-    k, eps2, pull = 0.7 / v, 0.6**2 * g2, torch.tensor([0.0, 1.0, 1.0], dtype=F64) / g2
+    k, eps2, pull = 0.7 / v, torch.tensor(sizes, dtype=F64) ** 2 * g2, torch.tensor([0.0, 1.0, 1.0], dtype=F64) / g2
     share, spread = torch.ones(3, dtype=F64), torch.zeros(3, dtype=F64)
     for _ in range(2):
         keep = 1 - 0.5 * eps2 * (k + pull)
@@ -101,7 +102,7 @@ def test_few_unadjusted_steps_have_the_moments_of_their_recursion():
     seen = v + g2
     seen[0] = g2[0]
     expected = 0.5 * (v - share**2 * seen - spread) / 3
-    energy, objective, found = family(k), RecoveryLikelihood(steps=2, step_size=0.6), []
+    energy, objective, found = family(k), RecoveryLikelihood(steps=2, step_size=sizes), []
     for seed in range(40):
         x = SPREAD * torch.randn(300, 1, generator=gen(1000 + seed), dtype=F64)
         found.append(torch.autograd.grad(objective(energy, x, (), gen(seed)).value, energy.net.k)[0])
