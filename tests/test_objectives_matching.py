@@ -341,6 +341,9 @@ def test_as_many_jump_as_the_laws_overlap():
     _, share = objective._jump(energy, x, torch.ones(1, dtype=torch.bool), objective.init(energy, x, gen()), gen(2))
     truth = 4 / math.pi * math.atan(s)
     assert abs(float(share) - truth) < 4 * (truth * (1 - truth) / len(x)) ** 0.5
+    may = torch.arange(len(x)) % 4 == 0  # of those that may
+    _, share = objective._jump(energy, x, may, objective.init(energy, x, gen()), gen(3))
+    assert abs(float(share) - truth) < 4 * (truth * (1 - truth) / int(may.sum())) ** 0.5
 
 
 def test_jumps_are_judged_in_whole_precision():
