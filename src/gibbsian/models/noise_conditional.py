@@ -59,12 +59,8 @@ class _Levels(Recorded):
             ) from error
 
 
-_MISFITS = (
-    "shape",
-    "size",
-    "channels",
-    "positional argument",
-)  # what torch says of rows that a network is not made for
+# what torch says of rows that a network is not made for
+_MISFITS = ("shape", "size", "channels", "positional argument")
 
 
 def _check_level(sigma: Any) -> None:
