@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 import gibbsian as gb
 from gibbsian import domains, energies, errors, kernels, models, objectives
-from gibbsian.objectives.base import Loss, Objective
+from gibbsian.app.catalog import recipe_text
+from gibbsian.app.recipe import parse_recipe
+from gibbsian.objectives.base import Loss, Objective, within
 from gibbsian.objectives.chains import gap_between
 from gibbsian.training import Checkpoints, Guard, checkpoint
 from gibbsian.training.guard import Monitor
@@ -285,6 +287,31 @@ def test_a_kernel_with_a_value_for_every_step_keeps_their_number():
         assert Guard().soften(objectives.ContrastiveDivergence(free, steps=3), 2).steps > 3
     hot = kernels.ParallelTempering(kernels.HMC(steps), betas=[1.0, 0.5])
     assert Guard().soften(objectives.ContrastiveDivergence(hot, steps=3), 2).steps == 3
+
+
+@pytest.mark.parametrize("name", ["mnist-energy", "mnist-jem", "fashion-jem", "cifar-jem"])
+def test_chains_still_end_with_the_shortest_steps_after_a_rollback(name):
+    """Recipes whose steps fall over one update: 3/2 of a cycle would leave chains where steps are eight times as long."""
+    falling = [
+        part for part in within(parse_recipe(recipe_text(name)).objective) if part.kernels() and not part.parts()
+    ]
+    assert falling
+    for objective in falling:
+        (kernel,) = objective.kernels()
+        assert objective.steps == kernel.cycle
+        for tries in range(8):
+            steps = Guard().soften(objective, tries).steps
+            assert steps >= math.ceil(Guard().factors(tries)[1] * objective.steps)
+            assert steps <= 4 * objective.steps
+            sizes = kernel.draw(None, torch.zeros(1, 2), steps, gen()).step_size
+            assert float(sizes[-1]) == pytest.approx(kernel.last)
+    kernel = kernels.ShortRunLangevin(0.3, 0.01, last=0.1, cycle=4)
+    for uneven in (kernel, kernels.ShortRunLangevin(0.3, 0.01, cycle=4), kernels.Langevin(0.1)):
+        steps = 6 if uneven is kernel else 4  # not whole cycles, or none
+        found = Guard().soften(objectives.ContrastiveDivergence(uneven, steps=steps), 2).steps
+        assert found == math.ceil(2.25 * steps)
+    hot = kernels.ParallelTempering(kernel, betas=[1.0, 0.5])
+    assert Guard().soften(objectives.PersistentContrastiveDivergence(hot, steps=4), 1).steps == 8
 
 
 def test_every_objective_with_a_sampler_becomes_gentler():

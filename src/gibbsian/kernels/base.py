@@ -258,6 +258,11 @@ class Kernel(ABC):
         """Is there one value for every step, so that there cannot be more of them?"""
         return any(isinstance(value, Tensor) and value.dim() == 1 for value in self.schedules())
 
+    @property
+    def period(self) -> int:
+        """After how many steps its schedule begins again; 1 where it has none, or one that does not."""
+        return 1
+
     def total_steps(self, energy: Any) -> int | None:
         """How many steps a run takes when nobody says; None where that must be said."""
         return None

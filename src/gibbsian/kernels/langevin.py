@@ -145,6 +145,10 @@ class ShortRunLangevin(Bare):
     def schedules(self) -> tuple[Any, ...]:
         return self.step_size, self.noise
 
+    @property
+    def period(self) -> int:
+        return 1 if self.last is None else self.cycle
+
     def draw(self, energy: Any, x: Tensor, steps: int, generator: torch.Generator, start: int = 0) -> ShortRunInputs:
         if self.last is None:
             sizes = schedule_values(self.step_size, steps, start, x, "step_size")

@@ -141,6 +141,10 @@ class ParallelTempering(Kernel):
     def schedules(self) -> tuple[Any, ...]:
         return self.kernel.schedules()
 
+    @property
+    def period(self) -> int:
+        return self.kernel.period
+
     def check(self, energy: Any) -> None:
         super().check(energy)
         self.kernel.check(energy.annealed(torch.ones(())))

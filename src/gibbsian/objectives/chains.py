@@ -60,8 +60,12 @@ class SampledObjective(SteppedObjective):
 
 
 def more_steps(steps: int, factor: float, kernel: Kernel | None = None) -> int:
-    """Sampler steps times a factor; as many as before where the kernel has a value for every one of them."""
-    return steps if kernel is not None and kernel.scheduled else math.ceil(steps * factor)
+    """Sampler steps times a factor; as many as before where the kernel has a value for every one of them. Where they ended with a
+    cycle of the kernel's steps they do so again: in the middle of one, chains would be left by steps many times as long."""
+    if kernel is not None and kernel.scheduled:
+        return steps
+    whole = 1 if kernel is None or steps % kernel.period else kernel.period
+    return math.ceil(steps * factor / whole) * whole
 
 
 def plain_gibbs(kernel: Kernel, energy: Any) -> bool:

@@ -44,7 +44,8 @@ class Guard:
         patience: steps that the samples' energies may stay apart from the data's before the chains count as left
             behind: means more than four standard deviations apart at every look. They may well begin so.
         lr_factor: multiplies the learning rate at each rollback, `min_lr_factor` at the least in all.
-        steps_factor: multiplies the objective's sampler `steps`, `max_steps_factor` at the most in all.
+        steps_factor: multiplies the objective's sampler `steps`, `max_steps_factor` at the most in all; whole cycles of a kernel
+            whose steps fall again and again are rounded up to whole ones.
         penalty: least weight of the energy penalty after a rollback, for objectives that have one, where energies are of size 1;
             for a usual size S above that, `penalty`/S. A weight w holds energies within about ±1/2w, so 0.1 leaves them five
             times the room that they took. (The same weight for all would draw energies of some hundreds together within a few
