@@ -343,6 +343,20 @@ def test_far_above_is_five_spreads_from_the_middle_of_the_data(level):
     assert far_above(level + data, level + samples).tolist() == [False, False, True]
 
 
+def test_rows_that_are_mostly_equal_leave_no_sample_like_a_rare_one_far_above():
+    """Words that are silent most of the time have no median deviation: five deviations of 0.4 from 0 are 2."""
+    data, samples = torch.tensor([0.0] * 8 + [1.0] * 2), torch.tensor([0.0, 1.0, 1.9, 2.1])
+    assert far_above(data, samples).tolist() == [False, False, False, True]
+    assert far_above(torch.full((1,), 3.0), torch.tensor([3.0, 4.0])).tolist() == [False, True]
+    machine = gb.models.BoltzmannMachine(6).double()
+    machine.set_parameters(bias=torch.full((6,), -2.5, dtype=F64))
+    data = (torch.rand(4000, 6, generator=gen(), dtype=F64) < 1 / (1 + math.exp(2.5))).double()  # its law
+    assert (data.sum(1) == 0).double().mean() > 0.5
+    objective = PersistentContrastiveDivergence(kernels.Gibbs(), chains=4000, reinit_far=1.0, start="data")
+    found = objective(machine, data, objective.init(machine, data, gen(1)), gen(2)).metrics["far"]
+    assert float(found) < 0.01  # four active units are 5 deviations off, and come in 5 of 10000 words
+
+
 def test_the_share_of_those_far_above_that_starts_anew():
     """Of 4000 chains far out a share of 0.3: five standard errors are 0.036; those among the data stay."""
     objective = PersistentContrastiveDivergence(Counting(), chains=8000, reinit_far=0.3, start="data")

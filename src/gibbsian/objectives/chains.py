@@ -208,11 +208,14 @@ def _separation(at_data: Tensor, at_samples: Tensor) -> Tensor:
 
 
 def far_above(at_data: Tensor, at_samples: Tensor, spreads: float = 5.0) -> Tensor:
-    """Which samples have energies above the data's by so many of their robust spreads, 1.48 times the median deviation.
+    """Which samples have energies above the data's by so many of their robust spreads, 1.48 times the median deviation. Where more
+    than half of the rows have one energy, as equal rows do, that is nothing, and their standard deviation stands in.
 
     >>> far_above(torch.tensor([0.0, 1.0, 2.0, 1e9]), torch.tensor([-99.0, 5.0, 20.0])).tolist()
     [False, False, True]
     """
-    middle = at_data.detach().median()
-    spread = 1.4826 * (at_data.detach() - middle).abs().median()
-    return at_samples.detach() > middle + spreads * spread
+    at_data, at_samples = at_data.detach(), at_samples.detach()
+    middle = at_data.median()
+    spread = 1.4826 * (at_data - middle).abs().median()
+    spread = torch.where(spread > 0, spread, at_data.std(correction=0))
+    return at_samples > middle + spreads * spread
