@@ -5,6 +5,7 @@ import sys
 import types
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from sklearn import metrics as sk
@@ -157,6 +158,34 @@ def test_extractors_run_in_evaluation_mode_and_come_back():
     x = torch.randn(50, 1, 2, 2, generator=gen())
     assert float(metrics.fid(x, x, net).value) < 1e-9
     assert net.training
+
+
+def test_kid_is_the_mean_over_subsets_with_its_standard_error_and_has_none_where_all_rows_are_one_subset():
+    """Against numpy on the same subsets: (x·y/d + 1)³ without the diagonal within a set, and with it between them."""
+    x, y = torch.randn(60, 3, generator=gen()), torch.randn(40, 3, generator=gen(1)) + 0.4
+
+    def squared(a, b):
+        k = [(u @ v.T / 3 + 1) ** 3 for u, v in ((a, a), (b, b), (a, b))]
+        within = [(m.sum() - np.trace(m)) / (len(m) * (len(m) - 1)) for m in k[:2]]
+        return sum(within) - 2 * k[2].mean()
+
+    found = metrics.kid(x, y, nn.Identity(), subsets=7, subset_size=50, generator=gen(2))
+    g, a, b = gen(2), x.double().numpy(), y.double().numpy()
+    each = [squared(a[torch.randperm(60, generator=g)[:50]], b[torch.randperm(40, generator=g)]) for _ in range(7)]
+    assert float(found.value) == pytest.approx(np.mean(each), abs=1e-12)
+    assert float(found.standard_error) == pytest.approx(np.std(each, ddof=1) / 7**0.5, rel=1e-9)
+    whole = metrics.kid(x, y, nn.Identity(), generator=gen())
+    assert float(whole.value) == pytest.approx(squared(a, b), abs=1e-12)
+    assert float(whole.standard_error) == 0.0
+    assert "±" not in repr(whole)
+
+
+def test_an_extractor_of_several_outputs_is_told_to_give_one():
+    x = torch.ones(4, 1, 2, 2)
+    with pytest.raises(errors.ShapeError, match=r"gave a tuple for a batch of real.*extractor\(x\)\[0\]"):
+        metrics.fid(x, x, lambda batch: (batch,))
+    with pytest.raises(errors.ShapeError, match=r"shape \(4,\) for a batch of real"):
+        metrics.kid(x, x, lambda batch: batch.sum((1, 2, 3)), generator=gen())
 
 
 def test_kid_is_unbiased():

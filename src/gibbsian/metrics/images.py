@@ -114,7 +114,14 @@ def _extracted(batch: Any, extractor: Extractor, name: str) -> Tensor:
     check_tensor(batch, f"a batch of {name}")
     if not batch.dim() or not len(batch):
         raise ShapeError(f"a batch of {name} has shape {tuple(batch.shape)}; give at least one image")
-    f = extractor(batch).flatten(1).double()
+    f: Any = extractor(batch)
+    if not isinstance(f, Tensor) or f.dim() < 2:
+        gave = f"a tensor of shape {tuple(f.shape)}" if isinstance(f, Tensor) else f"a {type(f).__name__}"
+        raise ShapeError(
+            f"the extractor gave {gave} for a batch of {name}, expected a tensor (images, features); of several outputs name one, such as "
+            "lambda x: extractor(x)[0]"
+        )
+    f = f.flatten(1).double()
     if len(f) != len(batch):
         raise ShapeError(f"the extractor gave {len(f)} rows of features for {len(batch)} images")
     if not bool(torch.isfinite(f).all()):
@@ -232,7 +239,8 @@ def kid(
     """Kernel distance of features: unbiased MMD² with k(x, y) = (x·y/d + 1)³, averaged over random subsets.
 
     Unbiased at any number of images, and may be negative. The standard error is that of the average over
-    subsets, as is usual; sets of few images vary more from draw to draw than it says.
+    subsets, as is usual; sets of few images vary more from draw to draw than it says. There is none (0) where every
+    subset is all rows of both sets.
 
     Reference: Bińkowski et al. 2018.
 
@@ -267,7 +275,9 @@ def kid(
         return (within - 2 * k[2].mean())[None]
 
     value = world.collect(chosen, distance)
-    return FeatureDistance(value.mean(), value.std() / subsets**0.5, _name(extractor, label), (len(x), len(y)))
+    whole = n == len(x) and m == len(y)  # then subsets differ by the order of their rows, and values by rounding
+    error = value.new_zeros(()) if whole else value.std() / subsets**0.5
+    return FeatureDistance(value.mean(), error, _name(extractor, label), (len(x), len(y)))
 
 
 def _kept(images: Images, extractor: Extractor, batch_size: int, name: str, world: World) -> Tensor:
