@@ -271,6 +271,7 @@ def test_classes_and_samples_are_judged():
     report = gb.evaluate(joint, (x, y), samples=torch.randn(200, 1, generator=gen(1), dtype=F64))
     assert report.classes.accuracy == 1.0
     assert 0 < report.classes.calibration_error < 1
+    assert report.classes.commonest == max(int(y.sum()), 200 - int(y.sum())) / 200
     assert 0 < report.two_sample.p_value <= 1
     assert gb.evaluate(dbn(), (bits(20, 5), torch.arange(20) % 2)).classes is None  # a network without labels
 

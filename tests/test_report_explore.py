@@ -67,6 +67,9 @@ def found(**more):
         ({"anomalies": {"auroc": 0.93}}, "good", "energies find labeled anomalies: AUROC 0.930"),
         ({"outside": {"noise": {"auroc": 0.45}, "gone": {"missing": "not there"}}}, "bad", "do not find noise"),
         ({"classes": {"accuracy": 0.943, "calibration_error": 0.2}}, "open", "94.3 % of test rows get their class, but"),
+        ({"classes": {"accuracy": 0.11, "calibration_error": 0.0, "rows": 1000, "commonest": 0.1}}, "bad", "11.0 % of test rows get their class, which cannot be told from naming the commonest for all (10.0 %)"),
+        ({"classes": {"accuracy": 0.13, "calibration_error": 0.0, "rows": 1000, "commonest": 0.1}}, "good", "13.0 % of test rows get their class, with a confidence"),
+        ({"classes": {"accuracy": 1.0, "calibration_error": 0.0, "rows": 9, "commonest": 1.0}}, "good", "100.0 % of test rows"),
     ],
 )  # fmt: skip
 def test_a_verdict_says_what_was_found(given, level, words):

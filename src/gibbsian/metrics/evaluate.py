@@ -261,7 +261,8 @@ def _classes(model: Any, draws: Iterable[Tensor], y: Tensor | None, streams: Str
     p = torch.stack(each).mean(0)
     y = y.to(p.device)
     accuracy = float((p.argmax(1) == y).double().mean())
-    return Classes(accuracy, float(expected_calibration_error(p, y)), len(y))
+    commonest = int(y.unique(return_counts=True)[1].max()) / len(y)
+    return Classes(accuracy, float(expected_calibration_error(p, y)), len(y), commonest)
 
 
 def _compared(model: Any, samples: Tensor | None, x: Tensor, streams: Streams) -> Comparison | None:

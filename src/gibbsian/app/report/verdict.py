@@ -1,5 +1,6 @@
 """What came out, in words: one sentence a finding, with what to do where something is wrong."""
 
+import math
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
@@ -146,8 +147,11 @@ def _classes(found: Mapping[str, Any]) -> Iterator[Finding]:
     if classes is None:
         return
     right = f"{100 * classes['accuracy']:.1f} % of {found.get('part', 'held-out')} rows get their class"
-    error = classes["calibration_error"]
-    if error > _SURE:
+    error, common = classes["calibration_error"], classes.get("commonest", 0.0)  # evaluations of before do not say it
+    if 0 < common < 1 and classes["accuracy"] <= common + 3 * math.sqrt(common * (1 - common) / classes["rows"]):
+        yield Finding("bad", f"{right}, which cannot be told from naming the commonest for all ({100 * common:.1f} %): "
+                             "train longer, or give the model more to learn with")  # fmt: skip
+    elif error > _SURE:
         yield Finding("open", f"{right}, but its confidence is off by {100 * error:.0f} points on average")
     else:
         yield Finding("good", f"{right}, with a confidence that can be believed")
