@@ -262,6 +262,10 @@ def test_color_photographs_are_read_from_the_members_of_their_archive_or_from_it
         np.testing.assert_array_equal(found.test.x.flatten(1), rows[5, :, 1:])
         np.testing.assert_array_equal(found.train.y, rows[:5, :, 0].reshape(-1))
     assert len(data.load("cifar10", part="test", offline=True).train.x) == 2
+    for path in (archive, *folder.iterdir()):
+        path.unlink()
+    (folder / "test_batch.bin").write_bytes(rows[5].tobytes())  # files of the training part are not asked for
+    np.testing.assert_array_equal(data.load("cifar10", part="test", offline=True).test.x.flatten(1), rows[5, :, 1:])
 
 
 def test_words_have_one_number_in_all_parts(tmp_path):

@@ -99,6 +99,23 @@ def test_blurred_data_have_their_covariance_and_that_of_the_noise():
     assert worst(2 * sigma) > 20
 
 
+def test_every_shift_comes_equally_often_half_of_them_mirrored_and_rows_keep_their_labels():
+    """Every row is an image of its own, 10⁴ apart from the next, so that nothing but its own place can be found in it."""
+    n, image = 20000, torch.arange(30, dtype=F64).view(1, 5, 6)
+    x, y = image + 1e4 * torch.arange(n, dtype=F64).view(n, 1, 1, 1), torch.arange(n) % 2
+    joint = gb.models.JointEnergy(
+        torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(30, 2, dtype=F64)), domains.Real((1, 5, 6))
+    )
+    moved, labels = Shifted(CrossEntropy(), pixels=1, flip=True).drawn(joint, (x, y), gen())
+    assert torch.equal(labels, y)
+    padded = torch.nn.functional.pad(torch.cat([image, image.flip(2)])[:, None], (1, 1, 1, 1), mode="replicate")[:, 0]
+    wanted = torch.stack([padded[:, i : i + 5, j : j + 6] for i in range(3) for j in range(3)], 1).flatten(0, 1)
+    same = ((moved - x + image)[:, 0, None] == wanted).flatten(2).all(2)
+    assert (same.sum(1) == 1).all()
+    p = 1 / 18
+    assert float((same.double().mean(0) - p).abs().max()) < 5 * (p * (1 - p) / n) ** 0.5
+
+
 def test_shifted_images_are_the_image_moved_by_every_distance_and_mirrored():
     image = torch.arange(30, dtype=F64).view(1, 5, 6)
     padded = torch.nn.functional.pad(image[None], (2, 2, 2, 2), mode="replicate")[0]
