@@ -1,9 +1,12 @@
 """The command line: quick to answer, clear when something is wrong, and whole from recipe to report."""
 
+import html
 import inspect
 import io
 import json
 import os
+import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -457,6 +460,22 @@ def test_resume_gives_what_one_go_gives(run, tmp_path):
     for p, q in zip(gb.load(half).parameters(), gb.load(run).parameters(), strict=True):
         assert torch.equal(p, q)
     assert (half / "snapshots").exists()
+
+
+def test_the_report_of_a_run_that_went_on_says_how_far_and_by_which_commands(tmp_path):
+    """The command of its beginning alone would give a shorter run, which the report said to be the same."""
+    (tmp_path / "tiny.yaml").write_text(TINY)
+    folder = tmp_path / "half"
+    assert (
+        main(["train", str(tmp_path / "tiny.yaml"), "--run", str(folder), "--fit.steps", "4", "--no-report", "-q"]) == 0
+    )
+    for steps in ("4", "6", "6", "9"):
+        assert main(["resume", str(folder), "--steps", steps, "--no-report", "-q"]) == 0
+    assert main(["report", str(folder), "-q"]) == 0
+    page = html.unescape((folder / "report.html").read_text())
+    commands = page.split("<pre>gibbsian train ")[1].split("</pre>")[0].splitlines()[1:]
+    assert commands == [shlex.join(["gibbsian", "resume", str(folder), "--steps", steps]) for steps in ("6", "9")]
+    assert re.search(r"4 steps of \d+ rows, then 9 steps in all; ", page)
 
 
 def test_a_run_that_ends_before_its_first_step_can_be_resumed(run, tmp_path, capsys, monkeypatch):

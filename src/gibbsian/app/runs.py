@@ -334,13 +334,16 @@ def resume_run(
         if steps is not None or epochs is not None:
             recipe.fit |= {"steps": steps, "epochs": epochs}
         return _train(recipe, prepared, folder, noted(folder).get("arguments", ()), progress, again=True)
-    whole = (recipe.fit["steps"], recipe.fit["epochs"]) if steps is None and epochs is None else (steps, epochs)
-    total = _total(recipe, prepared, *whole)
+    asked = recipe.fit["steps"], recipe.fit["epochs"]
+    total = _total(recipe, prepared, *(asked if steps is None and epochs is None else (steps, epochs)))
+    then = noted(folder).get("then", [])  # how far earlier ones went on, for the report
+    if (steps is not None or epochs is not None) and total != (then or [_total(recipe, prepared, *asked)])[-1]:
+        then = [*then, total]
     snapshots = Snapshots(recipe, prepared, folder, total)
     first = checkpoint.read_latest(folder, keys=("step",))["step"] + 1
 
     def note_total(run: Run) -> None:  # once nobody else trains here: those who watch learn how far it will go
-        _note(folder, total=total)
+        _note(folder, total=total, then=then)
 
     begun = time.perf_counter()
     run = resume(

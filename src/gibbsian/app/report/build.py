@@ -98,7 +98,7 @@ def _page(
         "outside": detectors(recipe, prepared, energy, found, shape),
         "chains": sections.chains(drawn, found),
         "filters": pictures.filter_pictures(energy, prepared, shape),
-        "command": "gibbsian " + shlex.join(known.get("arguments") or ["train", "recipe.yaml"]),
+        "command": "\n".join(_commands(folder, known)),
         "recipe": recipe.text,
         "environment": list(environment.items()),
         "version": gibbsian.__version__,
@@ -107,6 +107,12 @@ def _page(
     }
     context["contents"] = _contents(context)
     return render("run.html.j2", context)
+
+
+def _commands(folder: Path, known: dict[str, Any]) -> list[str]:
+    """How the run was started, and how it went on to other lengths than its recipe says."""
+    further = [["resume", str(folder), "--steps", str(total)] for total in known.get("then", [])]
+    return ["gibbsian " + shlex.join(one) for one in (known.get("arguments") or ["train", "recipe.yaml"], *further)]
 
 
 def _contents(context: dict[str, Any]) -> list[tuple[str, str]]:

@@ -63,7 +63,6 @@ def facts(
     counts = {name: thousands(len(rows)) if len(rows) < ENDLESS else "a stream of" for name, rows in data.parts.items()}
     parts = ", ".join(f"{count} {name}" for name, count in counts.items())
     steps = " → ".join(brief(step) for step in prepared.steps) or "as it is"
-    length = f"{recipe.fit['epochs']} epochs" if recipe.fit["epochs"] else f"{recipe.fit['steps']} steps"
     how = [f"{recipe.fit['optimizer'] or 'adam'}, learning rate {brief(recipe.fit['lr'])}"]
     how += [str(recipe.fit["schedule"])] if recipe.fit["schedule"] else []
     how += [f"averaged weights ({recipe.fit['ema']:g})"] if recipe.fit["ema"] else []
@@ -72,9 +71,16 @@ def facts(
         ("objective", brief(recipe.objective)),
         ("data", f"{data.name}: {parts} rows of shape {tuple(prepared.finished('train', 1).x.shape[1:])}"),
         ("steps of the data", steps),
-        ("training", f"{length} of {recipe.fit['batch_size']} rows; {', '.join(how)}; seed {recipe.fit['seed']}"),
+        ("training", f"{_length(recipe.fit, known)}; {', '.join(how)}; seed {recipe.fit['seed']}"),
         ("started", time.strftime("%d %B %Y, %H:%M", time.localtime(known.get("began", 0)))),
     ]
+
+
+def _length(fit: dict[str, Any], known: dict[str, Any]) -> str:
+    """How long the training was, as the recipe says, and as it went on where it did."""
+    length = f"{fit['epochs']} epochs" if fit["epochs"] else f"{fit['steps']} steps"
+    further = [f", then {thousands(total)} steps in all" for total in known.get("then", [])[-1:]]
+    return "".join([length, f" of {fit['batch_size']} rows", *further])
 
 
 def likelihood(found: dict[str, Any]) -> dict[str, Any] | None:
