@@ -146,6 +146,28 @@ def test_a_runaway_cannot_drag_its_scale_along_and_a_slow_drift_is_no_runaway():
     assert not any(looks(guard, drift))
 
 
+def test_one_outlier_among_the_first_looks_is_not_taken_for_the_scale():
+    """The scale doubles at the most: 90 makes it 2, of which 2500 is more than a thousand times."""
+    monitor = Monitor(Guard())
+    assert all(monitor.look({"energy_data": value}) is None for value in (1.0, 90.0, 1.0))
+    assert monitor.scales["energy_data"] == 2.0
+    assert monitor.look({"energy_data": 2500.0}) is not None
+
+
+def test_a_rollback_forgets_what_was_counted_in_the_time_that_it_undoes():
+    """Two looks at a tenth of an explosion and a while behind the data; and the first state is kept for good."""
+    monitor = Monitor(Guard(patience=100, snapshots=2))
+    for step in range(0, 60, 10):
+        monitor.keep(step, f"state {step}")
+    assert [step for step, _ in monitor.snapshots] == [0, 40, 50]
+    calm = {"energy_data": 1.0, "separation": 9.0}
+    assert all(monitor.look({**calm, "energy_data": value}, step=10) is None for value in (1.0, 150.0, 250.0))
+    assert monitor.apart_since == 10
+    assert monitor.roll_back(60, "it diverged", CD) == "state 50"
+    assert monitor.look({**calm, "energy_data": 500.0}, step=120) is None  # the first of three, and of a new while
+    assert monitor.apart_since == 120
+
+
 def test_healthy_training_is_left_alone():
     binary = (torch.rand(200, 6, generator=gen()) < 0.3).float()
     for energy, objective, data in (
@@ -241,6 +263,22 @@ def test_a_rollback_gives_new_random_numbers_and_more_sampler_steps():
     assert run.objective.steps == 3
     assert run.objective.penalty == 0.1
     assert objective.steps == 2
+
+
+def test_a_rollback_gives_rows_in_another_order():
+    @dataclass(frozen=True)
+    class Noting(Faulty):
+        rows: list[float] = field(default_factory=list)
+
+        def loss(self, energy: Any, batch: Any, *more: Any) -> Loss:
+            self.rows.append(float(batch.sum()))
+            return super().loss(energy, batch, *more)
+
+    objective = Noting(at=(15,))
+    gb.fit(mlp(), objective, reals(), steps=15, batch_size=20, guard=Guard(every=5, snapshot_every=10))
+    assert len(objective.rows) == 20
+    failed, anew = objective.rows[10:15], objective.rows[15:]  # steps 11 to 15, twice
+    assert not set(anew) & set(failed)
 
 
 def test_repeated_failures_go_back_further_and_further():
@@ -460,6 +498,13 @@ def test_a_gap_that_swings_ever_wider_is_pointed_out_and_noise_around_zero_is_no
     noise = torch.randn(500, generator=gen()).tolist()
     monitor = Monitor(Guard())
     assert not any(monitor.warnings({"gap": value}, CD) for value in noise)
+
+
+def test_a_sign_becomes_a_warning_after_five_looks_in_a_row():
+    monitor, frozen, moving = Monitor(Guard()), {"acceptance": 0.0}, {"acceptance": 0.5}
+    assert not any(monitor.warnings(seen, CD) for seen in (*[frozen] * 4, moving, *[frozen] * 4))
+    (text,) = monitor.warnings(frozen, CD)
+    assert "frozen" in text
 
 
 def test_a_perfect_classifier_is_no_easy_noise():

@@ -368,6 +368,24 @@ def test_the_share_of_those_far_above_that_starts_anew():
     assert not anew[4000:].any()
 
 
+def test_class_bound_chains_far_above_the_data_start_anew_in_their_class():
+    class Far(torch.nn.Module):
+        def forward(self, x):
+            return -x.square().sum(1, keepdim=True).expand(-1, 3)
+
+    joint = gb.models.JointEnergy(Far(), domains.Real(2))
+    x, y = some_data(9), torch.tensor([2, 0, 2, 2, 1, 0, 1, 1, 2])
+    slots = torch.full((36, 2), 70.0, dtype=F64)
+    objective = PersistentContrastiveDivergence(Counting(), classes=3, buffer=36, reinit_far=1.0, start="data")
+    found = objective(joint, (x, y), Chains(slots), gen())
+    assert float(found.metrics["far"]) == 1.0
+    for k in range(3):
+        mine = found.state.x[12 * k : 12 * (k + 1)]
+        anew = mine[mine[:, 0] != 70.0]
+        assert len(anew) == int((y == k).sum())
+        assert (anew[:, None] == x[y == k]).all(2).any(1).all()
+
+
 def test_what_starts_anew_is_of_its_class_and_takes_its_replicas_along():
     joint = gb.models.JointEnergy(gb.energies.MLP(2, (4,), outputs=3).double(), domains.Real(2))
     x, y = some_data(9), torch.tensor([2, 0, 2, 2, 1, 0, 1, 1, 2])

@@ -174,6 +174,10 @@ def test_kid_is_the_mean_over_subsets_with_its_standard_error_and_has_none_where
     each = [squared(a[torch.randperm(60, generator=g)[:50]], b[torch.randperm(40, generator=g)]) for _ in range(7)]
     assert float(found.value) == pytest.approx(np.mean(each), abs=1e-12)
     assert float(found.standard_error) == pytest.approx(np.std(each, ddof=1) / 7**0.5, rel=1e-9)
+    other = metrics.kid(y, x, nn.Identity(), subsets=7, subset_size=50, generator=gen(2))  # rows of each on its own
+    g = gen(2)
+    each = [squared(b[torch.randperm(40, generator=g)], a[torch.randperm(60, generator=g)[:50]]) for _ in range(7)]
+    assert float(other.value) == pytest.approx(np.mean(each), abs=1e-12)
     whole = metrics.kid(x, y, nn.Identity(), generator=gen())
     assert float(whole.value) == pytest.approx(squared(a, b), abs=1e-12)
     assert float(whole.standard_error) == 0.0
