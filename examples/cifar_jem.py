@@ -31,7 +31,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 import gibbsian as gb
-from gibbsian import domains, hybrid, kernels, metrics, models, objectives
+from gibbsian import domains, errors, hybrid, kernels, metrics, models, objectives
 from gibbsian.nets import ResidualNet
 from gibbsian.training import Checkpoints, Engine, Logging, keep
 
@@ -264,10 +264,12 @@ def quality(p: Tensor, y: Tensor) -> dict[str, float]:
 def judged(model: models.JointEnergy, held: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> dict[str, object]:
     """Quality on test images, as the model says and at the temperature that suits held-out training images best."""
     z, y = probabilities(model, held[0]).clamp(min=1e-30).log(), held[1].cpu()
-    temperature = metrics.fit_temperature(z, y)
-    p = probabilities(model, test[0])
+    p, truth = probabilities(model, test[0]), test[1].cpu()
+    try:
+        temperature = metrics.fit_temperature(z, y)
+    except errors.DataError as error:  # as after a few updates, for a quick look
+        return {"as it is": quality(p, truth), "temperature": None, "why": str(error)}
     cooled = torch.softmax(p.clamp(min=1e-30).log() / temperature, 1)
-    truth = test[1].cpu()
     return {"as it is": quality(p, truth), "temperature": temperature, "at the temperature": quality(cooled, truth)}
 
 

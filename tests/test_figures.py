@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
+import gibbsian as gb
+
 FOLDER = Path(__file__).parents[1] / "examples" / "figures"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "drawing")
 
@@ -141,3 +143,16 @@ def test_composed_energies_mean_what_their_words_say():
     assert share["ring, not blob"] < 0.6 * share["ring"]
     assert share["ring and blob"] > share["blob"] > share["ring or blob"] > share["ring"]
     assert share["ring or blob"] == pytest.approx((share["ring"] + share["blob"]) / 2, abs=0.01)
+
+
+def test_a_quick_look_at_color_images_is_judged_though_no_temperature_suits_it():
+    """After three updates its classifier may be worse than chance; the example ended in a traceback after its training."""
+    judged = importlib.import_module("cifar_jem").judged
+    joint = gb.models.JointEnergy(torch.nn.Identity(), gb.domains.Real(3))
+    x, y = 2 * torch.eye(3).repeat(4, 1), torch.arange(3).repeat(4)
+    wrong = judged(joint, (x, (y + 1) % 3), (x, y))
+    assert wrong["temperature"] is None
+    assert "worse than chance" in wrong["why"]
+    assert wrong["as it is"]["accuracy"] == 1.0
+    some = torch.cat([y[:-1], y[:1]])
+    assert judged(joint, (x, some), (x, y))["at the temperature"]["accuracy"] == 1.0
