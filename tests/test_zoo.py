@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from safetensors.torch import load_file
 
 import gibbsian as gb
 from gibbsian import errors, zoo
@@ -104,6 +105,37 @@ def test_packed_chains_are_those_of_the_buffer_of_all_classes(joint_run, tmp_pat
     assert torch.equal(begun[1], kept[log_p[:, 0].argmax()])
     assert torch.equal(begun[0], kept[log_p[:, 2].argsort(descending=True)[0]])
     assert torch.equal(begun[2], kept[log_p[:, 2].argsort(descending=True)[1]])
+
+
+def chained(energy, x, folder):
+    """A small copy of a run of persistent chains, and the chains of that."""
+    objective = gb.objectives.PersistentContrastiveDivergence(gb.kernels.Gibbs(), chains=30)
+    run = gb.fit(energy, objective, x, steps=3, lr=1e-4, run_dir=folder / "run", progress=False)
+    return zoo.chains_of(zoo.pack(run.folder, folder / "small", chains=20)), run.chains[:20]
+
+
+@pytest.mark.parametrize("total", [12, 3000])  # below and beyond what a byte counts
+def test_packed_counts_are_whole(total, tmp_path):
+    words = torch.multinomial(torch.ones(4), 40 * total, replacement=True, generator=gen()).reshape(40, total)
+    x = torch.nn.functional.one_hot(words, 4).sum(1).float()
+    kept, chains = chained(gb.models.RBM(gb.units.Count(4, total=total), 3), x, tmp_path)
+    assert torch.equal(kept, chains)
+
+
+def test_packed_chains_keep_the_small_entry_beside_the_large_one(tmp_path):
+    sizes = torch.tensor([0.01, 1000.0])
+    machine = gb.models.RBM(gb.units.Gaussian(2, sigma=sizes), 3)
+    kept, chains = chained(machine, torch.randn(40, 2, generator=gen()) * sizes, tmp_path)
+    assert bool(((kept - chains).abs() <= 0.51 / 255 * (chains.amax(0) - chains.amin(0))).all())
+    mixed = gb.models.RBM(gb.units.Joined(gb.units.Gaussian(1), gb.units.Bernoulli(2)), 3)
+    rows = torch.cat([5 * torch.randn(40, 1, generator=gen()), (torch.rand(40, 2, generator=gen()) < 0.5).float()], 1)
+    kept, chains = chained(mixed, rows, tmp_path / "mixed")
+    assert torch.equal(kept[:, 1:], chains[:, 1:])
+    still = torch.tensor([[0.3, -7.0], [0.3, -7.0]])  # an entry that never moves
+    packing._write_chains(tmp_path, still)
+    found = load_file(tmp_path / "chains.safetensors")
+    assert torch.equal(found["walls"][0] + 0 * found["x"], still)
+    assert not found["x"].any()
 
 
 def test_an_energy_alone(tmp_path):

@@ -3,7 +3,7 @@
 zoo/NAME/config.{json,safetensors}    the energy by its constructor, the objective and the settings, as in any run folder
 zoo/NAME/recipe.yaml, data.*          the recipe and what the steps of its data learned, where there are any
 zoo/NAME/checkpoints/                 one checkpoint with the weights alone
-zoo/NAME/chains.safetensors           where draws may begin: chains of the training as bytes between two values
+zoo/NAME/chains.safetensors           where draws may begin: chains of the training as bytes between two values, an entry its own
 zoo/NAME/card.json, samples.png       see `gibbsian.zoo`
 """
 
@@ -121,8 +121,11 @@ def chains_of(folder: str | Path) -> Tensor | None:
         return None
     with checkpoint.damage(path):
         kept = load_file(path)
-        low, high = kept["walls"].double()
-        x = (low + (high - low) / 255 * kept["x"].double()).to(torch.get_default_dtype())
+        x = kept["x"].double()
+        if "walls" in kept:
+            low, high = kept["walls"].double()
+            x = low + (high - low) / 255 * x
+        x = x.to(torch.get_default_dtype())
     domain: Domain = keep.read_config(Path(folder), ("energy",))["energy"].domain
     return domain.within_walls(x)  # 1.1 in single precision lies beyond a wall at 1.1
 
@@ -192,6 +195,13 @@ def _around_quartile(rows: Tensor, height: Tensor, most: int) -> Tensor:
 
 
 def _write_chains(target: Path, x: Tensor) -> None:
-    low, high = float(x.min()), max(float(x.max()), float(x.min()) + 1e-6)
-    levels = ((x - low) * (255 / (high - low))).round().to(torch.uint8)
-    save_file({"x": levels.contiguous(), "walls": torch.tensor([low, high])}, target / "chains.safetensors")
+    """Every entry as bytes between its own least and largest value, whole numbers as they are; no bytes where those reach too far."""
+    exact = x.double()
+    low, high = exact.amin(0), exact.amax(0)
+    whole = (exact == exact.round()).all(0)
+    wide = torch.where(whole, 255.0, torch.where(high > low, high - low, 1.0))
+    if bool((high - low > wide).any()):
+        return save_file({"x": x.contiguous()}, target / "chains.safetensors")
+    levels = ((exact - low) * (255 / wide)).round().to(torch.uint8)
+    walls = torch.stack([low, low + wide]).float()
+    save_file({"x": levels.contiguous(), "walls": walls}, target / "chains.safetensors")
