@@ -299,6 +299,19 @@ def test_scores_are_what_they_say():
     assert not metrics.ood_scores(joint, x).requires_grad
 
 
+def test_rows_are_held_to_the_background_too():
+    """Outside of its box the energy is infinite, and a row of two numbers is no event of a law of one."""
+    square = lambda x: x.square().flatten(1).sum(1)  # noqa: E731
+    law, x = gb.as_energy(square, domains.Real(2)), torch.full((3, 2), 5.0)
+    for domain, error in ((domains.Box(2, 0.0, 1.0), errors.DomainError), (domains.Real(1), errors.ShapeError)):
+        with pytest.raises(error, match="under the background"):
+            metrics.ood_scores(law, x, "ratio", background=gb.as_energy(square, domain))
+    field = gb.models.NoiseConditionalScore(nn.Linear(2, 2), domains.Real(2), torch.tensor([3.0, 1.0]))
+    for background in (field, square):
+        with pytest.raises(errors.CapabilityError, match=r"background is .* expected an energy"):
+            metrics.ood_scores(law, x, "ratio", background=background)
+
+
 # --- energy margins ---------------------------------------------------------------------------------
 
 

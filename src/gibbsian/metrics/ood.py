@@ -172,6 +172,10 @@ def _check(model: Any, method: str, background: Energy | None) -> None:
         raise CapabilityError(f"method={method!r} needs {what}; got {type(model).__name__}")
     if (method == "ratio") != (background is not None):
         raise ArgumentError("method='ratio' compares with background=, an energy; the other methods take none")
+    if background is not None and not isinstance(background, Energy):
+        raise CapabilityError(
+            f"background is a {type(background).__name__}, expected an energy; wrap functions with gibbsian.as_energy"
+        )
 
 
 def ood_scores(
@@ -214,6 +218,8 @@ def ood_scores(
     """
     _check(model, method, background)
     check_rows(model, x)
+    if background is not None:
+        check_rows(background, x, "x, under the background,")
     batch_size = check_count("ood_scores", "batch_size", batch_size)
     score: Callable[[Any, Tensor], Tensor] = {"score_norm": _score_norm, "confidence": _confidence}.get(method, _energy)
 
