@@ -374,3 +374,12 @@ def test_declining_keeps_the_promised_share_of_new_rows_exactly_on_average():
     hybrid.rejecting(joint, new[:9], coverage=0.9)
     with pytest.raises(errors.CapabilityError, match="may decline"):
         hybrid.rejecting(gb.energies.Gaussian(torch.zeros(2), torch.eye(2)), new[:99])
+
+
+@pytest.mark.parametrize("by", ["confidence", "energy"])
+def test_scores_that_are_no_numbers_are_refused(by):
+    joint = models.JointEnergy(gb.nets.MLP(2, (8,), outputs=3), domains.Real(2))
+    with torch.no_grad():
+        next(joint.parameters()).fill_(math.nan)
+    with pytest.raises(errors.DataError, match="50 of 50 held-out rows"):
+        hybrid.rejecting(joint, torch.randn(50, 2, generator=gen()), by=by)

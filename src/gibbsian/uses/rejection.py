@@ -76,6 +76,10 @@ def rejecting(model: Any, x: Tensor, *, coverage: float = 0.95, by: str = "confi
     check_number("rejecting", "coverage", coverage, 0.0, 1.0, open_low=True, open_high=True)
     require(model, Classifier, "a classifier that may decline", "make one with models.JointEnergy")
     scores = Rejecting(model, by, math.inf).scores(x)
+    if bool(scores.isnan().any()):  # no row would be kept
+        raise DataError(
+            f"{int(scores.isnan().sum())} of {len(scores)} held-out rows have a score that is no number (NaN)"
+        )
     share = Fraction(repr(float(coverage)))  # as it is written: in floats 100 · 0.55 lies above 55
     rank = math.ceil((len(scores) + 1) * share)
     if rank > len(scores):
