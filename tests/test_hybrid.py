@@ -383,3 +383,11 @@ def test_scores_that_are_no_numbers_are_refused(by):
         next(joint.parameters()).fill_(math.nan)
     with pytest.raises(errors.DataError, match="50 of 50 held-out rows"):
         hybrid.rejecting(joint, torch.randn(50, 2, generator=gen()), by=by)
+
+
+def test_labels_in_a_list_are_to_be_made_whole():
+    """The advice of other rows, the default precision, is one that labels are refused for."""
+    joint = models.JointEnergy(gb.nets.MLP(2, (8,), outputs=3), domains.Real(2))
+    with pytest.raises(errors.ShapeError) as said:
+        hybrid.generate(joint, [0, 1], gb.kernels.ShortRunLangevin(1.0, 0.01), 2, generator=gen())
+    assert "torch.as_tensor(labels)" in str(said.value)

@@ -359,6 +359,8 @@ def test_a_class_that_is_none_is_one_sentence(given, says, capsys):
         zoo.begin(joint, torch.zeros(5, 2), torch.tensor([2, -1]))
     with pytest.raises(errors.ArgumentError, match="a whole number a draw"):
         zoo.begin(joint, torch.zeros(5, 2), torch.tensor([0.0, 1.0]))
+    with pytest.raises(errors.ShapeError, match=re.escape("torch.as_tensor(labels)")):  # real ones are refused next
+        zoo.begin(joint, torch.zeros(5, 2), [2, 1])
     x, y = torch.randn(30, 2, generator=gen()), torch.tensor([2, 0, 2])
     assert torch.equal(zoo.begin(joint, x, y.to(torch.uint8)), zoo.begin(joint, x, y))
 

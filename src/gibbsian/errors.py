@@ -155,14 +155,15 @@ def check_choice(owner: object, name: str, value: Any, allowed: Sequence[str]) -
         raise ArgumentError(f"{_called(owner)}({name}={value!r}): {name} must be one of {words}")
 
 
-def check_tensor(x: Any, name: str, form: str = "(batch, *event)") -> None:
+def check_tensor(x: Any, name: str, form: str = "(batch, *event)", *, whole: bool = False) -> None:
     """Refuse what is no tensor of numbers at hand: arrays and lists, sparse tensors, tensors without values."""
     import torch
 
     if not isinstance(x, torch.Tensor):
+        dtype = "" if whole else ", dtype=torch.get_default_dtype()"  # labels made real would be refused next
         raise ShapeError(
             f"{name} is a {type(x).__name__}, expected a torch.Tensor of shape {form}; convert arrays and lists with "
-            f"torch.as_tensor({name}, dtype=torch.get_default_dtype())"
+            f"torch.as_tensor({name}{dtype})"
         )
     if x.layout != torch.strided:
         raise ShapeError(f"{name} is sparse ({x.layout}), expected a dense tensor; call {name}.to_dense() first")

@@ -18,7 +18,7 @@ class Reliability(NamedTuple):
 
 def _check_shapes(probabilities: Tensor, labels: Tensor, bins: int) -> None:
     check_tensor(probabilities, "probabilities", "(rows, classes)")
-    check_tensor(labels, "labels", "(rows,)")
+    check_tensor(labels, "labels", "(rows,)", whole=True)
     if probabilities.dim() != 2 or not len(probabilities):
         raise ShapeError(f"probabilities are {tuple(probabilities.shape)}, expected a tensor (rows, classes)")
     if labels.shape != probabilities.shape[:1] or labels.is_floating_point():
@@ -95,7 +95,7 @@ def fit_temperature(log_probabilities: Tensor, labels: Tensor) -> float:
     from scipy.optimize import brentq
 
     check_tensor(log_probabilities, "log_probabilities", "(rows, classes)")
-    check_tensor(labels, "labels", "(rows,)")
+    check_tensor(labels, "labels", "(rows,)", whole=True)
     z, y = log_probabilities.detach().double(), labels.to(log_probabilities.device)
     _check_shapes(z, y, 1)
     _check_values(torch.softmax(z, 1), y)

@@ -121,7 +121,7 @@ def _rows_and_labels(model: Any, data: Any) -> tuple[Tensor, Tensor | None]:
     x, y = data if isinstance(data, tuple | list) and len(data) == 2 else (data, None)
     check_rows(model, x, "data")
     if y is not None:
-        check_tensor(y, "labels", "(rows,)")
+        check_tensor(y, "labels", "(rows,)", whole=True)
     if y is not None and y.shape != x.shape[:1]:
         raise ShapeError(f"labels have shape {tuple(y.shape)}, expected ({len(x)},): one whole number a row")
     return x, y

@@ -113,7 +113,7 @@ def labels(batch: Batch, objective: str) -> Tensor:
             f"{objective} needs labels: give pairs (x, y), for example torch.utils.data.TensorDataset(x, y)"
         )
     x, y = batch
-    check_tensor(y, "labels", "(batch,)")
+    check_tensor(y, "labels", "(batch,)", whole=True)
     if y.shape != x.shape[:1]:
         raise ShapeError(f"labels have shape {tuple(y.shape)}, expected ({len(x)},): one whole number a row")
     if y.is_floating_point() or y.dtype == torch.bool:

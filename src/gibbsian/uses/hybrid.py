@@ -53,7 +53,7 @@ def generate(
     >>> generate(joint, y, gb.kernels.ShortRunLangevin(1.0, 0.01), steps=20, generator=g).shape
     torch.Size([4, 2])
     """
-    check_tensor(labels, "labels", "(draws,)")
+    check_tensor(labels, "labels", "(draws,)", whole=True)
     if labels.dim() != 1 or len(labels) == 0:
         raise ArgumentError(f"labels have shape {tuple(labels.shape)}, expected (draws,): one class a draw")
     member = _joint(model).given(labels)

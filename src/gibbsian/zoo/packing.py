@@ -100,7 +100,7 @@ def pack_table(run: str | Path, target: str | Path) -> Path:
 def begin(energy: Any, chains: Tensor, labels: Tensor) -> Tensor:
     """For every label one of the chains `(rows, *event)` that are likeliest of its class, no chain twice as long as there are
     others."""
-    check_tensor(labels, "labels", "(draws,)")
+    check_tensor(labels, "labels", "(draws,)", whole=True)
     if labels.dim() != 1 or labels.is_floating_point() or labels.dtype == torch.bool:
         raise ArgumentError(f"labels are {labels.dtype} of shape {tuple(labels.shape)}, expected a whole number a draw")
     with torch.no_grad():
