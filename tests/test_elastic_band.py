@@ -5,7 +5,7 @@ import torch
 
 import gibbsian as gb
 from gibbsian import domains, energies, errors
-from gibbsian.uses.band import elastic_band
+from gibbsian.uses.band import _tangents, elastic_band
 
 F64 = torch.float64
 
@@ -50,6 +50,15 @@ def test_without_climbing_the_pass_is_missed_from_below():
     band = elastic_band(SURFACE, LEFT, MIDDLE, images=4, climb=False, steps=3000)
     assert band.converged
     assert float(band.energy[1:-1].max()) < -40.7
+
+
+@pytest.mark.parametrize(("end", "ahead", "behind"), [(1.0, 2.0, 1.0), (-1.0, 2.0, 3.0)])
+def test_tops_lean_towards_the_higher_neighbor(end, ahead, behind):
+    """Henkelman & Jónsson 2000, equation 10: the way to the higher neighbor has the larger of both differences of energy."""
+    x, e = torch.tensor([[0.0, -1.0], [0.0, 0.0], [1.0, 0.0]]), torch.tensor([0.0, 2.0, end])
+    tangent = torch.tensor([[ahead, behind]])
+    torch.testing.assert_close(_tangents(x, e), tangent / tangent.norm())
+    torch.testing.assert_close(_tangents(x.flip(0), e.flip(0)), -tangent / tangent.norm())
 
 
 def test_a_bent_band_comes_back_to_the_pass_between_two_wells():

@@ -391,3 +391,33 @@ def test_labels_in_a_list_are_to_be_made_whole():
     with pytest.raises(errors.ShapeError) as said:
         hybrid.generate(joint, [0, 1], gb.kernels.ShortRunLangevin(1.0, 0.01), 2, generator=gen())
     assert "torch.as_tensor(labels)" in str(said.value)
+
+
+def test_rows_of_high_energy_are_declined_and_those_of_low_energy_kept():
+    joint = models.JointEnergy(Wells([[0.0, 0.0], [1.0, 0.0]]), domains.Real(2))
+    near, far = 0.1 * torch.randn(99, 2, generator=gen(), dtype=D), torch.full((5, 2), 9.0, dtype=D)
+    declining = hybrid.rejecting(joint, near, coverage=0.9, by="energy")
+    assert torch.equal(declining.scores(far), joint(far).detach())
+    assert bool((declining(far) == -1).all())
+    assert int((declining(near) >= 0).sum()) == 90
+
+
+def test_one_row_of_the_pool_comes_as_often_as_its_class_is_likely():
+    """p(y|x) as 1:2:4 for three rows under 5000 classes, one draw each: rows as 1:2:4, within four standard errors."""
+
+    class Rare(torch.nn.Module):
+        def forward(self, x):
+            return torch.cat([torch.zeros_like(x), (x.log() - 20).expand(-1, 5000)], 1)
+
+    joint, pool = models.JointEnergy(Rare(), domains.Real(1)), torch.tensor([[1.0], [2.0], [4.0]])
+    drawn = hybrid.generate(joint, torch.arange(1, 5001), gb.kernels.MALA(0.1), 0, pool=pool, generator=gen())
+    for row in pool.flatten():
+        share = float(row) / 7
+        assert abs(float((drawn == row).double().mean()) - share) < 4 * (share * (1 - share) / 5000) ** 0.5
+
+
+def test_refining_takes_all_of_its_steps():
+    """Langevin on ½x² takes x to (1 - ε²/2)x a step, and noise to a variance below one; a mean over 4000 rows."""
+    law = gb.energies.Gaussian(torch.zeros(1), torch.eye(1))
+    x = hybrid.refine(law, torch.full((4000, 1), 100.0), kernels.Langevin(0.5), 8, generator=gen())
+    assert abs(float(x.mean()) - 100 * (1 - 0.125) ** 8) < 4 / 4000**0.5

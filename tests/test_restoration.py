@@ -389,3 +389,25 @@ def test_posteriors_check_what_they_are_given():
     with pytest.raises(ArgumentError, match="'mode' or 'mean'"):
         gb.denoise(prior, rnd(1, 3), 1.0, method="median", generator=gen())
     assert math.isfinite(float(energies.Observed(prior, torch.zeros(3, dtype=F64), 1.0)(rnd(1, 3))))
+
+
+def test_every_row_is_filled_in_given_its_own_entries_by_every_chain():
+    """Rows that hold other entries, copied to several chains, against the conditional law at inverse temperature 2: within a
+    tenth of its deviation, some ten standard errors."""
+    covariance, held = (
+        torch.tensor([[2.0, 1.2], [1.2, 1.0]]),
+        torch.tensor([[True, False], [False, True], [True, False]]),
+    )
+    prior, x = (
+        gb.energies.Gaussian(torch.tensor([1.0, -1.0]), covariance),
+        torch.tensor([[3.0, 9.0], [9.0, 1.0], [0.0, 9.0]]),
+    )
+    found = gb.inpaint(
+        prior, x, held, method="mean", strength=2.0, kernel=gb.kernels.MALA(0.6), steps=600, burn_in=100, chains=100,
+        generator=torch.Generator().manual_seed(0),
+    )  # fmt: skip
+    mean = torch.tensor([[3.0, -1 + 0.6 * 2], [1 + 1.2 * 2, 1.0], [0.0, -1 - 0.6]])
+    deviation = torch.tensor([[0.0, 0.28], [0.56, 0.0], [0.0, 0.28]]).div(2).sqrt()
+    assert found.sd is not None
+    assert bool(((found.x - mean).abs() <= 0.1 * deviation).all())
+    assert bool(((found.sd - deviation).abs() <= 0.1 * deviation).all())

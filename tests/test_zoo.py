@@ -13,6 +13,7 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
+from scipy import stats
 
 import gibbsian as gb
 from gibbsian import errors, zoo
@@ -138,6 +139,26 @@ def test_packed_chains_keep_the_small_entry_beside_the_large_one(tmp_path):
     assert not found["x"].any()
 
 
+def test_packed_recipes_ask_for_no_average(joint_run, tmp_path):
+    """The weights are the average, and there is no other."""
+    run = tmp_path / "run"
+    shutil.copytree(joint_run[0].folder, run)
+    for evaluate in (None, {"rows": 5, "ema": True}):
+        (run / "recipe.yaml").write_text(yaml.safe_dump({"evaluate": evaluate}))
+        small = zoo.pack(run, tmp_path / f"small {evaluate}")
+        assert yaml.safe_load((small / "recipe.yaml").read_text())["evaluate"] == (evaluate or {}) | {"ema": False}
+
+
+def test_packed_tables_hold_no_rows_of_the_table(tmp_path):
+    member, run = zoo.path("penguins-table"), tmp_path / "run"
+    shutil.copytree(member, run)
+    law, tree = zoo.load("penguins-table"), packing.checkpoint.read_tree(member, "table")
+    rows = law.codec.encode(law.sample(10, generator=gen(5)))  # as if of the table
+    packing.checkpoint.write_tree(run, "table", tree | {"kept": rows})
+    kept = packing.checkpoint.read_tree(zoo.pack_table(run, tmp_path / "small"), "table")["kept"]
+    assert torch.equal(kept.code, tree["kept"].code)
+
+
 def test_an_energy_alone(tmp_path):
     potts = gb.models.Potts(4, 3)
     potts.set_parameters(field=torch.randn(4, 3, generator=gen()))
@@ -161,6 +182,9 @@ def test_wilson_intervals_cover():
         intervals = {int(k): cards.share(int(k), n, "") for k in draws.unique()}
         held = np.mean([intervals[int(k)].low <= p <= intervals[int(k)].high for k in draws])
         assert 0.95 - 0.025 < held < 0.95 + 0.025
+    for right, n in ((0, 7), (3, 8), (19, 19), (9933, 10000)):
+        theirs = stats.binomtest(right, n).proportion_ci(method="wilson")
+        assert cards.share(right, n, "")[1:3] == pytest.approx(tuple(theirs), abs=1e-6)
 
 
 def test_every_member_has_a_card_that_is_true_of_its_files():
