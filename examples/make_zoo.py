@@ -113,7 +113,8 @@ def judged(name: str, folder: Path) -> dict[str, Figure]:
     found = json.loads((folder / "evaluation.json").read_text())
     from gibbsian.app.runs import open_run
 
-    return figures_of(found, open_run(folder).prepared.redraws) | (denoising(folder) if name == "patches-foe" else {})
+    more = {"patches-foe": denoising, "mnist-ncsn": noise_loss}.get(name, lambda _: {})
+    return figures_of(found, open_run(folder).prepared.redraws) | more(folder)
 
 
 def denoising(folder: Path, sigma: float = 0.1) -> dict[str, Figure]:
@@ -129,6 +130,25 @@ def denoising(folder: Path, sigma: float = 0.1) -> dict[str, Figure]:
     mean, half = float(gain.mean()), 2 * float(gain.std()) / len(gain) ** 0.5
     how = f"dB, noise of {sigma} on {len(x)} test patches, ± 2 standard errors"
     return {"denoising gain": Figure(mean, mean - half, mean + half, how)}
+
+
+def noise_loss(folder: Path, rows: int = 512, every: int = 1) -> dict[str, Figure]:
+    """½‖σs(x + σz, σ) + z‖² on held-out rows, a mean over noise levels."""
+    from gibbsian.app.runs import open_run
+
+    field = gb.load(folder)
+    x = open_run(folder).prepared.finished("test", rows).x
+    g = torch.Generator().manual_seed(0)
+    loss = torch.zeros(len(x), dtype=torch.float64)
+    levels = field.noise_levels()[::every]
+    for sigma in levels:
+        z = torch.randn(x.shape, generator=g)
+        with torch.no_grad():
+            s = torch.cat([field.given(sigma).score(part) for part in (x + sigma * z).split(128)])
+        loss += 0.5 * (sigma * s + z).flatten(1).double().square().sum(1) / len(levels)
+    mean, half = float(loss.mean()), 2 * float(loss.std()) / len(loss) ** 0.5
+    how = f"mean over noise levels of the loss of training, {len(x)} test digits, ± 2 standard errors"
+    return {"denoising loss": Figure(mean, mean - half, mean + half, how)}
 
 
 def picture(folder: Path, draws: int, steps: int | None) -> None:

@@ -1,6 +1,7 @@
 """The zoo: packed runs are what they were but for rounding, cards tell the truth, damage is noticed, the command line draws."""
 
 import json
+import os
 import re
 import runpy
 import shutil
@@ -288,6 +289,20 @@ def test_the_card_of_the_digits_holds_for_the_weights_as_loaded():
     log_z = gb.partition.ais(rbm, data=test, chains=100, betas=1000, generator=gen(3), progress=False)
     found = float(-rbm(test).detach().mean() - log_z.value)
     assert abs(found - figure.value) < 3 * float(log_z.stderr) + 0.05
+
+
+@pytest.mark.skipif(
+    not (Path(os.environ.get("GIBBSIAN_DATA", "nowhere")) / "mnist").exists(), reason="needs MNIST in GIBBSIAN_DATA"
+)
+def test_the_card_of_the_score_network_holds_for_the_weights_as_loaded():
+    """Thirty-two digits at every third level, by the function that the card was written with: the interval is that of digits, not
+    of levels."""
+    script = runpy.run_path(str(Path(__file__).parents[1] / "examples" / "make_zoo.py"))
+    found = script["noise_loss"](zoo.path("mnist-ncsn"), rows=32, every=3)["denoising loss"]
+    figure = zoo.card("mnist-ncsn").figures["denoising loss"]
+    spread = (found.high - found.low) / 4
+    assert abs(found.value - figure.value) < 4 * spread
+    assert figure.high - figure.low == pytest.approx((found.high - found.low) / 4, rel=0.5)
 
 
 def test_damage_is_noticed(tmp_path, monkeypatch):
