@@ -530,13 +530,21 @@ def test_noise_is_not_trained_along():
     assert not any(p.requires_grad for p in state.noise.parameters())
 
 
-def test_a_sum_draws_as_its_first_part_does():
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_sum_draws_as_its_first_part_does_that_can(at):
     energy, x = energies.MLPEnergy(2, (8,)), 3 + torch.randn(32, 2, generator=gen())
     part = small(noise="gaussian")
-    both = objectives.Weighted([part, objectives.WeightDecay(0.1)])
+    parts = [
+        objectives.WeightDecay(0.1),
+        objectives.FirstRows(objectives.PersistentContrastiveDivergence(gb.kernels.MALA(0.1)), 8),
+    ]
+    both = objectives.Weighted([*parts[:at], part, *parts[at:]])
     state = both.init(energy, x, gen())
     draws = both.generate(energy, 5, state, gen(1), time=0.3)
-    torch.testing.assert_close(draws, part.generate(energy, 5, state[0], gen(1), time=0.3), rtol=0, atol=0)
+    torch.testing.assert_close(draws, part.generate(energy, 5, state[at], gen(1), time=0.3), rtol=0, atol=0)
+    none = objectives.Weighted(parts)
+    with pytest.raises(errors.CapabilityError, match="no way of its own to draw"):
+        none.generate(energy, 5, none.init(energy, x, gen()), gen())
 
 
 def test_noise_over_rows_of_numbers_serves_images():

@@ -360,6 +360,9 @@ def test_the_command_line_draws_from_the_zoo(tmp_path, monkeypatch, capsys):
     assert "digits-rbm" in json.dumps(json.loads(capsys.readouterr().out))
     assert main(["list", "zoo:digits-rbm"]) == 0
     assert "nats a row" in capsys.readouterr().out
+    assert main(["list", "zoo:digits-rbm", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["zoo:digits-rbm"]
+    assert told["figures"]["test log-likelihood"]["how"].startswith("nats a row")
     for command in ("evaluate", "resume", "report", "watch"):
         assert main([command, "zoo:digits-rbm"]) == 2
         assert "is drawn from" in capsys.readouterr().err

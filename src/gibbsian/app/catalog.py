@@ -170,3 +170,12 @@ def describe(name: str) -> str:
             return f"{home}.{name}{inspect.signature(thing)}\n\n{inspect.getdoc(thing)}"
     every = [*KINDS, *(entry.name for kind in KINDS for entry in entries(kind))]
     raise ArgumentError(f"there is nothing called {name!r}; {suggest(name, every)}See `gibbsian list`")
+
+
+def document(name: str) -> str | dict[str, Any]:
+    """The same for programs: of zoo:NAME all that is on the card."""
+    if not name.startswith("zoo:"):
+        return describe(name)
+    from gibbsian.zoo import card  # here, because torch comes with it
+
+    return card(name[4:]).document()

@@ -202,6 +202,11 @@ class Objective(ABC):
         """After how many updates its loss becomes another one; those of its parts included."""
         return tuple(turn for part in self.parts() for turn in part.turns())
 
+    @property
+    def draws(self) -> bool:
+        """Has it a way of its own to draw, `generate`?"""
+        return False
+
     def generate(self, energy: Any, n: int, state: Any, generator: torch.Generator, **options: Any) -> Tensor:
         """n draws `(n, *event)` of a trained energy in the way that this principle has for it; what `run.draw` calls."""
         raise CapabilityError(
@@ -282,6 +287,10 @@ class WrappedObjective(SteppedObjective):
 
     def planned(self, steps: int) -> Self:
         return replace(self, objective=self.objective.planned(steps))
+
+    @property
+    def draws(self) -> bool:
+        return self.objective.draws
 
     def generate(self, energy: Any, n: int, state: Any, generator: torch.Generator, **options: Any) -> Tensor:
         return self.objective.generate(energy, n, self.inner(state), generator, **options)

@@ -205,6 +205,10 @@ class EnergyMatching(SteppedObjective):
             return MatchingState(None)
         return MatchingState(source.fit(energy.domain, observed(batch), generator).requires_grad_(False))
 
+    @property
+    def draws(self) -> bool:
+        return True
+
     def generate(
         self,
         energy: Any,

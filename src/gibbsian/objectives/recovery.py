@@ -171,6 +171,10 @@ class RecoveryLikelihood(SteppedObjective):
         metrics = {"energy_data": low.mean(), "energy_samples": high.mean(), "gap": (low - high).mean()}
         return finish(self, value, state, metrics | moved)
 
+    @property
+    def draws(self) -> bool:
+        return True
+
     def generate(
         self,
         energy: Any,

@@ -57,7 +57,12 @@ class Weighted(SteppedObjective):
         return replace(self, objectives=tuple(part.planned(steps) for part in self.objectives))
 
     def generate(self, energy: Any, n: int, state: Any, generator: torch.Generator, **options: Any) -> Tensor:
-        return self.objectives[0].generate(energy, n, state[0], generator, **options)
+        first = next((i for i, part in enumerate(self.objectives) if part.draws), 0)
+        return self.objectives[first].generate(energy, n, state[first], generator, **options)
+
+    @property
+    def draws(self) -> bool:
+        return any(part.draws for part in self.objectives)
 
     def redealt(self, states: Sequence[Any], rank: int, ranks: int) -> tuple[Any, ...]:
         each = zip(self.objectives, zip(*states, strict=True), strict=True)

@@ -79,8 +79,20 @@ def _rows_of(model: Any, pool: Tensor, labels: Tensor, generator: torch.Generato
         log_p = torch.cat([model.class_log_prob(part) for part in pool.split(_BLOCK)])
     u = torch.rand(log_p.shape, generator=generator, device=log_p.device, dtype=log_p.dtype)
     best = (log_p - torch.log(-torch.log(u))).topk(wanted, dim=0).indices  # Gumbel: draws without replacement
-    earlier = (labels[:, None] == labels[None, :]).tril(-1).sum(1)  # how often a label came before
-    return best[earlier, labels]
+    return best[earlier(labels), labels]
+
+
+def earlier(labels: Tensor) -> Tensor:
+    """How often the label of every row came before.
+
+    >>> earlier(torch.tensor([2, 0, 2, 2, 0])).tolist()
+    [0, 0, 1, 2, 1]
+    """
+    counts, order = labels.bincount(), labels.argsort(stable=True)
+    first = counts.cumsum(0) - counts  # where the rows of a label begin in order
+    return torch.empty_like(order).index_copy_(
+        0, order, torch.arange(len(order), device=order.device) - first[labels[order]]
+    )
 
 
 def refine(energy: Any, x: Tensor, kernel: Kernel, steps: int, *, generator: torch.Generator) -> Tensor:

@@ -58,6 +58,10 @@ class Card:
     letters: str = ""
     files: dict[str, str] = field(default_factory=dict)
 
+    def document(self) -> dict[str, Any]:
+        """All of it, for programs."""
+        return asdict(self) | {"figures": {name: figure._asdict() for name, figure in self.figures.items()}}
+
     def __str__(self) -> str:
         numbers = [f"  {name}: {figure}" for name, figure in self.figures.items()]
         made = ", ".join(
@@ -86,7 +90,7 @@ def digests(folder: Path) -> dict[str, str]:
 
 def write_card(folder: Path, card: Card) -> None:
     """Write the card of a folder, with the checksums of its files."""
-    plain = asdict(card) | {"files": digests(folder), "figures": {k: f._asdict() for k, f in card.figures.items()}}
+    plain = card.document() | {"files": digests(folder)}
     (folder / CARD).write_text(
         json.dumps(plain, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8"
     )

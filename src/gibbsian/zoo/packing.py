@@ -23,6 +23,7 @@ from gibbsian.errors import ArgumentError, CheckpointError, check_count, check_t
 from gibbsian.random import stream
 from gibbsian.tables.keeping import model_of
 from gibbsian.training import checkpoint, keep
+from gibbsian.uses.hybrid import earlier
 
 _COPIED = ("config.json", "config.safetensors", "data.json", "data.safetensors", "command.json", "environment.json")
 
@@ -110,8 +111,7 @@ def begin(energy: Any, chains: Tensor, labels: Tensor) -> Tensor:
     if len(unknown):
         raise ArgumentError(f"class {int(unknown[0])} was asked for; the model knows 0 to {best.shape[1] - 1}")
     each = max(1, len(chains) // best.shape[1])
-    earlier = (labels[:, None] == labels[None, :]).tril(-1).sum(1)
-    return chains[best[earlier % each, labels]]
+    return chains[best[earlier(labels) % each, labels]]
 
 
 def chains_of(folder: str | Path) -> Tensor | None:

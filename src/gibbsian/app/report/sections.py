@@ -14,7 +14,7 @@ from gibbsian.app.evaluation import held_out_part, moving_part
 from gibbsian.app.recipe import Recipe
 from gibbsian.app.report import figures
 from gibbsian.app.report.pictures import some_rows
-from gibbsian.app.report.words import brief, count, duration, end, thousands
+from gibbsian.app.report.words import brief, count, duration, end, method, thousands
 from gibbsian.data import Prepared
 from gibbsian.data.sets import ENDLESS
 from gibbsian.energy import Energy
@@ -63,8 +63,8 @@ def facts(
     counts = {name: thousands(len(rows)) if len(rows) < ENDLESS else "a stream of" for name, rows in data.parts.items()}
     parts = ", ".join(f"{count} {name}" for name, count in counts.items())
     steps = " → ".join(brief(step) for step in prepared.steps) or "as it is"
-    how = [f"{recipe.fit['optimizer'] or 'adam'}, learning rate {brief(recipe.fit['lr'])}"]
-    how += [str(recipe.fit["schedule"])] if recipe.fit["schedule"] else []
+    how = [f"{method(recipe.fit['optimizer'], 'adam')}, learning rate {brief(recipe.fit['lr'])}"]
+    how += [method(recipe.fit["schedule"], "")] if recipe.fit["schedule"] else []
     how += [f"averaged weights ({recipe.fit['ema']:g})"] if recipe.fit["ema"] else []
     return [
         ("model", f"{type(energy).__name__} over {energy.domain}"),

@@ -1,6 +1,7 @@
 """How a report says numbers and objects, and how its templates are filled."""
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -21,6 +22,18 @@ def brief(thing: Any) -> str:
         return f"{thing:.4g}" if isinstance(thing, float) else repr(thing)
     shown = [f"{f.name} {_said(v)}" for f, v in _fields(thing) if _telling(f, v)]
     return type(thing).__name__ + (f" ({', '.join(shown)})" if shown else "")
+
+
+def method(given: Any, usual: str) -> str:
+    """A method of torch as recipes name it: by a word, or by a mapping with its options.
+
+    >>> method({"name": "adamw", "weight_decay": 0.1}, "adam"), method("sgd", "adam"), method(None, "adam")
+    ('adamw (weight_decay 0.1)', 'sgd', 'adam')
+    """
+    if not isinstance(given, Mapping):
+        return str(given or usual)
+    options = ", ".join(f"{name} {_said(value)}" for name, value in given.items() if name != "name")
+    return str(given.get("name", usual)) + (f" ({options})" if options else "")
 
 
 def _fields(thing: Any) -> list[tuple[dataclasses.Field[Any], Any]]:
