@@ -181,8 +181,14 @@ def _left_open(function: Callable[..., Any], numbers: tuple[str, ...]) -> Callab
 
 
 def reason(error: BaseException) -> str:
-    """One line that says why something could not be compiled; what fails in a process of the compiler tells it last."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    """One line that says why something could not be compiled; what fails in a process of the compiler tells it last, and what
+    fails behind torch's tracing after a line that says so.
+
+    >>> reason(RuntimeError("backend='inductor' raised:\\nTypeError: no such loop"))
+    'TypeError: no such loop'
+    """
+    told = re.sub(r"\Abackend=.* raised:\s*(?=\S)", "", str(error).strip())
+    lines = [line.strip() for line in told.splitlines() if line.strip()]
     if any(line.startswith("Traceback") for line in lines):
         lines = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)][-1:] or lines
     return lines[0] if lines else type(error).__name__
