@@ -109,6 +109,20 @@ def bare_flow(model, x):
     return run
 
 
+def bare_rbm(model, x):
+    """Gaps d b + Σⱼ [softplus(a + dW) - softplus(a)] of all bits at once, differentiated by autograd."""
+    w, b, c = model.weight, model.visible_bias, model.hidden_bias
+    softplus, d = torch.nn.functional.softplus, 1 - 2 * x
+
+    def run(steps: int) -> None:
+        for _ in range(steps):
+            a = c + x @ w
+            gaps = d * b + softplus(a[:, None] + d[..., None] * w).sum(-1) - softplus(a).sum(-1, keepdim=True)
+            torch.autograd.grad(softplus(gaps).sum() / len(x), [w, b, c])
+
+    return run
+
+
 MACHINES = [
     ("Potts 20 x 21", models.Potts(20, 21), bare_potts),
     ("spins 64", models.BoltzmannMachine(64, spin=True), bare_spins),
@@ -196,6 +210,15 @@ def main() -> None:
                 ("general form", gradient(General(spins), x, objective), 1),
             ]
             compare(f"{name} gradient, spins 64, {rows} rows", contenders, "bare")
+    rbm = models.RBM(784, 200, generator=gen())
+    for rows in (20, 100):
+        x = rbm.domain.sample(rows, generator=gen())
+        contenders = [
+            ("bare", bare_rbm(rbm, x), 1),
+            ("closed form", gradient(rbm, x), 5),
+            ("general form", gradient(General(rbm), x), 1),
+        ]
+        compare(f"pseudo-likelihood gradient, RBM of 784 and 200 units, {rows} rows", contenders, "bare")
     x = potts.domain.sample(100, generator=gen())
     sweeps = [
         ("Gibbs", sweep(potts, kernels.Gibbs(), x), 20),

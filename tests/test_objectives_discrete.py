@@ -24,8 +24,9 @@ from objective_oracles import (
 from torch.nn.functional import softplus
 
 import gibbsian as gb
-from gibbsian import domains, errors
+from gibbsian import domains, errors, models, units
 from gibbsian.fast import native
+from gibbsian.models.rbm import neighbors
 from gibbsian.objectives import ExactLikelihood, MinimumProbabilityFlow, PerturbAndMAP, PseudoLikelihood, RatioMatching
 from gibbsian.objectives.base import Step
 
@@ -183,8 +184,79 @@ def test_boltzmann_machines_in_one_pass_equal_the_definition(objective, spin):
         torch.testing.assert_close(mine.double(), exact, rtol=1e-4, atol=1e-5 * float(exact.abs().max()))
     with torch.no_grad():
         fields = machine.conditional_fields(x)
-        twin = objective._in_closed_form(machine, x, fields, None, (), Step(watched=False))
-    torch.testing.assert_close(twin.value.double(), value, rtol=3e-6, atol=0, check_dtype=False)
+        twin, _ = objective._in_closed_form(machine, x, fields, None)
+    torch.testing.assert_close(twin.double(), value, rtol=3e-6, atol=0, check_dtype=False)
+
+
+LAYERS = {
+    "bits and bits": (units.Bernoulli(5), units.Bernoulli(3)),
+    "spins and bits": (units.Spin(5), units.Bernoulli(3)),
+    "bits and spins": (units.Bernoulli(5), units.Spin(3)),
+    "spins and classes": (units.Spin(5), units.Softmax(2, classes=3)),
+}
+
+
+def scrambled_rbm(name, dtype=F64):
+    rbm = models.RBM(*LAYERS[name]).to(dtype)
+    with torch.no_grad():
+        for p in rbm.parameters():
+            p.normal_(0, 0.8, generator=gen(p.numel()))
+    return rbm
+
+
+def of_its_energy_alone(rbm, objective, x):
+    """Value and gradients by the energies of all neighbors."""
+    value = objective(gb.as_energy(rbm.forward, rbm.domain), x, (), gen()).value
+    return value.detach(), torch.autograd.grad(value, list(rbm.parameters()))
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("sites", [None, 2, 5])
+@pytest.mark.parametrize("kind", [PseudoLikelihood, RatioMatching, MinimumProbabilityFlow])
+@pytest.mark.parametrize("at_a_time", [1, 1 << 17])
+def test_neighbors_of_an_rbm_are_compared_without_their_energies(name, sites, kind, at_a_time, monkeypatch):
+    monkeypatch.setattr(neighbors, "NEAR", at_a_time)
+    rbm, objective = scrambled_rbm(name), kind(sites=sites)
+    x = rbm.domain.sample(7, generator=gen(1), dtype=F64)
+    value, gradients = of_its_energy_alone(rbm, objective, x)
+    monkeypatch.setattr(models.RBM, "free_energy", lambda *_: pytest.fail("asked for an energy"))
+    loss = objective.loss(rbm, x, (), gen(), Step(watched=False))
+    torch.testing.assert_close(loss.value.detach(), value)
+    for p, exact in zip(rbm.parameters(), gradients, strict=True):
+        torch.testing.assert_close(loss.gradients[p], exact)
+
+
+def test_neighbors_of_an_rbm_in_single_precision():
+    rbm = scrambled_rbm("bits and bits", torch.float32)
+    x = rbm.domain.sample(300, generator=gen(1))
+    loss = PseudoLikelihood()(rbm, x, (), gen())
+    value, gradients = of_its_energy_alone(copy.deepcopy(rbm).double(), PseudoLikelihood(), x.double())
+    torch.testing.assert_close(loss.value.double(), value, rtol=3e-6, atol=0)
+    for p, exact in zip(rbm.parameters(), gradients, strict=True):
+        torch.testing.assert_close(loss.gradients[p].double(), exact, rtol=1e-4, atol=1e-5 * float(exact.abs().max()))
+
+
+class Stiffer(models.RBM):
+    """An energy of its own, of which the gaps of an RBM know nothing."""
+
+    def hidden_natural(self, v):
+        return super().hidden_natural(2 * v)
+
+
+@pytest.mark.parametrize(
+    "machine", [Stiffer(4, 3), models.RBM(4, units.Gaussian(2)), models.RBM(units.Softmax(2, classes=2), 3)]
+)
+def test_other_machines_are_asked_for_energies(machine):
+    machine = machine.double()
+    with torch.no_grad():
+        machine.weight.normal_(0, 0.3, generator=gen())
+    x = machine.domain.sample(6, generator=gen(1), dtype=F64)
+    value, gradients = of_its_energy_alone(machine, PseudoLikelihood(), x)
+    torch.testing.assert_close(PseudoLikelihood()(machine, x, (), gen()).value.detach(), value)
+    torch.testing.assert_close(gradient(machine, PseudoLikelihood(), x), torch.cat([g.flatten() for g in gradients]))
+    assert machine.neighbor_gaps(x) is None
+    with pytest.raises(errors.CapabilityError, match="energies"):
+        machine.gap_gradients(x, x)
 
 
 @pytest.mark.parametrize("objective", [PseudoLikelihood(), MinimumProbabilityFlow()], ids=lambda o: type(o).__name__)

@@ -18,7 +18,7 @@ from gibbsian.errors import CapabilityError
 __all__ = [
     "ActiveModel", "Annealable", "Bonds", "BoundedModel", "ClampedModel", "Classifier", "ClusterModel", "ConditionallySampleable",
     "ConditionedModel", "Contrast", "ContrastiveModel", "CountedClasses", "DocumentModel", "DrawableModel",
-    "DroppableModel", "Estimate", "Family", "FieldModel", "Filters", "GibbsModel", "HiddenModel", "InitializableModel", "Jet",
+    "DroppableModel", "Estimate", "Family", "FieldModel", "Filters", "GapModel", "GibbsModel", "HiddenModel", "InitializableModel", "Jet",
     "JointModel", "LabeledModel", "LatentModel", "LayerContrast", "LayeredModel", "Multiple", "NeighborModel", "NoiseLevels",
     "Normalized", "Pairwise", "PairwiseModel", "PairwiseTables", "Path", "PicturedModel", "ReconstructingModel", "Sampleable", "Scaled",
     "SiteModel", "SplittingModel", "SubsampledModel", "SummableModel", "TabledModel", "TaylorModule", "VariationalModel", "WakeSleep",
@@ -404,6 +404,18 @@ class FieldModel(Protocol):
 
     def field_gradients(self, x: Tensor, weight: Tensor) -> dict[Tensor, Tensor]:
         """The gradients of Σ weight·u in the parameters, which belong to nobody else."""
+
+
+@runtime_checkable
+class GapModel(Protocol):
+    """Compares two-valued states with those that differ from them in one unit without forming these."""
+
+    def neighbor_gaps(self, x: Tensor, units: Tensor | None = None) -> Tensor | None:
+        """E(x) - E(x̄ᵢ), `(batch, units)`, for all units i or for those that `units` `(count, batch)` names for every row; None
+        where this machine cannot."""
+
+    def gap_gradients(self, x: Tensor, weight: Tensor, units: Tensor | None = None) -> dict[Tensor, Tensor]:
+        """The gradients of Σ weight·gap in the parameters, which belong to nobody else."""
 
 
 @runtime_checkable

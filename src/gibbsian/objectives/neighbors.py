@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gibbsian.capabilities import FieldModel, NeighborModel
+from gibbsian.capabilities import FieldModel, GapModel, NeighborModel
 from gibbsian.derivatives.known import with_gradients
 from gibbsian.domains import Binary, Categorical, Discrete, Domain, Spin
 from gibbsian.errors import ArgumentError, DomainError, hold_counts
@@ -48,9 +48,10 @@ def neighbors(domain: Domain, x: Tensor, units: Tensor) -> Tensor:
 
 
 @functools.cache
-def _knows(kind: type) -> tuple[bool, bool]:
-    """Whether a class of energies has the methods of `FieldModel` and `NeighborModel`: asked at every step, and slow to find out."""
-    return issubclass(kind, FieldModel), issubclass(kind, NeighborModel)
+def _knows(kind: type) -> tuple[bool, bool, bool]:
+    """Whether a class of energies has the methods of `FieldModel`, `GapModel` and `NeighborModel`: asked at every step, and slow to
+    find out."""
+    return issubclass(kind, FieldModel), issubclass(kind, GapModel), issubclass(kind, NeighborModel)
 
 
 @dataclass(frozen=True)
@@ -95,19 +96,27 @@ class NeighborObjective(SteppedObjective):
 
     def loss(self, energy: Any, batch: Batch, state: Any, generator: torch.Generator, step: Step) -> Loss:
         x = observed(batch)
-        fields_known, neighbors_known = _knows(type(energy))  # type: ignore[arg-type]
-        if neighbors_known and self.function and self.sites is None and self.chunk is None:
-            found = energy.neighbor_sums(x, self.function)
-            if found is not None:
-                value, gradients = found
-                return self._finished(energy, x, value, gradients, state, step)
         units = self._drawn(x, unit_count(energy.domain), generator)
-        if self.chunk is None and fields_known:
-            with torch.no_grad():
-                fields = energy.conditional_fields(x)
+        found = self._known(energy, x, units) if self.chunk is None else None
+        return (
+            self._in_general(energy, x, units, state)
+            if found is None
+            else self._finished(energy, x, *found, state, step)
+        )
+
+    def _known(self, energy: Any, x: Tensor, units: Tensor | None) -> tuple[Tensor, dict[Tensor, Tensor]] | None:
+        """Value and gradients by what the machine knows of neighbors; None where it knows nothing."""
+        fields_known, gaps_known, sums_known = _knows(type(energy))  # type: ignore[arg-type]
+        if sums_known and self.function and units is None:
+            found: tuple[Tensor, dict[Tensor, Tensor]] | None = energy.neighbor_sums(x, self.function)
+            if found is not None:
+                return found
+        with torch.no_grad():
+            fields = energy.conditional_fields(x) if fields_known else None
             if fields is not None:
-                return self._in_closed_form(energy, x, fields, units, state, step)
-        return self._in_general(energy, x, units, state)
+                return self._in_closed_form(energy, x, fields, units)
+            gaps = energy.neighbor_gaps(x, units) if gaps_known else None
+            return None if gaps is None else self._by_gaps(energy, x, gaps, units)
 
     def _drawn(self, x: Tensor, total: int, generator: torch.Generator) -> Tensor | None:
         """Units drawn for every row, `(sites, batch)`; None for all of them."""
@@ -139,36 +148,39 @@ class NeighborObjective(SteppedObjective):
         value, gradients = accumulated([partial(part, i) for i in range(0, len(chosen), size)], energy)
         return finish(self, value, state, {"energy_data": at_data[0].mean()}, gradients=gradients)
 
+    def _by_gaps(
+        self, energy: Any, x: Tensor, gaps: Tensor, units: Tensor | None
+    ) -> tuple[Tensor, dict[Tensor, Tensor]]:
+        """From the gaps of all units, or of the drawn ones, whose gradients the machine knows."""
+        scale = self._scale(x, energy.domain)
+        total, weight = self.whole(gaps)
+        return _number(total, gaps) * scale, energy.gap_gradients(x, weight.mul_(scale), units)
+
     def _in_closed_form(
-        self, energy: Any, x: Tensor, fields: Tensor, units: Tensor | None, state: Any, step: Step
-    ) -> Loss:
+        self, energy: Any, x: Tensor, fields: Tensor, units: Tensor | None
+    ) -> tuple[Tensor, dict[Tensor, Tensor]]:
         """All gaps from the fields u = -∂E/∂x, and the derivative in u, from which the machine knows its gradients."""
         domain: Discrete = energy.domain
         scale = self._scale(x, domain)
-        with torch.no_grad():
-            if isinstance(domain, Categorical):
-                own, fields, factor = x.flatten(1, -2), fields.flatten(1, -2), 1.0
-                gaps = fields - (own * fields).sum(-1, keepdim=True)
-            else:  # x' - x = factor · own
-                own, factor = (x.flatten(1), -2.0) if isinstance(domain, Spin) else ((1 - 2 * x).flatten(1), 1.0)
-                gaps = own * fields.flatten(1)
-                gaps = gaps if factor == 1 else gaps.mul_(factor)
-            if units is None:
-                total, weight = self.whole(gaps)
-            else:
-                terms, weight = self.closed(gaps)
-                chosen = torch.zeros_like(terms).scatter_(1, units.T, 1.0)
-                total, weight = (
-                    (terms * chosen).sum(),
-                    weight * chosen.reshape(*chosen.shape, *[1] * (weight.dim() - 2)),
-                )
-            if isinstance(domain, Categorical):
-                weight = torch.addcmul(weight, own, weight.sum(-1, keepdim=True), value=-1)
-            else:
-                weight.mul_(own)
-            gradients = energy.field_gradients(x, weight.mul_(factor * scale).reshape(x.shape))
-        value = total * scale if isinstance(total, Tensor) else fields.new_tensor(total * scale)
-        return self._finished(energy, x, value, gradients, state, step)
+        if isinstance(domain, Categorical):
+            own, fields, factor = x.flatten(1, -2), fields.flatten(1, -2), 1.0
+            gaps = fields - (own * fields).sum(-1, keepdim=True)
+        else:  # x' - x = factor · own
+            own, factor = (x.flatten(1), -2.0) if isinstance(domain, Spin) else ((1 - 2 * x).flatten(1), 1.0)
+            gaps = own * fields.flatten(1)
+            gaps = gaps if factor == 1 else gaps.mul_(factor)
+        if units is None:
+            total, weight = self.whole(gaps)
+        else:
+            terms, weight = self.closed(gaps)
+            chosen = torch.zeros_like(terms).scatter_(1, units.T, 1.0)
+            total, weight = (terms * chosen).sum(), weight * chosen.reshape(*chosen.shape, *[1] * (weight.dim() - 2))
+        if isinstance(domain, Categorical):
+            weight = torch.addcmul(weight, own, weight.sum(-1, keepdim=True), value=-1)
+        else:
+            weight.mul_(own)
+        gradients = energy.field_gradients(x, weight.mul_(factor * scale).reshape(x.shape))
+        return _number(total, fields) * scale, gradients
 
     def _finished(
         self, energy: Any, x: Tensor, value: Tensor, gradients: dict[Tensor, Tensor], state: Any, step: Step
@@ -179,6 +191,10 @@ class NeighborObjective(SteppedObjective):
                 metrics["energy_data"] = energy(x).mean()
         value, known = with_gradients(value, list(gradients), list(gradients.values()))
         return finish(self, value, state, metrics, gradients=known)
+
+
+def _number(total: Tensor | float, like: Tensor) -> Tensor:
+    return total if isinstance(total, Tensor) else like.new_tensor(total)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from gibbsian.fast.compiled import compiled_copy
 from gibbsian.fast.logistic import Logistic
 from gibbsian.models.annealing import small_weights
 from gibbsian.models.pairwise import from_edges
-from gibbsian.models.rbm import native
+from gibbsian.models.rbm import native, neighbors
 from gibbsian.models.rbm.contrast import bernoulli_contrast
 from gibbsian.models.rbm.fused import fused_contrast
 from gibbsian.models.rbm.fused_path import BernoulliPath
@@ -220,6 +220,28 @@ class RBM(TwoLayers):
                 value, samples, gradients = bernoulli_contrast(up, down, batch, chains, noise, labels)
         value, known = with_gradients(value, [self.weight, self.visible_bias, self.hidden_bias], gradients)
         return Contrast(value, samples, known)
+
+    def neighbor_gaps(self, x: Tensor, units: Tensor | None = None) -> Tensor | None:
+        """F(x) - F(x̄ᵢ) where visible units have two values and hidden biases enter linearly; see `neighbors`."""
+        own = self._couplings()
+        return None if own is None else neighbors.gaps(own, x.flatten(1), units)
+
+    def gap_gradients(self, x: Tensor, weight: Tensor, units: Tensor | None = None) -> dict[Tensor, Tensor]:
+        """The gradients of Σ weight·gap."""
+        own = self._couplings()
+        if own is None:
+            raise CapabilityError(f"neighbors of {self.visible} are not compared by their gaps; ask for their energies")
+        found = neighbors.gradients(own, x.flatten(1), weight, units)
+        return dict(zip([self.weight, self.visible_bias, self.hidden_bias], found, strict=True))
+
+    def _couplings(self) -> neighbors.Couplings | None:
+        own = all(
+            getattr(type(self), name) is getattr(RBM, name) for name in ("forward", "free_energy", "hidden_natural")
+        )
+        if not own or type(self.visible) not in (Bernoulli, Spin) or not self.hidden.linear:
+            return None
+        w, b, c = (p.detach() for p in (self.weight, self.visible_bias, self.hidden_bias))
+        return neighbors.Couplings(w, b, c, self.hidden, -1.0 if isinstance(self.visible, Spin) else 0.0)
 
     def linear_biases(self) -> bool:
         """Whether both layers are Bernoulli, Spin or Softmax units, so that the gradient can be centered."""
