@@ -268,3 +268,11 @@ def test_an_energy_that_waits_for_the_device_cannot_be_captured_and_says_so():
     assert "cannot be compiled" in again.compile_note
     fine = gb.as_energy(Bowl(), domains.Real(3))
     assert run(fine, kernels.RandomWalk(0.5), start(domains.Real(3)), True).compiled
+
+
+def test_hopfield_networks_recall_in_random_order():
+    network = models.Hopfield(6)
+    network.store(torch.tensor([[1.0, 1, 1, -1, -1, -1]]))
+    network = network.cuda()
+    cue = torch.tensor([[1.0, 1, 1, -1, -1, 1]], device="cuda")
+    assert network.recall(cue, generator=gen()).x.tolist() == [[1, 1, 1, -1, -1, -1]]

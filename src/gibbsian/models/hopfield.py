@@ -100,8 +100,10 @@ class Hopfield(BoltzmannMachine):
 
     def _in_turn(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
         x, weight = x.clone(), self.coupling()
-        order = torch.arange(self.n) if generator is None else torch.randperm(self.n, generator=generator)
-        for i in order.tolist():
+        order = list(range(self.n))
+        if generator is not None:
+            order = torch.randperm(self.n, generator=generator, device=generator.device).tolist()
+        for i in order:
             field = x @ weight[i] + self.bias[i]
             x[:, i] = torch.where(field == 0, x[:, i], field.sign())
         return x
