@@ -10,6 +10,7 @@ from test_objectives_regularizers import BINARY, DISCRETE, RBM, REAL, Machine, m
 from test_objectives_regularizers import bits as coins
 from test_principles_cuda import CASES
 
+import gibbsian as gb
 from gibbsian.derivatives.known import trainable
 from gibbsian.objectives.base import Step, state_modules
 
@@ -76,3 +77,13 @@ PRINCIPLES = {
 def test_principles_that_are_captured_wait_for_nothing(name):
     make, objective, data = PRINCIPLES[name]
     take_steps(objective, make(), data())
+
+
+def test_machines_under_one_label_wait_for_nothing():
+    """To index by a single number is to look at it."""
+    machine = gb.models.ClassificationRBM(6, classes=3, hidden=4).given(1)
+    x = coins(5, 6).float()
+    noise = machine.gibbs_noise(x, 1, torch.Generator().manual_seed(0))
+    with never_waits():
+        machine.gibbs_sweep(x, tuple(part[0] for part in noise))
+        machine(x)
