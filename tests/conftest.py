@@ -8,6 +8,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 
-collect_ignore = ["second_device.py", "second_device_cases.py"]  # for a process of their own, which they change for good
+collect_ignore = [
+    "second_device.py",
+    "second_device_cases.py",
+]  # for a process of their own, which they change for good
 torch.set_num_threads(1)
 signal.signal(signal.SIGINT, signal.default_int_handler)
