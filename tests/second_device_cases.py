@@ -170,17 +170,17 @@ def associative_memory() -> None:
 # --- principles and training -----------------------------------------------------------------------
 
 
+def twice(objective: objectives.Objective, energy: gb.Energy, batch: Any) -> None:
+    """Two steps of a principle."""
+    state = objective.init(energy, batch, gen())
+    for done in range(2):
+        state = step_of(objective, energy, batch, state, gen(), done)
+
+
 def principle(name: str) -> None:
     make, objective, data = PRINCIPLES[name]
     energy, batch = there((make(), data()))
-    step_of(
-        objective,
-        energy,
-        batch,
-        step_of(objective, energy, batch, objective.init(energy, batch, gen()), gen(), 0),
-        gen(),
-        1,
-    )
+    twice(objective, energy, batch)
 
 
 for _name in PRINCIPLES:
@@ -195,14 +195,7 @@ def chains_of_classes() -> None:
         kernel, steps=2, buffer=60, chains=6, classes=3, start="gaussian", reinit=0.5
     )
     energy, batch = joint(), (points(6), classes(6))
-    step_of(
-        objective,
-        energy,
-        batch,
-        step_of(objective, energy, batch, objective.init(energy, batch, gen()), gen(), 0),
-        gen(),
-        1,
-    )
+    twice(objective, energy, batch)
 
 
 @case

@@ -236,6 +236,14 @@ def test_neighbors_of_an_rbm_in_single_precision():
         torch.testing.assert_close(loss.gradients[p].double(), exact, rtol=1e-4, atol=1e-5 * float(exact.abs().max()))
 
 
+def test_rows_that_do_not_fit_an_rbm_are_said():
+    rbm = models.RBM(4, 3)
+    with pytest.raises(errors.PrecisionError, match="bring them together"):
+        PseudoLikelihood()(rbm, torch.zeros(3, 4, dtype=F64), (), gen())
+    with pytest.raises(errors.ShapeError, match="expected"):
+        PseudoLikelihood()(rbm, torch.zeros(3, 5), (), gen())
+
+
 class Stiffer(models.RBM):
     """An energy of its own, of which the gaps of an RBM know nothing."""
 

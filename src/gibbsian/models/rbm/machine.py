@@ -221,6 +221,7 @@ class RBM(TwoLayers):
         value, known = with_gradients(value, [self.weight, self.visible_bias, self.hidden_bias], gradients)
         return Contrast(value, samples, known)
 
+    @explained
     def neighbor_gaps(self, x: Tensor, units: Tensor | None = None) -> Tensor | None:
         """F(x) - F(x̄ᵢ) where visible units have two values and hidden biases enter linearly; see `neighbors`."""
         own = self._couplings()
