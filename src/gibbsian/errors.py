@@ -8,6 +8,7 @@ import math
 import operator
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from fractions import Fraction
 from numbers import Real
 from typing import Any
 
@@ -15,8 +16,8 @@ __all__ = [
     "AdaptationWarning", "ArgumentError", "CapabilityError", "CheckpointError", "CompileWarning", "ConvergenceWarning",
     "DataError", "DivergenceError", "DivergenceWarning", "DomainError", "EstimateWarning", "GibbsianError",
     "GibbsianWarning", "InfeasibleError", "PrecisionError", "PrecisionWarning", "ProcessError", "RandomnessError",
-    "ShapeError", "TrainingWarning", "as_numbers", "check_choice", "check_count", "check_number", "check_tensor",
-    "hold_counts", "suggest",
+    "ShapeError", "TrainingWarning", "as_numbers", "as_written", "check_choice", "check_count", "check_number",
+    "check_tensor", "hold_counts", "suggest",
 ]  # fmt: skip
 
 
@@ -185,6 +186,15 @@ def as_numbers(owner: object, name: str, value: Any, dtype: Any = None) -> Any:
         raise ArgumentError(
             f"{_called(owner)}({name}={value!r}): {name} must be a number, or a tensor of them"
         ) from None
+
+
+def as_written(share: float) -> Fraction:
+    """A share of something that is counted, as somebody wrote it: in floats 100 · 0.55 lies above 55, and 100 · 0.29 below 29.
+
+    >>> int(as_written(0.29) * 100), int(0.29 * 100)
+    (29, 28)
+    """
+    return Fraction(repr(float(share)))
 
 
 class GibbsianWarning(UserWarning):

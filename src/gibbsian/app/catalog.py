@@ -172,9 +172,9 @@ def describe(name: str) -> str:
     raise ArgumentError(f"there is nothing called {name!r}; {suggest(name, every)}See `gibbsian list`")
 
 
-def document(name: str) -> str | dict[str, Any]:
-    """The same for programs: of zoo:NAME all that is on the card."""
-    if not name.startswith("zoo:"):
+def told(name: str, for_programs: bool) -> str | dict[str, Any]:
+    """The same; for programs all that is on the card of zoo:NAME, in fields."""
+    if not (for_programs and name.startswith("zoo:")):
         return describe(name)
     from gibbsian.zoo import card  # here, because torch comes with it
 

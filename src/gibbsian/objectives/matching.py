@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
-from fractions import Fraction
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -14,7 +13,7 @@ from torch.distributions import Distribution
 from gibbsian.capabilities import Normalized, Sampleable
 from gibbsian.domains import Domain, Real
 from gibbsian.energy import Energy
-from gibbsian.errors import ArgumentError, check_choice, check_count, check_number, hold_counts
+from gibbsian.errors import ArgumentError, as_written, check_choice, check_count, check_number, hold_counts
 from gibbsian.fast.scores import CompiledScores, compiled_score
 from gibbsian.kernels.base import Kernel, metropolis_test, where_chain
 from gibbsian.kernels.flow import GradientFlow
@@ -189,8 +188,7 @@ class EnergyMatching(SteppedObjective):
         return (self.flow(),)
 
     def planned(self, steps: int) -> Self:
-        share = Fraction(repr(float(self.flow_steps)))  # as it is written: in floats 100 · 0.29 lies below 29
-        return self if self.flow_steps >= 1 else replace(self, flow_steps=int(share * steps))
+        return self if self.flow_steps >= 1 else replace(self, flow_steps=int(as_written(self.flow_steps) * steps))
 
     def turns(self) -> tuple[int, ...]:
         return (int(self.flow_steps),) if self.flow_steps >= 1 else ()

@@ -2,14 +2,13 @@
 
 import math
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gibbsian.capabilities import Classifier, require
-from gibbsian.errors import DataError, check_choice, check_number
+from gibbsian.errors import DataError, as_written, check_choice, check_number
 from gibbsian.placement import check_rows
 
 _BLOCK = 2048  # rows at a time
@@ -80,7 +79,7 @@ def rejecting(model: Any, x: Tensor, *, coverage: float = 0.95, by: str = "confi
         raise DataError(
             f"{int(scores.isnan().sum())} of {len(scores)} held-out rows have a score that is no number (NaN)"
         )
-    share = Fraction(repr(float(coverage)))  # as it is written: in floats 100 · 0.55 lies above 55
+    share = as_written(coverage)
     rank = math.ceil((len(scores) + 1) * share)
     if rank > len(scores):
         needed = math.ceil(share / (1 - share))

@@ -11,9 +11,11 @@ def run_list(options: argparse.Namespace, rest: list[str]) -> int:
     out = Output(options)
     names = [what for what in options.what if what not in catalog.KINDS]
     kinds = [what for what in options.what or catalog.KINDS if what in catalog.KINDS]
+    told = {name: catalog.told(name, out.as_json) for name in names}
     if not out.as_json:
-        print("".join(f"{catalog.describe(name)}\n" for name in names), end="")
-    out.document({name: catalog.document(name) for name in names} | {kind: _show(kind, out) for kind in kinds})
+        for text in told.values():
+            print(text)
+    out.document(told | {kind: _show(kind, out) for kind in kinds})
     return 0
 
 

@@ -28,11 +28,10 @@ class Couplings(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """Some of the units `(count, rows)`: their places, d, weights, and the inputs of the hidden units once they are flipped."""
+    """Some of the units `(count, rows)`: their places, d, and the inputs of the hidden units once they are flipped."""
 
     at: slice
     d: Tensor
-    weight: Tensor
     flipped: Natural  # (count · rows, hidden)
 
 
@@ -46,7 +45,7 @@ def _pieces(own: Couplings, v: Tensor, a: Tensor, units: Tensor | None) -> Itera
         else:
             values, weight = v.gather(1, units[at].T).T, own.weight[units[at]]
         d = (1 + own.low) - 2 * values
-        yield _Piece(at, d, weight, Natural(torch.addcmul(a, d[..., None], weight).flatten(0, 1)))
+        yield _Piece(at, d, Natural(torch.addcmul(a, d[..., None], weight).flatten(0, 1)))
 
 
 def gaps(own: Couplings, v: Tensor, units: Tensor | None) -> Tensor:
